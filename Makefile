@@ -1,0 +1,114 @@
+# Everything a developer runs. `make` alone lists it.
+#
+# One environment, .venv, with two stamps: `run` installs only what the product needs, `test`
+# and the others add the tools. dev.txt holds the same pins as run.txt and more, so the larger
+# installation also counts as the smaller one, and neither ever undoes the other.
+
+PYTHON ?= python3
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+# Two targets at once would install into one environment.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+VENV := .venv
+PEERS := .venv-peers
+PY := $(VENV)/bin/python
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+PYTEST := $(PY) -m pytest -n 2 --dist worksteal
+LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command "make lock"
+
+# What an activated environment or a parent process exports must not leak into ours.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+##@ Everyday
+.PHONY: run
+run: $(VENV)/.run  ## set up, then show what Perdure does (no keys, no servers, ends by itself)
+	@$(PY) -m examples.tour
+
+.PHONY: test
+test: $(VENV)/.dev  ## set up, then run every test against real databases
+	@$(PYTEST) $(ARGS)
+
+.PHONY: check
+check: $(VENV)/.dev  ## formatter, linter, types, layers, sizes of modules
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+	@$(VENV)/bin/lint-imports
+	@$(PY) tools/sizes.py
+
+.PHONY: format
+format: $(VENV)/.dev  ## let the formatter and the linter mend what they can
+	@$(PY) -m ruff check --fix-only --quiet .
+	@$(PY) -m ruff format .
+
+##@ The long ones
+.PHONY: bench
+bench: $(VENV)/.dev $(PEERS)/.peers  ## measure, compare with peers, write benchmarks/RESULTS.md
+	@$(PY) -m benchmarks all
+
+.PHONY: crash
+crash: $(VENV)/.dev  ## kill -9 a writing process a thousand times per backend
+	@PERDURE_KILLS=$${PERDURE_KILLS:-1000} $(PYTEST) -m long tests/fire -o faulthandler_timeout=0 $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.dev  ## the property tests, with many more examples
+	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) -m long --ignore tests/fire -o faulthandler_timeout=0 $(ARGS)
+
+##@ Housekeeping
+.PHONY: lock
+lock:  ## pin the newest dependencies with hashes (needs uv)
+	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv" >&2; exit 1; }
+	$(LOCK) --output-file requirements/run.txt pyproject.toml requirements/build.in
+	$(LOCK) --output-file requirements/dev.txt pyproject.toml requirements/build.in \
+		--extra dev --constraint requirements/run.txt
+	$(LOCK) --output-file requirements/peers.txt requirements/peers.in
+
+.PHONY: clean
+clean:  ## remove environments, caches and builds
+	rm -rf $(VENV) $(PEERS) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+.PHONY: help
+help:  ## this list
+	@awk 'BEGIN {FS = ":.*## "} \
+		/^##@ / {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z-]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+# ---- environments ----------------------------------------------------------------------------
+
+define make_venv
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	echo "Perdure needs Python 3.11 or newer, and '$(PYTHON)' is not: try 'make PYTHON=python3.12 $(MAKECMDGOALS)'." >&2; \
+	exit 1; }
+@echo "Making $(@D) ..."
+@rm -rf $(@D)
+@$(PYTHON) -m venv $(@D)
+@touch $@
+endef
+
+$(VENV)/.made:
+	$(make_venv)
+
+$(PEERS)/.made:
+	$(make_venv)
+
+$(VENV)/.run: requirements/run.txt pyproject.toml $(VENV)/.made
+	@echo "Installing what Perdure needs to run ..."
+	@$(PY) $(PIP_INSTALL) --require-hashes -r requirements/run.txt
+	@$(PY) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml $(VENV)/.made
+	@echo "Installing what Perdure needs to run, and the developer's tools ..."
+	@$(PY) $(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@$(PY) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $(VENV)/.run $@
+
+$(PEERS)/.peers: requirements/peers.txt $(PEERS)/.made
+	@echo "Installing the benchmarks' peers ..."
+	@$(PEERS)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/peers.txt
+	@touch $@

@@ -1,0 +1,125 @@
+"""Persistent memory for LLM agents.
+
+    import perdure
+
+    async with perdure.open("sqlite:///memory.db") as bank:
+        ...
+
+Everything public is reachable from here. What is not an error is imported when it is first used,
+so that `import perdure` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from perdure.core.errors import (
+    AccessDenied,
+    ArtifactMissing,
+    Closed,
+    Conflict,
+    Corrupted,
+    DeadlineExceeded,
+    InvalidConfig,
+    InvalidInput,
+    InvalidKey,
+    InvalidQuery,
+    InvalidRecordType,
+    InvalidURL,
+    InvalidValue,
+    MigrationFailed,
+    NewerSchema,
+    NotAStore,
+    NotIndexed,
+    PerdureError,
+    StorageError,
+    StorageFull,
+    TooLarge,
+    Unavailable,
+    UnknownBackend,
+    Unsupported,
+)
+
+if TYPE_CHECKING:
+    from perdure.bank import Bank, open
+    from perdure.config import Config
+    from perdure.storage.adapter import Consistency, Index, Options
+    from perdure.storage.contexts import Context, ContextStore
+    from perdure.storage.finder import all_of, any_of, tagged, where
+    from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, record
+    from perdure.storage.windows import TimeWindow
+    from perdure.sync import open_sync
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "perdure.bank": ("Bank", "open"),
+    "perdure.config": ("Config",),
+    "perdure.storage.adapter": ("Consistency", "Index", "Options"),
+    "perdure.storage.contexts": ("Context", "ContextStore"),
+    "perdure.storage.finder": ("all_of", "any_of", "tagged", "where"),
+    "perdure.storage.records": ("Compressed", "Encrypted", "Indexed", "Key", "Tags", "record"),
+    "perdure.storage.windows": ("TimeWindow",),
+    "perdure.sync": ("open_sync",),
+}
+_MODULES = {name: module for module, names in _LAZY.items() for name in names}
+
+__all__ = [
+    "AccessDenied",
+    "ArtifactMissing",
+    "Bank",
+    "Closed",
+    "Compressed",
+    "Config",
+    "Conflict",
+    "Consistency",
+    "Context",
+    "ContextStore",
+    "Corrupted",
+    "DeadlineExceeded",
+    "Encrypted",
+    "Index",
+    "Indexed",
+    "InvalidConfig",
+    "InvalidInput",
+    "InvalidKey",
+    "InvalidQuery",
+    "InvalidRecordType",
+    "InvalidURL",
+    "InvalidValue",
+    "Key",
+    "MigrationFailed",
+    "NewerSchema",
+    "NotAStore",
+    "NotIndexed",
+    "Options",
+    "PerdureError",
+    "StorageError",
+    "StorageFull",
+    "Tags",
+    "TimeWindow",
+    "TooLarge",
+    "Unavailable",
+    "UnknownBackend",
+    "Unsupported",
+    "all_of",
+    "any_of",
+    "open",
+    "open_sync",
+    "record",
+    "tagged",
+    "where",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,145 @@
+"""What an artifact is, and the only two places where its hash becomes a name.
+
+An artifact is named by the hash of its content, tagged with the algorithm:
+``sha256:9f86d0…``. Keys of rows and paths of files are made here, from a hash that has been checked
+character by character, and nowhere else. So no name can point out of the store's root, and two
+spellings of one hash (upper case, say) cannot become two files on one disk and one on another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from perdure.core.errors import InvalidInput
+
+#: An artifact of fewer bytes is a row in the bank. Changing it is safe at any time: reading looks
+#: in both places.
+INLINE_BELOW = 64 * 1024
+
+#: The folder of the final places, and the first segment of a row's key.
+ALGORITHM = "sha256"
+
+# Not "$": it would let a trailing newline through.
+_HASH = r"sha256:[0-9a-f]{64}\Z"
+_is_hash = re.compile(_HASH).match
+_is_key = re.compile(r"sha256/([0-9a-f]{64})").fullmatch
+_is_path = re.compile(r"sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})").fullmatch
+
+
+class Artifact(msgspec.Struct, frozen=True):
+    """A reference to a blob: what records keep. It says nothing about where the bytes are.
+
+    Raises `InvalidInput` if the hash or the size cannot be one. A stored record in which they
+    cannot is reported as damaged by whoever decodes it.
+    """
+
+    hash: Annotated[str, msgspec.Meta(pattern=f"^{_HASH}")]
+    size: Annotated[int, msgspec.Meta(ge=0)]
+
+    def __post_init__(self) -> None:
+        checked(self.hash)
+        if type(self.size) is not int or self.size < 0:
+            raise InvalidInput(
+                f"{self.size!r} cannot be the size of an artifact.", hint="Give its bytes' number."
+            )
+
+    @classmethod
+    def of(cls, content: bytes) -> Artifact:
+        """The artifact that this content is, whether or not it is stored."""
+        return cls(f"{ALGORITHM}:{hashlib.sha256(content).hexdigest()}", len(content))
+
+    @property
+    def hex(self) -> str:
+        """The bare hash, as ``sha256sum`` prints it."""
+        return self.hash.partition(":")[2]
+
+    def __str__(self) -> str:
+        return self.hash
+
+
+class Place(StrEnum):
+    """Where an artifact's bytes are."""
+
+    ROW = "row"
+    DISK = "disk"
+
+
+class Located(msgspec.Struct, frozen=True):
+    """An artifact that is in the store, sound or not.
+
+    `modified_us` is when it was last put (microseconds since 1970), not when it was first put.
+    """
+
+    hash: str
+    place: Place
+    modified_us: int
+
+
+class Problem(StrEnum):
+    """What can be wrong with a stored artifact."""
+
+    #: Its bytes are not those that were put.
+    DAMAGED = "damaged"
+    #: It is referred to, and nowhere.
+    MISSING = "missing"
+    #: It is there, and this user may not read it.
+    UNREADABLE = "unreadable"
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """An artifact that cannot be read back. `place` is None if it has none.
+
+    `hash` is the stored key or path instead, if that is damaged itself.
+    """
+
+    hash: str
+    place: Place | None
+    problem: Problem
+    detail: str
+
+
+def checked(hash: object) -> str:
+    """The hash of an artifact or of a text, if it is one.
+
+    Raises `InvalidInput` for anything that is not ``sha256:`` and 64 lower-case hex digits.
+    """
+    if isinstance(hash, Artifact):
+        return hash.hash
+    if not isinstance(hash, str) or not _is_hash(hash):
+        shown = repr(hash)
+        raise InvalidInput(
+            f"{shown if len(shown) <= 100 else shown[:100] + '…'} is not the hash of an artifact.",
+            hint='Give "sha256:" and 64 lower-case hexadecimal digits, or what put returned.',
+        )
+    return hash
+
+
+def row_key(hash: str) -> str:
+    """The key of the row: ``sha256/9f86d0…``."""
+    return checked(hash).replace(":", "/")
+
+
+def object_path(hash: str) -> str:
+    """The path of the file under the root: ``sha256/9f/9f86d0…``.
+
+    The file is named by the whole hash, so that it can be compared with what `sha256sum` prints.
+    """
+    digits = checked(hash).partition(":")[2]
+    return f"{ALGORITHM}/{digits[:2]}/{digits}"
+
+
+def hash_of_key(key: str) -> str | None:
+    """The hash of a row's key, or None if no artifact has this key."""
+    found = _is_key(key)
+    return None if found is None else f"{ALGORITHM}:{found[1]}"
+
+
+def hash_of_path(path: str) -> str | None:
+    """The hash of an object's path, or None if no artifact has this path."""
+    found = _is_path(path)
+    return None if found is None else f"{ALGORITHM}:{found[2]}"

@@ -1,0 +1,1 @@
+"""Values everything shares. Nothing here does I/O."""

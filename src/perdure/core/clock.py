@@ -1,0 +1,59 @@
+"""Time as integers: microseconds since 1970, UTC.
+
+Stores compare, index and persist times as integers; people get aware datetimes. A clock is any
+callable that returns such an integer, so that tests can set the time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from perdure.core.errors import InvalidInput
+
+Clock = Callable[[], int]
+
+SECOND = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def now() -> int:
+    """The wall clock, in microseconds."""
+    return time.time_ns() // 1_000
+
+
+def to_datetime(microseconds: int) -> datetime:
+    """The aware datetime of a stored time."""
+    return _EPOCH + microseconds * _MICROSECOND
+
+
+def from_datetime(moment: datetime) -> int:
+    """The stored form of an aware datetime; a naive one is refused, since its zone is unknown."""
+    if moment.tzinfo is None:
+        raise InvalidInput(
+            f"The time {moment.isoformat()} has no time zone.",
+            hint="Use an aware datetime, such as datetime.now(UTC).",
+        )
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def duration(text: str | timedelta | float) -> int:
+    """Microseconds of ``"30d"``, ``"1h30m"``, ``"45s"``, a timedelta, or a number of seconds."""
+    if isinstance(text, timedelta):
+        span = text // _MICROSECOND
+    elif isinstance(text, str):
+        parts = re.findall(r"(\d+)([smhdw])", text)
+        if not parts or "".join(n + u for n, u in parts) != text:
+            raise InvalidInput(
+                f"{text!r} is not a duration.", hint='Write it like "30d", "12h", "1h30m" or "45s".'
+            )
+        span = sum(int(number) * _UNITS[unit] for number, unit in parts) * SECOND
+    else:
+        span = int(text * SECOND)
+    if span <= 0:
+        raise InvalidInput(f"The duration {text!r} is not positive.", hint="Use a longer one.")
+    return span

@@ -1,0 +1,165 @@
+"""Every error Perdure raises on purpose.
+
+The tree::
+
+    PerdureError
+    ├── InvalidInput            what the caller gave cannot be used; nothing was changed
+    │   ├── InvalidURL          a bank or store address that cannot be read
+    │   ├── UnknownBackend      a well-formed address of a kind nobody registered
+    │   ├── InvalidKey          a key that breaks the rules of `storage.keys`
+    │   ├── InvalidValue        a value that cannot be encoded or indexed
+    │   │   └── TooLarge        … because it is over a size limit
+    │   ├── InvalidRecordType   a record declaration that contradicts itself
+    │   ├── InvalidQuery        a query that cannot be answered as asked
+    │   │   └── NotIndexed      … because a field in it has no index
+    │   └── InvalidConfig       a configuration file or variable that cannot be used
+    ├── Conflict                somebody else wrote first; nothing was changed
+    ├── Unsupported             this backend does not have that capability
+    ├── DeadlineExceeded        not done in the time allowed
+    └── StorageError            the store itself is in trouble
+        ├── Unavailable         it cannot be reached or is locked; try again
+        ├── AccessDenied        a folder or file may not be read or written
+        ├── StorageFull         no room is left; nothing was changed
+        ├── Corrupted           stored bytes are not what was written
+        ├── NewerSchema         written by a newer version of the code; left untouched
+        ├── MigrationFailed     an upgrade function raised; the old record is still there
+        ├── NotAStore           the place holds something that is not a bank
+        ├── ArtifactMissing     an artifact is referred to but not there
+        └── Closed              used after `close`
+
+A message is one sentence that says what is wrong, and a hint that says what to do next. Errors of
+drivers are wrapped (``raise … from exc``) and never reach a caller bare.
+"""
+
+from __future__ import annotations
+
+
+class PerdureError(Exception):
+    """Base of all errors raised by Perdure."""
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.hint = hint
+        super().__init__(f"{self.message} {hint}" if hint else self.message)
+
+
+class InvalidInput(PerdureError):
+    """What was given cannot be used."""
+
+
+class InvalidURL(InvalidInput):
+    """The address cannot be read."""
+
+
+class UnknownBackend(InvalidInput):
+    """No storage backend is registered for this kind of address."""
+
+
+class InvalidKey(InvalidInput):
+    """The key cannot be used."""
+
+
+class InvalidValue(InvalidInput):
+    """The value cannot be stored."""
+
+
+class TooLarge(InvalidValue):
+    """The value is over the size limit."""
+
+
+class InvalidRecordType(InvalidInput):
+    """The record type is declared in a way that cannot work."""
+
+
+class InvalidQuery(InvalidInput):
+    """The query cannot be answered as asked."""
+
+
+class NotIndexed(InvalidQuery):
+    """A field of the query has no index."""
+
+
+class InvalidConfig(InvalidInput):
+    """The configuration cannot be used."""
+
+
+class Conflict(PerdureError):
+    """Somebody else wrote this record first."""
+
+    def __init__(
+        self,
+        collection: str,
+        key: str,
+        *,
+        expected: int | None = None,
+        found: int | None = None,
+        message: str = "",
+    ) -> None:
+        self.collection = collection
+        self.key = key
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            message
+            or f"{collection}/{key} was expected {_version(expected)} but is {_version(found)}.",
+            hint="Read it again and repeat the change.",
+        )
+
+
+class Unsupported(PerdureError):
+    """This backend does not have that capability."""
+
+
+class DeadlineExceeded(PerdureError):
+    """The operation was not done in the time allowed."""
+
+
+class StorageError(PerdureError):
+    """The store is in trouble."""
+
+
+class Unavailable(StorageError):
+    """The store cannot be reached."""
+
+
+class AccessDenied(StorageError):
+    """The store may not be read or written."""
+
+
+class StorageFull(StorageError):
+    """There is no room left for the data."""
+
+
+class Corrupted(StorageError):
+    """Stored bytes are not what was written."""
+
+    def __init__(self, message: str = "", *, hint: str = "", record: str = "") -> None:
+        #: ``collection/key`` of the damaged record, where one can be named.
+        self.record = record
+        super().__init__(message, hint=hint)
+
+
+class NewerSchema(StorageError):
+    """The data was written by a newer version of the code."""
+
+
+class MigrationFailed(StorageError):
+    """A migration function raised an error."""
+
+
+class NotAStore(StorageError):
+    """The place holds something that is not a Perdure bank."""
+
+
+class ArtifactMissing(StorageError):
+    """The artifact is not in the store."""
+
+
+class Closed(StorageError):
+    """The store is closed."""
+
+
+def _version(version: int | None) -> str:
+    if version is None:
+        return "at another version"
+    return "absent" if version == 0 else f"at version {version}"

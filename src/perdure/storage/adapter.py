@@ -1,0 +1,347 @@
+"""What a storage backend is: a small interface, and the values that cross it.
+
+A backend keeps *collections*. A collection is a table of rows: a key, opaque value bytes, a few
+facts about them, and one real column per declared index. A backend neither encodes nor decodes
+values; it does not know record types. It promises that
+
+* `commit` applies a whole batch or nothing of it, after checking every expectation;
+* what `commit` acknowledged is seen by every later call, in this process and in others;
+* an expired row is not seen by any read, whether or not it has been swept;
+* a row written with a newer schema is never overwritten with an older one.
+
+What else it can do it declares in `Adapter.capabilities`. Nobody probes with `hasattr`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from enum import StrEnum
+from typing import ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from perdure.core.errors import NewerSchema, Unsupported
+from perdure.storage.query import Query, Scalar, Summary
+
+#: Values above this are refused; they belong in the artifact store.
+MAX_VALUE_BYTES = 16 * 1024 * 1024
+
+
+class Capability(StrEnum):
+    """What a backend can do beyond `Adapter.get` and a `commit` of single writes."""
+
+    #: Expected versions are checked; two writers never both win.
+    VERSIONS = "versions"
+    #: Keys are listed in order, by prefix, and paged by key in both directions.
+    LISTING = "listing"
+    #: Rows expire.
+    TTL = "ttl"
+    #: A batch over several collections is atomic, its checks included.
+    TRANSACTIONS = "transactions"
+    #: Conditions and orders over declared columns.
+    QUERY = "query"
+    #: Rows are found by ``name=value`` tags.
+    TAGS = "tags"
+    #: Sums, averages, counts and groups, computed where the data is.
+    AGGREGATE = "aggregate"
+    #: Events are committed with the batch and read back in order.
+    OUTBOX = "outbox"
+    #: What was acknowledged survives the death of the process (kill -9).
+    DURABLE = "durable"
+    #: `Consistency.STRONG` writes survive the loss of power.
+    STRONG = "strong"
+    #: Several processes may have the store open.
+    SHARED = "shared"
+    #: `Adapter.search_text`.
+    FULL_TEXT = "full_text"
+    #: `Adapter.search_vectors`.
+    VECTORS = "vectors"
+
+
+class Consistency(StrEnum):
+    """How much a call insists on."""
+
+    #: Reads may come from any cache or replica; writes survive the death of the process.
+    EVENTUAL = "eventual"
+    #: Reads are not older than `Options.max_staleness`; writes as with EVENTUAL.
+    BOUNDED = "bounded"
+    #: Reads come from the primary; writes are on disk (fsync) before they are acknowledged.
+    STRONG = "strong"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How one call is to be carried out. One value, so that signatures need not grow."""
+
+    consistency: Consistency = Consistency.EVENTUAL
+    #: Seconds; only with `Consistency.BOUNDED`.
+    max_staleness: float | None = None
+    #: Seconds this call may take. A write that misses it is either withdrawn
+    #: (`DeadlineExceeded`, nothing changed) or, if it had begun, carried to its end.
+    deadline: float | None = None
+    #: The version the record must have: 0 means that it must not exist.
+    expected: int | None = None
+
+
+DEFAULT = Options()
+STRONG = Options(consistency=Consistency.STRONG)
+
+Kind: TypeAlias = Literal["text", "integer", "real"]
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A declared index field: a real column in the table."""
+
+    name: str
+    kind: Kind
+
+
+class Index(msgspec.Struct, frozen=True):
+    """A database index over columns, in this order; ``created`` and ``updated`` are columns too.
+
+    `where` makes it partial: only rows whose columns equal the given constants are in it.
+    """
+
+    columns: tuple[str, ...]
+    where: tuple[tuple[str, str | int], ...] = ()
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """How a collection is laid out in a backend."""
+
+    name: str
+    columns: tuple[Column, ...] = ()
+    indexes: tuple[Index, ...] = ()
+    #: Rows may carry an expiry time.
+    expires: bool = False
+    #: Rows may carry tags.
+    tagged: bool = False
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A stored row as it is read. Times are microseconds since 1970."""
+
+    key: str
+    value: bytes
+    content_type: str
+    schema: int
+    version: int
+    created: int
+    updated: int
+    expires: int | None
+    checksum: int
+
+
+class Put(msgspec.Struct, frozen=True, gc=False):
+    """Write a row, whether or not it exists. `columns` are in the order of `Layout.columns`."""
+
+    collection: str
+    key: str
+    value: bytes
+    content_type: str
+    schema: int
+    checksum: int = 0
+    columns: tuple[Scalar, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+    expires: int | None = None
+    expected: int | None = None
+
+
+class Delete(msgspec.Struct, frozen=True, gc=False):
+    """Remove a row; no error if there is none, unless one was expected."""
+
+    collection: str
+    key: str
+    expected: int | None = None
+
+
+class Check(msgspec.Struct, frozen=True, gc=False):
+    """The commit fails unless this row still has this version; 0: unless it is still absent.
+
+    `created` tells a row from a later one of the same key and version.
+    """
+
+    collection: str
+    key: str
+    version: int
+    created: int = 0
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened, told to subscribers if and only if its transaction commits."""
+
+    topic: str
+    key: str
+    payload: bytes
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Everything one commit does, all of it or nothing. Checks come first.
+
+    A key of a collection stands in at most one write.
+    """
+
+    writes: tuple[Put | Delete, ...] = ()
+    checks: tuple[Check, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """An event as it is read back. `id` is unique and, per key, grows in commit order."""
+
+    id: int
+    topic: str
+    key: str
+    payload: bytes
+    at: int
+
+
+class Fill(msgspec.Struct, frozen=True):
+    """New column values for a row that exists at `version`; its version stays as it is."""
+
+    key: str
+    version: int
+    columns: tuple[Scalar, ...]
+
+
+class Size(msgspec.Struct, frozen=True):
+    """What a collection takes: rows, and bytes with its indexes where the backend can tell."""
+
+    collection: str
+    rows: int
+    bytes: int | None
+
+
+class Match(msgspec.Struct, frozen=True):
+    """A row found by text or vector search. A higher score is a better match."""
+
+    row: Row
+    score: float
+
+
+class Adapter(ABC):
+    """A storage backend.
+
+    Made from a URL, then `initialize`d, used from one event loop, and `close`d. Methods raise
+    errors of the `perdure.core.errors` tree only.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+
+    @abstractmethod
+    async def initialize(self) -> None:
+        """Connect, and make what is missing. Safe to call on a store in use elsewhere."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was accepted, then release everything. Safe to call twice."""
+
+    @abstractmethod
+    async def prepare(self, layout: Layout) -> frozenset[str]:
+        """Make the collection, or bring it to this layout.
+
+        Returns the columns that existing rows do not hold yet. The caller passes their values to
+        `fill`, then calls `activate`; until then those columns answer wrongly. Interrupted, the
+        next `prepare` names the same columns again.
+        """
+
+    @abstractmethod
+    async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
+        """Set the columns of rows that still have the given version; skip the others."""
+
+    @abstractmethod
+    async def activate(self, layout: Layout) -> None:
+        """Every row holds every column now: build the indexes and remember the layout."""
+
+    @abstractmethod
+    async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
+        """The rows of these keys, in this order."""
+
+    @abstractmethod
+    async def commit(self, batch: Batch, options: Options) -> list[int]:
+        """Apply the batch. Returns the version of each write (0 for a delete), in order.
+
+        Cancelled, it either did nothing or is carried to its end before `CancelledError` is
+        raised: afterwards nothing is in flight.
+
+        Raises `Conflict` if an expectation or a check does not hold, `NewerSchema` if a row of a
+        newer schema would be overwritten.
+        """
+
+    async def find(self, query: Query, options: Options) -> list[Row]:
+        """Rows in order. `Capability.LISTING` for prefixes, QUERY and TAGS for conditions."""
+        raise self._unsupported(Capability.LISTING)
+
+    async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
+        """One tuple per group: the group's values, then its figures. Ordered by group."""
+        raise self._unsupported(Capability.AGGREGATE)
+
+    async def remove(self, query: Query, options: Options) -> int:
+        """Delete the rows the query finds; returns how many."""
+        raise self._unsupported(Capability.QUERY)
+
+    async def sweep(self, limit: int) -> int:
+        """Delete up to `limit` expired rows; returns how many."""
+        raise self._unsupported(Capability.TTL)
+
+    async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
+        """Up to `limit` events after a position, and the position behind the last of them.
+
+        The empty position stands before the first event. No event that commits later is ever
+        placed at or before a position that was returned. An empty list may come with a new
+        position; keep it.
+        """
+        raise self._unsupported(Capability.OUTBOX)
+
+    async def trim(self, position: str, before: int) -> int:
+        """Delete events at or before the position that are older than `before`."""
+        raise self._unsupported(Capability.OUTBOX)
+
+    async def search_text(
+        self, collection: str, words: str, limit: int, options: Options
+    ) -> list[Match]:
+        """Rows by words, best first."""
+        raise self._unsupported(Capability.FULL_TEXT)
+
+    async def search_vectors(
+        self, collection: str, vector: Sequence[float], limit: int, options: Options
+    ) -> list[Match]:
+        """Rows by nearness to a vector, best first."""
+        raise self._unsupported(Capability.VECTORS)
+
+    async def sizes(self) -> list[Size]:
+        """What each collection takes, by name."""
+        return []
+
+    def inspect(self) -> AsyncIterator[str]:
+        """The backend's own integrity check: yields one sentence per fault it finds."""
+        return _nothing()
+
+    async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
+        """Rows in key order even where parts cannot be read, for `perdure verify`.
+
+        A row that cannot be read comes back empty, with checksum -1.
+        """
+        return await self.find(
+            Query(collection, after=(after,) if after else None, limit=limit), DEFAULT
+        )
+
+    def _unsupported(self, capability: Capability) -> Unsupported:
+        return Unsupported(
+            f"{type(self).__name__} has no capability {capability.value!r}.",
+            hint="Open the bank on a backend that has it, such as sqlite:// or postgresql://.",
+        )
+
+
+def newer_schema(collection: str, key: str, stored: int, ours: int) -> NewerSchema:
+    """The error for a row that newer code wrote."""
+    return NewerSchema(
+        f"{collection}/{key} has schema version {stored}, newer than this code's {ours}.",
+        hint="Upgrade Perdure or your record type; the record was left untouched.",
+    )
+
+
+async def _nothing() -> AsyncIterator[str]:
+    no_lines: tuple[str, ...] = ()
+    for line in no_lines:
+        yield line

@@ -1,0 +1,1 @@
+"""One module, or folder, per technology. Nothing outside imports them but the registry."""

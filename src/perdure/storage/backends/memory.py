@@ -1,0 +1,309 @@
+"""The in-memory backend: the reference that all others are compared with.
+
+It keeps everything in dictionaries and forgets it when closed. Every operation runs without an
+await, so it is atomic on its event loop. Good for tests, and for state that need not last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
+
+from perdure.core.clock import Clock, now
+from perdure.core.errors import Closed, Conflict, InvalidInput
+from perdure.storage import evaluate, keys
+from perdure.storage.adapter import (
+    Adapter,
+    Batch,
+    Capability,
+    Check,
+    Delete,
+    Delivered,
+    Fill,
+    Layout,
+    Options,
+    Put,
+    Row,
+    Size,
+    newer_schema,
+)
+from perdure.storage.query import Figure, Query, Scalar, Summary
+
+
+class _Entry:
+    """A row with the parts of it that queries look at."""
+
+    __slots__ = ("columns", "row", "tags")
+
+    def __init__(
+        self, row: Row, columns: dict[str, Scalar], tags: tuple[tuple[str, str], ...]
+    ) -> None:
+        self.row = row
+        self.columns = columns
+        self.tags = tags
+
+    def column(self, name: str) -> Scalar:
+        match name:
+            case "key":
+                return self.row.key
+            case "created":
+                return self.row.created
+            case "updated":
+                return self.row.updated
+            case "version":
+                return self.row.version
+            case _:
+                return self.columns.get(name)
+
+
+class _Collection:
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.entries: dict[str, _Entry] = {}
+        self.keys: list[str] = []
+        self.stale: frozenset[str] = frozenset()
+
+    def insert(self, entry: _Entry) -> None:
+        key = entry.row.key
+        if key not in self.entries:
+            insort(self.keys, key)
+        self.entries[key] = entry
+
+    def drop(self, key: str) -> bool:
+        if self.entries.pop(key, None) is None:
+            return False
+        del self.keys[bisect_left(self.keys, key)]
+        return True
+
+    def within(self, prefix: str) -> Iterator[_Entry]:
+        first = bisect_left(self.keys, prefix)
+        end = keys.after_prefix(prefix)
+        last = len(self.keys) if end is None else bisect_left(self.keys, end)
+        for key in self.keys[first:last]:
+            yield self.entries[key]
+
+
+class MemoryAdapter(Adapter):
+    """Everything in this process, nothing on disk."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {
+            Capability.VERSIONS,
+            Capability.LISTING,
+            Capability.TTL,
+            Capability.TRANSACTIONS,
+            Capability.QUERY,
+            Capability.TAGS,
+            Capability.AGGREGATE,
+            Capability.OUTBOX,
+        }
+    )
+
+    def __init__(self, url: str = "memory://", clock: Clock = now) -> None:
+        self._clock = clock
+        self._collections: dict[str, _Collection] = {}
+        self._outbox: list[Delivered] = []
+        self._last_event = 0
+        self._closed = False
+
+    async def initialize(self) -> None:
+        self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+
+    async def prepare(self, layout: Layout) -> frozenset[str]:
+        self._check_open()
+        known = self._collections.setdefault(layout.name, _Collection(layout))
+        held = {column.name for column in known.layout.columns} - known.stale
+        wanted = {column.name for column in layout.columns}
+        known.stale = frozenset((wanted | held) - (wanted & held)) if known.entries else frozenset()
+        known.layout = layout
+        return known.stale & wanted
+
+    async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
+        target = self._collection(collection)
+        for fill in fills:
+            entry = target.entries.get(fill.key)
+            if entry is not None and entry.row.version == fill.version:
+                entry.columns = self._columns(target.layout, fill.columns)
+
+    async def activate(self, layout: Layout) -> None:
+        known = self._collection(layout.name)
+        known.stale -= {column.name for column in layout.columns}
+
+    async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
+        target = self._collection(collection)
+        return [entry.row if (entry := self._live(target, key)) else None for key in keys]
+
+    async def commit(self, batch: Batch, options: Options) -> list[int]:
+        self._check_open()
+        for check in batch.checks:
+            self._check(check)
+        for write in batch.writes:
+            self._expect(write)
+        versions = [
+            self._put(write) if isinstance(write, Put) else self._delete(write)
+            for write in batch.writes
+        ]
+        for event in batch.events:
+            self._last_event += 1
+            self._outbox.append(
+                Delivered(self._last_event, event.topic, event.key, event.payload, self._clock())
+            )
+        return versions
+
+    async def find(self, query: Query, options: Options) -> list[Row]:
+        order = query.total_order()
+        found = list(self._matching(query))
+        if order[0].column == "key" and not order[0].descending:
+            pass  # `_matching` goes in key order
+        else:
+            found.sort(key=lambda entry: evaluate.sort_key(order, entry.column))
+        if query.after is not None:
+            mark = query.after
+            found = [entry for entry in found if evaluate.is_after(order, entry.column, mark)]
+        end = None if query.limit is None else query.offset + query.limit
+        return [entry.row for entry in found[query.offset : end]]
+
+    async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
+        groups: dict[tuple[Scalar, ...], list[_Entry]] = {} if summary.group else {(): []}
+        for entry in self._matching(summary.query):
+            group = tuple(entry.column(column) for column in summary.group)
+            groups.setdefault(group, []).append(entry)
+        ordered = sorted(groups, key=lambda group: [(part is not None, part) for part in group])
+        return [
+            (*group, *(_figure(kind, column, groups[group]) for kind, column in summary.figures))
+            for group in ordered
+        ]
+
+    async def remove(self, query: Query, options: Options) -> int:
+        target = self._collection(query.collection)
+        return sum(target.drop(row.key) for row in await self.find(query, options))
+
+    async def sweep(self, limit: int) -> int:
+        self._check_open()
+        moment = self._clock()
+        swept = 0
+        for target in self._collections.values():
+            dead = [
+                key
+                for key, entry in target.entries.items()
+                if entry.row.expires is not None and entry.row.expires <= moment
+            ][: limit - swept]
+            swept += sum(target.drop(key) for key in dead)
+        return swept
+
+    async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
+        self._check_open()
+        after = int(position or 0)
+        start = bisect_right(self._outbox, after, key=lambda event: event.id)
+        found = self._outbox[start : start + limit]
+        return found, str(found[-1].id) if found else position
+
+    async def trim(self, position: str, before: int) -> int:
+        self._check_open()
+        last = int(position or 0)
+        kept = [event for event in self._outbox if event.id > last or event.at >= before]
+        trimmed = len(self._outbox) - len(kept)
+        self._outbox = kept
+        return trimmed
+
+    async def sizes(self) -> list[Size]:
+        self._check_open()
+        return [
+            Size(name, len(found.entries), sum(len(e.row.value) for e in found.entries.values()))
+            for name, found in sorted(self._collections.items())
+        ]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("This store is closed.", hint="Open it again with perdure.open(…).")
+
+    def _collection(self, name: str) -> _Collection:
+        self._check_open()
+        try:
+            return self._collections[name]
+        except KeyError:
+            raise InvalidInput(
+                f"There is no collection {name!r} in this store.", hint="Call prepare first."
+            ) from None
+
+    def _live(self, target: _Collection, key: str) -> _Entry | None:
+        entry = target.entries.get(key)
+        if entry is None or (entry.row.expires is not None and entry.row.expires <= self._clock()):
+            return None
+        return entry
+
+    def _matching(self, query: Query) -> Iterable[_Entry]:
+        target = self._collection(query.collection)
+        moment = self._clock()
+        for entry in target.within(query.prefix):
+            if entry.row.expires is not None and entry.row.expires <= moment:
+                continue
+            if evaluate.matches(query.where, entry.column, entry.tags):
+                yield entry
+
+    def _check(self, check: Check) -> None:
+        entry = self._live(self._collection(check.collection), check.key)
+        found = entry.row.version if entry else 0
+        if found != check.version or (entry and entry.row.created != check.created):
+            raise Conflict(check.collection, check.key, expected=check.version, found=found)
+
+    def _expect(self, write: Put | Delete) -> None:
+        target = self._collection(write.collection)
+        entry = self._live(target, write.key)
+        found = entry.row.version if entry else 0
+        if write.expected is not None and found != write.expected:
+            raise Conflict(write.collection, write.key, expected=write.expected, found=found)
+        if isinstance(write, Put):
+            stored = target.entries.get(write.key)
+            if stored is not None and stored.row.schema > write.schema:
+                raise newer_schema(write.collection, write.key, stored.row.schema, write.schema)
+
+    def _put(self, put: Put) -> int:
+        target = self._collection(put.collection)
+        entry = self._live(target, put.key)
+        moment = self._clock()
+        version = entry.row.version + 1 if entry else 1
+        row = Row(
+            put.key,
+            put.value,
+            put.content_type,
+            put.schema,
+            version,
+            entry.row.created if entry else moment,
+            moment,
+            put.expires,
+            put.checksum,
+        )
+        target.insert(_Entry(row, self._columns(target.layout, put.columns), put.tags))
+        return version
+
+    def _delete(self, delete: Delete) -> int:
+        self._collection(delete.collection).drop(delete.key)
+        return 0
+
+    @staticmethod
+    def _columns(layout: Layout, values: tuple[Scalar, ...]) -> dict[str, Scalar]:
+        return {column.name: value for column, value in zip(layout.columns, values, strict=True)}
+
+
+def _figure(kind: Figure, column: str, entries: list[_Entry]) -> Scalar:
+    if kind is Figure.COUNT and not column:
+        return len(entries)
+    values = [value for entry in entries if (value := entry.column(column)) is not None]
+    if kind is Figure.COUNT:
+        return len(values)
+    if not values:
+        return None
+    match kind:
+        case Figure.MIN:
+            return min(values)  # type: ignore[type-var]
+        case Figure.MAX:
+            return max(values)  # type: ignore[type-var]
+        case Figure.SUM:
+            return sum(values)  # type: ignore[arg-type]
+        case _:
+            return sum(values) / len(values)  # type: ignore[arg-type]

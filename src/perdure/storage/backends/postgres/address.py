@@ -1,0 +1,92 @@
+"""Addresses of PostgreSQL banks.
+
+``postgresql://user:password@host:5432/name?schema=perdure&pool=8``; every other option, such as
+``sslmode`` or ``host``, goes to libpq. What is missing comes from libpq's environment variables
+and password file. A password is never shown, neither in messages nor in chained errors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from perdure.core.errors import InvalidURL
+from perdure.storage import urls
+
+_HINT = "Write it like postgresql://user:password@host:5432/name?schema=perdure."
+#: A dead peer is noticed within half a minute; an unreachable one within five seconds.
+_DEFAULTS = {
+    "application_name": "perdure",
+    "connect_timeout": "5",
+    "keepalives_idle": "15",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+}
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}").fullmatch
+_SECRETS = re.compile(r"(?<=://)([^/?#@:]*):[^/]*@|(?<=[?&])(password=)[^&#]*")
+
+
+class Server(msgspec.Struct, frozen=True):
+    """Where a bank is, and how to get there."""
+
+    #: Parameters of libpq, the password among them.
+    parameters: dict[str, Any]
+    schema: str
+    #: How many connections may be open.
+    pool: int
+    #: The address as it may be shown.
+    label: str
+
+    def scrub(self, text: str) -> str:
+        """A message of the server or of libpq, without the password should it be in there."""
+        password = str(self.parameters.get("password") or "")
+        return text.replace(password, "***") if len(password) > 2 else text
+
+
+def parse(url: str) -> Server:
+    """What an address says.
+
+    Raises `InvalidURL` if it cannot be read. The error does not hold the password.
+    """
+    shown = _SECRETS.sub(lambda found: f"{found[1]}:***@" if not found[2] else "password=***", url)
+    try:
+        options = dict(urls.parse(url).options)
+        place = re.split("[?#]", url.partition("://")[2], maxsplit=1)[0]
+        parameters: dict[str, Any] = dict(conninfo_to_dict(f"postgresql://{place}"))
+    except (InvalidURL, UnicodeError, psycopg.ProgrammingError):
+        raise InvalidURL(f"The address {shown!r} cannot be read.", hint=_HINT) from None
+    schema, pool = options.pop("schema", "perdure"), options.pop("pool", "8")
+    if not _SCHEMA(schema) or schema.startswith("pg_"):
+        raise InvalidURL(
+            f"The schema {schema!r} of the address is not a name.",
+            hint="Use lower-case letters, digits and underscores, such as schema=perdure.",
+        )
+    if not (pool.isascii() and pool.isdigit() and 1 <= int(pool) <= 100):
+        raise InvalidURL(
+            f"The option pool={pool} of the address is not a number of connections.",
+            hint="Use 1 to 100.",
+        )
+    if "@" in str(parameters.get("host", "")):
+        raise InvalidURL(
+            f"The address {shown!r} has more than one @.", hint="Write an @ in a password as %40."
+        )
+    try:
+        parameters = dict(conninfo_to_dict("", **{**_DEFAULTS, **parameters, **options}))
+    except psycopg.ProgrammingError:
+        raise InvalidURL(
+            f"The address {shown!r} has an option that PostgreSQL does not know.",
+            hint="Besides schema and pool, it takes libpq's connection parameters.",
+        ) from None
+    return Server(parameters, schema, int(pool), _label(parameters))
+
+
+def _label(parameters: dict[str, Any]) -> str:
+    host = parameters.get("host") or parameters.get("hostaddr") or os.environ.get("PGHOST")
+    port = parameters.get("port") or os.environ.get("PGPORT") or 5432
+    name = parameters.get("dbname") or os.environ.get("PGDATABASE") or ""
+    return f"postgresql://{host or 'localhost'}:{port}/{name}"

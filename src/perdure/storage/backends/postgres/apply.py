@@ -1,0 +1,205 @@
+"""Batches as SQL: what happens inside one write transaction.
+
+A transaction locks every key it names, in one order, and keeps the locks until it has committed:
+rows it writes by writing them, rows it only checks with FOR SHARE, and keys that must stay absent
+by inserting a row and deleting it again, which makes others who want to insert that key wait. So
+commits are serializable among each other without ever failing because of it: a `Conflict` is
+always a real one, and there are no deadlocks between commits.
+
+(SERIALIZABLE transactions would protect checks only against others of their kind. Three commits,
+of which the one in the middle just writes, could still form a circle.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.core.clock import Clock
+from perdure.core.errors import Conflict, InvalidInput
+from perdure.storage.adapter import Batch, Check, Delete, Fill, Layout, Put, newer_schema
+from perdure.storage.backends.postgres.errors import Interfered
+from perdure.storage.backends.postgres.links import Connection
+from perdure.storage.backends.postgres.outbox import Outbox
+
+
+class _Statements:
+    """The statements that write to one collection."""
+
+    def __init__(self, schema: str, layout: Layout) -> None:
+        table = f'{schema}."{layout.name}"'
+        self.layout = layout
+        declared = [f'"{column.name}"' for column in layout.columns]
+        always = ["_type", "_schema", "_updated", "_expires", "_checksum", "_tags"]
+        names = ["_key", "_version", "_created", *always, *declared, "_value"]
+        marks = ["%s::text[]" if name == "_tags" else "%s" for name in names]
+        assign = ", ".join(f"{name} = excluded.{name}" for name in [*always, *declared, "_value"])
+        # A row that has expired but was not swept yet counts as absent: its successor starts anew.
+        dead = "t._expires <= excluded._updated"
+        self.put = (
+            f"INSERT INTO {table} AS t ({', '.join(names)}) VALUES({', '.join(marks)})"
+            f" ON CONFLICT (_key) DO UPDATE SET"
+            f" _version = CASE WHEN {dead} THEN 1 ELSE t._version + 1 END,"
+            f" _created = CASE WHEN {dead} THEN excluded._created ELSE t._created END, {assign}"
+            " WHERE t._schema <= excluded._schema{expected} RETURNING _version, _created"
+        )
+        self.put_expected = self.put.format(
+            expected=f" AND CASE WHEN {dead} THEN 0 ELSE t._version END = %s"
+        )
+        self.put = self.put.format(expected="")
+        state = "_version, _created, _expires"
+        self.state = f"SELECT {state}, _schema FROM {table} WHERE _key = %s"
+        self.lock = f"SELECT {state} FROM {table} WHERE _key = %s FOR SHARE"
+        self.delete = f"DELETE FROM {table} WHERE _key = %s RETURNING {state}"
+        self.guard = (
+            f"INSERT INTO {table}(_key, _version, _created, _type, _schema, _updated, _checksum,"
+            " _value) VALUES(%s, 0, 0, '', 0, 0, 0, '') ON CONFLICT (_key) DO NOTHING"
+        )
+        self.unguard = f"DELETE FROM {table} WHERE _key = %s AND _version = 0"
+        filled = ", ".join(f"{name} = %s" for name in declared)
+        self.fill = f"UPDATE {table} SET {filled} WHERE _key = %s AND _version = %s"
+
+
+class _Touch:
+    """One key of a batch: what is wanted of it, and what was there before."""
+
+    __slots__ = ("_cursor", "_guarded", "absent", "created", "found", "key", "schema", "write")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.write: Put | Delete | None = None
+        #: A check says that nothing may be there.
+        self.absent = False
+        #: Version and creation time of the living row before the batch; 0 if there was none.
+        self.found = 0
+        self.created = 0
+        #: Its schema, where that stood in the way.
+        self.schema = 0
+
+    async def send(
+        self, conn: Connection, statements: _Statements, moment: int, alone: bool
+    ) -> None:
+        """Put the statements into the pipeline."""
+        write, key = self.write, self.key
+        self._guarded = False
+        if isinstance(write, Put):
+            params = (
+                key,
+                1,
+                moment,
+                write.content_type,
+                write.schema,
+                moment,
+                write.expires,
+                write.checksum,
+                _tags(write) if statements.layout.tagged else None,
+                *write.columns,
+                write.value,
+            )
+            if write.expected is None:
+                text = statements.put
+            else:
+                text, params = statements.put_expected, (*params, write.expected)
+            self._cursor = await conn.execute(text, params, prepare=True, binary=True)
+            return
+        # A row found absent must stay so until the commit, if anything else depends on it.
+        if write is None:
+            self._guarded = self.absent
+        else:
+            self._guarded = not alone and not write.expected
+        if self._guarded:
+            await conn.execute(statements.guard, (key,))
+        text = statements.lock if write is None else statements.delete
+        self._cursor = await conn.execute(text, (key,), binary=True)
+        if self._guarded and write is None:
+            await conn.execute(statements.unguard, (key,))
+
+    async def receive(self, conn: Connection, statements: _Statements, moment: int) -> None:
+        """Learn what was there."""
+        row = await self._cursor.fetchone()
+        if isinstance(self.write, Put):
+            if row is not None:
+                self.found = row[0] - 1
+                self.created = row[1] if self.found else 0
+                return
+            # The row did not suit; it is locked, so it can be looked at.
+            cursor = await conn.execute(statements.state, (self.key,), binary=True)
+            row = await cursor.fetchone()
+            if row is None:
+                raise Interfered
+            self.schema = row[3]
+        elif row is None and self._guarded:
+            raise Interfered  # it was there when we guarded, and gone when we looked
+        if row is not None and (row[2] is None or row[2] > moment):
+            self.found, self.created = row[0], row[1]
+
+
+class Applier:
+    """Applies batches inside a transaction that the writer began."""
+
+    def __init__(self, schema: str, outbox: Outbox, clock: Clock) -> None:
+        self._schema = schema
+        self._outbox = outbox
+        self._clock = clock
+        self._statements: dict[str, _Statements] = {}
+
+    def define(self, layout: Layout) -> None:
+        self._statements[layout.name] = _Statements(self._schema, layout)
+
+    async def apply(self, conn: Connection, batch: Batch) -> list[int]:
+        """Check, write and emit. If anything does not hold this raises, to be rolled back."""
+        moment = self._clock()
+        touches = self._touches(batch)
+        alone = len(touches) == 1 and not batch.events and not batch.checks
+        for (collection, _), touch in touches.items():
+            await touch.send(conn, self._of(collection), moment, alone)
+        if batch.events:
+            await self._outbox.emit(conn, batch.events, moment)
+        for (collection, _), touch in touches.items():
+            await touch.receive(conn, self._of(collection), moment)
+        for check in batch.checks:
+            _check(check, touches[check.collection, check.key])
+        return [_expect(write, touches[write.collection, write.key]) for write in batch.writes]
+
+    async def fill(self, conn: Connection, collection: str, fills: Sequence[Fill]) -> None:
+        text = self._of(collection).fill
+        for fill in sorted(fills, key=lambda fill: fill.key):
+            await conn.execute(text, (*fill.columns, fill.key, fill.version))
+
+    def _of(self, collection: str) -> _Statements:
+        try:
+            return self._statements[collection]
+        except KeyError:
+            raise InvalidInput(
+                f"There is no collection {collection!r} in this store.", hint="Call prepare first."
+            ) from None
+
+    def _touches(self, batch: Batch) -> dict[tuple[str, str], _Touch]:
+        """The keys of a batch in the order in which everybody locks them."""
+        found: dict[tuple[str, str], _Touch] = {}
+        for check in batch.checks:
+            place = (check.collection, check.key)
+            touch = found.setdefault(place, _Touch(check.key))
+            touch.absent = touch.absent or not check.version
+        for write in batch.writes:
+            found.setdefault((write.collection, write.key), _Touch(write.key)).write = write
+        return dict(sorted(found.items()))
+
+
+def _tags(put: Put) -> list[str] | None:
+    return sorted({f"{name}={value}" for name, value in put.tags}) or None
+
+
+def _check(check: Check, touch: _Touch) -> None:
+    if touch.found != check.version or (touch.found and touch.created != check.created):
+        raise Conflict(check.collection, check.key, expected=check.version, found=touch.found)
+
+
+def _expect(write: Put | Delete, touch: _Touch) -> int:
+    """The version that a write gives its row, if it may."""
+    if write.expected is not None and touch.found != write.expected:
+        raise Conflict(write.collection, write.key, expected=write.expected, found=touch.found)
+    if isinstance(write, Delete):
+        return 0
+    if touch.schema > write.schema:
+        raise newer_schema(write.collection, write.key, touch.schema, write.schema)
+    return touch.found + 1

@@ -1,0 +1,152 @@
+"""Connections, and patience with them.
+
+A small pool of our own: psycopg_pool hides why a connection cannot be made behind a timeout, and
+after an outage it waits for up to half a minute before it tries again. Here the caller who needs
+a connection makes it, and gets the server's own reason if that fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg
+from psycopg.adapt import AdaptersMap
+from psycopg.pq import TransactionStatus
+from psycopg.types.numeric import Int8BinaryDumper
+
+from perdure.core.errors import Closed
+from perdure.storage.backends.postgres.address import Server
+from perdure.storage.backends.postgres.errors import Interfered, is_interference, is_lost
+
+T = TypeVar("T")
+Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
+
+#: Seconds a call waits for a server that has gone away, without a deadline.
+PATIENCE = 30.0
+#: How often a transaction is run again because others interfered.
+TRIES = 20
+
+# psycopg logs each connection that breaks under a pipeline. Whoever configures logging gets to
+# see it; without this it would be printed to everybody's stderr.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
+
+#: All integers travel as bigint: one prepared statement, whatever the size of the numbers.
+_ADAPTERS = AdaptersMap(psycopg.adapters)
+_ADAPTERS.register_dumper(int, Int8BinaryDumper)
+_ADAPTERS.register_dumper(bool, Int8BinaryDumper)
+
+# Acknowledged writes survive the death of the server too, whatever its default is.
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', 'local', false)"
+    " WHERE current_setting('synchronous_commit') = 'off'"
+)
+
+
+class Link:
+    """A connection and its name in the table of writers."""
+
+    __slots__ = ("conn", "ticket", "writer")
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+        self.writer = uuid.uuid4().hex
+        #: The number of the last transaction that was begun on this link.
+        self.ticket = 0
+
+    def is_idle(self) -> bool:
+        return not self.conn.closed and (
+            self.conn.info.transaction_status is TransactionStatus.IDLE
+        )
+
+
+class Links:
+    """Up to `Server.pool` connections, made when needed. Used from one event loop."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._idle: list[Link] = []
+        self._free = asyncio.Semaphore(server.pool)
+        self._closed = False
+        #: Names under which transactions were begun; see `writer`.
+        self.writers: list[str] = []
+
+    async def use(self, work: Callable[[Link], Awaitable[T]]) -> T:
+        """What `work` returns on a connection that nobody else has meanwhile."""
+        async with self._free:
+            if self._closed:
+                raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
+            link = self._idle.pop() if self._idle else Link(await self.connect())
+            try:
+                return await work(link)
+            finally:
+                # Whatever was interrupted, or failed inside a transaction, is not used again.
+                if link.is_idle() and not self._closed:
+                    self._idle.append(link)
+                else:
+                    await link.conn.close()
+
+    async def patiently(self, work: Callable[[Link], Awaitable[T]], seconds: float = PATIENCE) -> T:
+        """`use`, again and again while the server is away or others interfere.
+
+        Only for work that may run again after it failed.
+        """
+        until = time.monotonic() + seconds
+        pause, tries = 0.02, 0
+        while True:
+            try:
+                return await self.use(work)
+            except (psycopg.Error, Interfered) as exc:
+                if is_lost(exc):
+                    await self.distrust()
+                elif is_interference(exc) and tries < TRIES:
+                    tries += 1
+                else:
+                    raise
+                if time.monotonic() + pause > until:
+                    raise
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+            pause = min(pause * 2, 0.5)
+
+    async def connect(self) -> Connection:
+        """A new connection, beside the pool."""
+        conn: Connection = await psycopg.AsyncConnection.connect(
+            **self._server.parameters, autocommit=True, context=_Context(_ADAPTERS)
+        )
+        try:
+            await conn.execute(_DURABLE)
+        except BaseException:
+            await conn.close()
+            raise
+        conn.prepared_max = 256
+        return conn
+
+    async def distrust(self) -> None:
+        """One connection broke: the idle ones have broken with it."""
+        idle, self._idle = self._idle, []
+        for link in idle:
+            await link.conn.close()
+
+    async def close(self) -> None:
+        """Wait for those in use, then close all."""
+        if self._closed:
+            return
+        for _ in range(self._server.pool):
+            await self._free.acquire()
+        self._closed = True
+        await self.distrust()
+        for _ in range(self._server.pool):
+            self._free.release()
+
+
+class _Context:
+    """How psycopg wants to be given adapters."""
+
+    def __init__(self, adapters: AdaptersMap) -> None:
+        self.adapters = adapters
+        self.connection = None

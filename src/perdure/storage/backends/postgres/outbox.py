@@ -1,0 +1,109 @@
+"""Events in order, though their ids become visible out of order.
+
+Ids come from a sequence, so an id may be committed after a higher one was seen. But an event also
+bears the id of its transaction, and PostgreSQL tells below which transaction id everything is
+finished, the *horizon*. Readers go by transaction id, then by event id, and stop at the horizon:
+nothing is ever added below it, so nothing is passed by.
+
+The order holds per key because a transaction takes a lock on the keys of its events *before* it
+gets its transaction id, and keeps it until it has committed: whoever comes later for the same key
+has the higher ids. See `locks`.
+
+A position is ``era:transaction:event``, and always that of an event which was read: its commit is
+on disk. The horizon itself would not do, because ids up to it can be given out again after a
+crash of the server. The era changes when the bank moves to a server that counts transactions
+anew; older positions start over then.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from perdure.core.errors import InvalidInput
+from perdure.storage.adapter import Delivered, Event
+from perdure.storage.backends.postgres.catalog import lock_space
+from perdure.storage.backends.postgres.links import Connection
+
+#: (transaction, event)
+_Place: TypeAlias = tuple[str, int]
+
+#: Keys are spread over this many locks; two that share one merely wait for each other.
+LOCKS = 256
+
+
+class Outbox:
+    """The events of a bank."""
+
+    def __init__(self, schema: str, era: int) -> None:
+        self._era = era
+        table = f"{schema}.perdure_outbox"
+        # Arrays as parameters: one statement, whatever the number of events.
+        self._lock = (
+            f"SELECT pg_advisory_xact_lock({lock_space(schema)}, lock::int)"
+            " FROM unnest(%s::bigint[]) AS lock"
+        )
+        self._emit = (
+            f"INSERT INTO {table}(topic, key, payload, at)"
+            " SELECT topic, key, payload, %s FROM unnest(%s::text[], %s::text[], %s::bytea[])"
+            " WITH ORDINALITY AS event(topic, key, payload, place) ORDER BY place RETURNING id"
+        )
+        self._read = (
+            f"SELECT id, topic, key, payload, at, xid::text FROM {table}"
+            " WHERE (xid, id) > (%s::text::xid8, %s)"
+            " AND xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid, id LIMIT %s"
+        )
+        self._trim = (
+            f"WITH gone AS (DELETE FROM {table}"
+            " WHERE (xid, id) <= (%s::text::xid8, %s) AND at < %s RETURNING id)"
+            " SELECT count(*) FROM gone"
+        )
+
+    def locks(self, events: Sequence[Event]) -> tuple[str, list[list[int]]]:
+        """The statement, and its parameters, with which a transaction has to begin."""
+        locks = {zlib.crc32(event.key.encode()) % LOCKS + 1 for event in events}
+        return self._lock, [sorted(locks)]
+
+    async def emit(self, conn: Connection, events: Sequence[Event], moment: int) -> None:
+        """Add events, in this order."""
+        cursor = await conn.execute(
+            self._emit,
+            (
+                moment,
+                [event.topic for event in events],
+                [event.key for event in events],
+                [event.payload for event in events],
+            ),
+        )
+        await cursor.fetchone()
+
+    async def read(
+        self, conn: Connection, position: str, limit: int
+    ) -> tuple[list[Delivered], str]:
+        """Up to `limit` events behind a position, and the position behind them."""
+        params = (*self._parse(position), limit)
+        cursor = await conn.execute(self._read, params, binary=True)
+        rows = await cursor.fetchall()
+        if not rows:
+            return [], position
+        last = rows[-1]
+        return [Delivered(*row[:5]) for row in rows], f"{self._era}:{last[5]}:{last[0]}"
+
+    async def trim(self, conn: Connection, position: str, before: int) -> int:
+        """Delete events that were passed and are older than `before`."""
+        cursor = await conn.execute(self._trim, (*self._parse(position), before))
+        row = await cursor.fetchone()
+        return row[0] if row else 0
+
+    def _parse(self, position: str) -> _Place:
+        if not position:
+            return "0", 0
+        try:
+            era, transaction, event = (int(part) for part in position.split(":"))
+        except ValueError as exc:
+            raise InvalidInput(
+                f"{position!r} is not a position in this outbox.",
+                hint="Pass one that events() returned, or the empty one.",
+            ) from exc
+        return (str(transaction), event) if era == self._era else ("0", 0)

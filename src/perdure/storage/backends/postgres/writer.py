@@ -1,0 +1,226 @@
+"""Transactions whose outcome is always known.
+
+A connection can break while COMMIT is under way; then nobody has told us how it ended. So every
+transaction also writes its number, the *ticket*, into its connection's row of perdure_writers.
+Whoever wants to know the outcome reads that row over a new connection: it holds the ticket if and
+only if the transaction was committed, and reading waits while it is still being decided.
+
+`pg_xact_status` would not do. A transaction id whose commit had not reached the disk when the
+server crashed is given out again after the restart, to somebody else; the function then calls our
+lost transaction committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import psycopg
+
+from perdure.core.errors import Closed, DeadlineExceeded, PerdureError, Unavailable
+from perdure.storage.backends.postgres.address import Server
+from perdure.storage.backends.postgres.errors import Interfered, is_lost, translated
+from perdure.storage.backends.postgres.links import PATIENCE, Connection, Link, Links
+
+T = TypeVar("T")
+#: SQL and its parameters.
+Statement: TypeAlias = tuple[str, Sequence[Any]]
+#: Runs inside a transaction, in a pipeline; it may run several times, until one commits.
+#: It should have fetched its last result when it returns, to be withdrawable until then.
+Work = Callable[[Connection], Awaitable[T]]
+
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_STRONG = (
+    "SELECT set_config('synchronous_commit', 'on', true)"
+    " WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')"
+)
+
+
+class _Job(Generic[T]):
+    """One transaction that somebody waits for."""
+
+    __slots__ = ("committing", "expired", "result", "withdrawn")
+
+    def __init__(self) -> None:
+        #: COMMIT was sent, and how it ended is not known yet.
+        self.committing = False
+        self.expired = False
+        self.withdrawn = False
+        self.result: list[T] = []
+
+
+class Writer:
+    """Runs transactions. Used from one event loop."""
+
+    def __init__(self, links: Links, server: Server) -> None:
+        table = f"{server.schema}.perdure_writers"
+        self._links = links
+        self._server = server
+        self._ticket = (
+            f"INSERT INTO {table}(id, ticket) VALUES(%s, %s)"
+            " ON CONFLICT (id) DO UPDATE SET ticket = excluded.ticket, at = now()"
+        )
+        # An update that changes nothing waits for whoever is writing the row.
+        self._ask = (
+            f"INSERT INTO {table} AS w (id, ticket) VALUES(%s, 0)"
+            " ON CONFLICT (id) DO UPDATE SET ticket = w.ticket RETURNING ticket"
+        )
+        self._forget = f"DELETE FROM {table} WHERE id = ANY(%s::text[])"
+        self._running: set[asyncio.Task[object]] = set()
+        self._closed = False
+
+    async def run(
+        self,
+        work: Work[T],
+        *,
+        first: Statement | None = None,
+        strong: bool = False,
+        deadline: float | None = None,
+    ) -> T:
+        """Run `work` in a transaction, durable when this returns.
+
+        The statement `first` is run before the transaction gets its id.
+
+        Cancelled, it is withdrawn unless COMMIT was sent, and carried to its end if it was; either
+        way nothing is in flight when `CancelledError` is raised. A missed deadline withdraws it
+        likewise (`DeadlineExceeded`).
+        """
+        if self._closed:
+            raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
+        job: _Job[T] = _Job()
+        task = asyncio.create_task(self._carry_out(job, work, first, strong))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        timer = (
+            asyncio.get_running_loop().call_later(deadline, _expire, job, task)
+            if deadline is not None
+            else None
+        )
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            job.withdrawn = True
+            if not job.committing:
+                task.cancel()
+            await _settle(task)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def close(self) -> None:
+        """Finish what was accepted, then remove our rows from the table of writers."""
+        if self._closed:
+            return
+        self._closed = True
+        while self._running:
+            await asyncio.wait(self._running)
+        names = self._links.writers
+        if names:
+
+            async def forget(link: Link) -> None:
+                await link.conn.execute(self._forget, (names,))
+
+            try:
+                await self._links.use(forget)
+            except psycopg.Error:
+                pass  # the server is away; `catalog.create` removes old rows
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _carry_out(
+        self, job: _Job[T], work: Work[T], first: Statement | None, strong: bool
+    ) -> T:
+        async def attempt(link: Link) -> T:
+            if job.withdrawn or job.expired:
+                raise asyncio.CancelledError
+            job.result.clear()
+            try:
+                await self._transact(job, link, work, first, strong)
+            except psycopg.Error as exc:
+                if not (job.committing and is_lost(exc)):
+                    job.committing = False
+                    raise
+                if not await self._was_committed(link):
+                    job.committing = False
+                    raise
+            return job.result[0]
+
+        try:
+            with translated(self._server):
+                return await self._links.patiently(attempt)
+        except asyncio.CancelledError:
+            if job.expired:
+                raise DeadlineExceeded(
+                    "The write was not ready to commit in the time allowed; nothing was written.",
+                    hint="Repeat it, or allow more time.",
+                ) from None
+            raise
+
+    async def _transact(
+        self, job: _Job[T], link: Link, work: Work[T], first: Statement | None, strong: bool
+    ) -> None:
+        conn = link.conn
+        if not link.ticket:
+            self._links.writers.append(link.writer)
+        link.ticket += 1
+        async with conn.pipeline():
+            await conn.execute(_BEGIN)
+            if strong:
+                await conn.execute(_STRONG)
+            if first is not None:
+                await conn.execute(*first)
+            await conn.execute(self._ticket, (link.writer, link.ticket), prepare=True)
+            try:
+                job.result.append(await work(conn))
+            except (PerdureError, Interfered):
+                await conn.execute("ROLLBACK")
+                raise
+            job.committing = True
+            await conn.execute("COMMIT")
+        job.committing = False
+
+    async def _was_committed(self, link: Link) -> bool:
+        """Whether the last transaction of a broken link was committed.
+
+        Raises `Unavailable` if the server does not come back to tell.
+        """
+        until = time.monotonic() + PATIENCE
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    try:
+                        conn = await self._links.connect()
+                        async with conn:
+                            cursor = await conn.execute(self._ask, (link.writer,))
+                            row = await cursor.fetchone()
+                            return row is not None and row[0] == link.ticket
+                    except psycopg.Error as exc:
+                        if not is_lost(exc) or time.monotonic() > until:
+                            raise
+                    await asyncio.sleep(0.1)
+        except (psycopg.Error, TimeoutError) as exc:
+            raise Unavailable(
+                f"The connection to {self._server.label} broke during a commit, and the server did"
+                " not come back to tell its outcome: it is unknown whether the write was done.",
+                hint="When the server is back, read the record to see.",
+            ) from exc
+
+
+def _expire(job: _Job[T], task: asyncio.Task[T]) -> None:
+    job.expired = True
+    if not job.committing:
+        task.cancel()
+
+
+async def _settle(task: asyncio.Task[T]) -> None:
+    """Wait until the task has ended, however often we are cancelled meanwhile."""
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            continue  # the caller is told as soon as the outcome is certain
+    if not task.cancelled():
+        task.exception()  # seen

@@ -1,0 +1,434 @@
+"""SQLite, through apsw: the default backend.
+
+One writer and several readers per process, any number of processes. `catalog` makes the tables,
+`writer` commits, `apply` turns batches into SQL, `reader` answers, `listing` keeps key order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import apsw
+
+from perdure.core.clock import Clock, now
+from perdure.core.errors import AccessDenied, Closed, InvalidInput, InvalidURL, Unavailable
+from perdure.storage import keys as key_rules
+from perdure.storage import urls
+from perdure.storage.adapter import (
+    Adapter,
+    Batch,
+    Capability,
+    Consistency,
+    Delivered,
+    Fill,
+    Layout,
+    Options,
+    Put,
+    Row,
+    Size,
+)
+from perdure.storage.backends.sqlite import catalog, listing
+from perdure.storage.backends.sqlite.apply import Applier
+from perdure.storage.backends.sqlite.errors import translated
+from perdure.storage.backends.sqlite.reader import Reader
+from perdure.storage.backends.sqlite.writer import PATIENCE, Writer
+from perdure.storage.query import All, Query, Scalar, Summary
+from perdure.storage.sql import Dialect, Emitter
+
+_EMITTER = Emitter(
+    Dialect(
+        mark="?",
+        key="(f.path || r._name)",
+        source=lambda table, key: (
+            # CROSS keeps the planner from walking the folders first.
+            f'"{table}" AS r CROSS JOIN perdure_folders AS f ON f.id = r._folder'
+            if key
+            else f'"{table}" AS r'
+        ),
+        tagged=lambda table: (
+            f'r._id IN (SELECT record FROM "{table}__tags"'
+            " WHERE tag = (SELECT id FROM perdure_tags WHERE tag = ?))"
+        ),
+        differs="IS NOT",
+        nulls_high=False,
+        row_id="_id",
+    )
+)
+_JOINED = '"{}" AS r CROSS JOIN perdure_folders AS f ON f.id = r._folder'
+_EVERYTHING = All(())
+#: The weight of work that is never done on the event loop.
+_HEAVY = 2**40
+_FACTS = "_value, _type, _schema, _version, _created, _updated, {expires}, _checksum"
+
+
+class SQLiteAdapter(Adapter):
+    """A bank in one file."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
+        Capability.FULL_TEXT,
+        Capability.VECTORS,
+    }
+
+    def __init__(self, url: str, clock: Clock = now) -> None:
+        address = urls.parse(url)
+        if not address.path:
+            raise InvalidURL(
+                f"The address {url!r} names no file.",
+                hint="Write sqlite:///memory.db; for a bank that need not last, memory://.",
+            )
+        self.path = Path(address.path).absolute()
+        self._inline = address.flag("inline", default=True)
+        self._clock = clock
+        self._layouts: dict[str, Layout] = {}
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+
+    # Life -------------------------------------------------------------------------------------
+
+    async def initialize(self) -> None:
+        path = str(self.path)
+        with translated(path):
+            self._make_file()
+            db = self._connect()
+            try:
+                _use_wal(db, path)
+                db.execute("BEGIN IMMEDIATE")
+                catalog.create(db, path)
+                db.execute("COMMIT")
+            except BaseException:
+                db.close()
+                raise
+            self._db = db
+            self._applier = Applier(db, self._clock)
+            self._writer = Writer(db, self._applier, path, inline=self._inline)
+            self._reader = Reader(self._connect_to_read, path, inline=self._inline)
+
+    async def close(self) -> None:
+        if self._writer is None or self._reader is None:
+            return
+        await self._reader.close()
+        await self._writer.close()
+        self._db.close()
+
+    def _make_file(self) -> None:
+        # Memories are private: nobody else may read a new bank. The log files inherit this.
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        except FileNotFoundError as exc:
+            raise AccessDenied(
+                f"The folder of the bank {self.path} does not exist.", hint="Make it first."
+            ) from exc
+        except OSError as exc:
+            raise AccessDenied(
+                f"The bank {self.path} cannot be opened: {exc.strerror}.",
+                hint="Choose a file in a folder that you may write to.",
+            ) from exc
+
+    def _connect(self) -> apsw.Connection:
+        db = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        db.set_busy_timeout(int(PATIENCE * 1_000))
+        db.pragma("synchronous", "NORMAL")
+        db.pragma("wal_autocheckpoint", 0)
+        db.pragma("journal_size_limit", 8 * 1024 * 1024)
+        db.pragma("cache_size", -16_000)
+        return db
+
+    def _connect_to_read(self) -> apsw.Connection:
+        db = self._connect()
+        db.pragma("query_only", True)
+        return db
+
+    # Collections ------------------------------------------------------------------------------
+
+    async def prepare(self, layout: Layout) -> frozenset[str]:
+        def work(applier: Applier) -> frozenset[str]:
+            missing = catalog.prepare(applier.db, layout)
+            applier.define(layout)
+            return missing
+
+        missing = await self._open_writer().run(work)
+        self._layouts[layout.name] = layout
+        return missing
+
+    async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
+        await self._open_writer().run(lambda applier: applier.fill(collection, list(fills)))
+
+    async def activate(self, layout: Layout) -> None:
+        await self._open_writer().run(
+            lambda applier: catalog.activate(applier.db, layout), strong=True
+        )
+
+    # Reading ----------------------------------------------------------------------------------
+
+    async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
+        layout = self._layout(collection)
+        text = f'SELECT {self._facts(layout)} FROM "{collection}" WHERE _folder = ? AND _name = ?'
+        moment = self._moment(layout)
+
+        def work(db: apsw.Connection) -> list[Row | None]:
+            found: list[Row | None] = []
+            for key in keys:
+                cut = key.rfind("/") + 1
+                folder = self._applier.folders.peek(db, key[:cut])
+                if folder is None:
+                    found.append(None)
+                    continue
+                row = db.execute(text, (folder, key[cut:])).get
+                found.append(
+                    None
+                    if row is None
+                    or (moment is not None and row[6] is not None and row[6] <= moment)
+                    else self._row(db, key, row)
+                )
+            return found
+
+        label = text if len(keys) <= 64 else f"{text} -- many"
+        return await self._open_reader().run(label, work, options.deadline)
+
+    async def find(self, query: Query, options: Options) -> list[Row]:
+        layout = self._layout(query.collection)
+        order = query.total_order()
+        moment = self._moment(layout)
+        if order[0].column == "key" and query.where == _EVERYTHING and not query.offset:
+            return await self._open_reader().run(
+                f"list {query.collection} {query.limit}",
+                lambda db: self._list(db, layout, query, moment),
+                options.deadline,
+            )
+        text, params = _EMITTER.select(query, f"f.path || r._name, {self._facts(layout)}", moment)
+        return await self._open_reader().run(
+            text,
+            lambda db: [self._row(db, row[0], row[1:]) for row in db.execute(text, params)],
+            options.deadline,
+        )
+
+    async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
+        layout = self._layout(summary.query.collection)
+        text, params = _EMITTER.summarize(summary, self._moment(layout))
+        return await self._open_reader().run(
+            text, lambda db: list(db.execute(text, params)), options.deadline
+        )
+
+    def _list(
+        self,
+        db: apsw.Connection,
+        layout: Layout,
+        query: Query,
+        moment: int | None,
+    ) -> list[Row]:
+        """Rows in key order: an index scan if they lie in one folder, else a merge of folders."""
+        descending = query.total_order()[0].descending
+        after = None if query.after is None else str(query.after[-1])
+        limit = -1 if query.limit is None else query.limit
+        if not limit:
+            return []
+        facts = self._facts(layout)
+        if self._is_one_folder(db, query.prefix):
+            text = f'SELECT _name, {facts} FROM "{layout.name}" WHERE _folder = ?'
+            size = len(query.prefix)
+            params: list[Scalar] = [self._applier.folders.peek(db, query.prefix)]
+            if after is not None and after.startswith(query.prefix):
+                text += f" AND _name {'<' if descending else '>'} ?"
+                params.append(after[size:])
+            elif after is not None and (after < query.prefix) == descending:
+                return []
+            if moment is not None:
+                text += " AND (_expires IS NULL OR _expires > ?)"
+                params.append(moment)
+            text += f" ORDER BY _name {'DESC' if descending else 'ASC'} LIMIT ?"
+            params.append(limit)
+            return [
+                self._row(db, query.prefix + row[0], row[1:]) for row in db.execute(text, params)
+            ]
+        text = (
+            f"SELECT f.path || r._name, {facts} FROM {_JOINED.format(layout.name)} WHERE r._id = ?"
+        )
+        with _snapshot(db):
+            span = listing.Span(
+                query.prefix, after=after, descending=descending, moment=moment or 0
+            )
+            ids = listing.page(db, layout, span, limit)
+            rows = [db.execute(text, (id,)).get for id in ids]
+            return [self._row(db, row[0], row[1:]) for row in rows]
+
+    def _is_one_folder(self, db: apsw.Connection, prefix: str) -> bool:
+        """Whether the keys with this prefix are just the names in one folder."""
+        if not prefix.endswith("/") or self._applier.folders.peek(db, prefix) is None:
+            return False
+        end = key_rules.after_prefix(prefix)
+        return (
+            db.execute(
+                "SELECT 1 FROM perdure_folders WHERE path > ? AND path < ? LIMIT 1", (prefix, end)
+            ).get
+            is None
+        )
+
+    # Writing ----------------------------------------------------------------------------------
+
+    async def commit(self, batch: Batch, options: Options) -> list[int]:
+        return await self._open_writer().run(
+            lambda applier: applier.apply(batch),
+            strong=options.consistency is Consistency.STRONG,
+            weight=sum(len(write.value) for write in batch.writes if type(write) is Put),
+            deadline=options.deadline,
+        )
+
+    async def remove(self, query: Query, options: Options) -> int:
+        layout = self._layout(query.collection)
+        text, params = _EMITTER.delete(query, self._moment(layout))
+
+        def work(applier: Applier) -> int:
+            applier.db.execute(text, params)
+            return applier.db.changes()
+
+        return await self._open_writer().run(
+            work,
+            strong=options.consistency is Consistency.STRONG,
+            weight=_HEAVY,
+            deadline=options.deadline,
+        )
+
+    async def sweep(self, limit: int) -> int:
+        expiring = [layout.name for layout in self._layouts.values() if layout.expires]
+        moment = self._clock()
+
+        def work(applier: Applier) -> int:
+            swept = 0
+            for name in expiring:
+                applier.db.execute(
+                    f'DELETE FROM "{name}" WHERE _id IN'
+                    f' (SELECT _id FROM "{name}" WHERE _expires <= ? LIMIT ?)',
+                    (moment, limit - swept),
+                )
+                swept += applier.db.changes()
+            return swept
+
+        return await self._open_writer().run(work, weight=_HEAVY)
+
+    # The outbox -------------------------------------------------------------------------------
+
+    async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
+        # Ids are given under the write lock: they become visible in their order.
+        text = (
+            "SELECT id, topic, key, payload, at FROM perdure_outbox"
+            " WHERE id > ? ORDER BY id LIMIT ?"
+        )
+        found = await self._open_reader().run(
+            f"events {limit}",
+            lambda db: [Delivered(*row) for row in db.execute(text, (int(position or 0), limit))],
+        )
+        return found, str(found[-1].id) if found else position
+
+    async def trim(self, position: str, before: int) -> int:
+        def work(applier: Applier) -> int:
+            applier.db.execute(
+                "DELETE FROM perdure_outbox WHERE id <= ? AND at < ?", (int(position or 0), before)
+            )
+            return applier.db.changes()
+
+        return await self._open_writer().run(work, weight=_HEAVY)
+
+    # Inspection -------------------------------------------------------------------------------
+
+    async def sizes(self) -> list[Size]:
+        def work(db: apsw.Connection) -> list[Size]:
+            taken: dict[str, int] = {}
+            owners = dict(db.execute("SELECT name, tbl_name FROM sqlite_schema"))
+            for name, size in db.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name"):
+                owner = owners.get(name, name).removesuffix("__tags")
+                taken[owner] = taken.get(owner, 0) + size
+            return [
+                Size(name, db.execute(f'SELECT count(*) FROM "{name}"').get, taken.get(name))
+                for name in catalog.load(db)
+            ]
+
+        return await self._open_reader().run("sizes", work)
+
+    async def inspect(self) -> AsyncIterator[str]:
+        found = await self._open_reader().run(
+            "integrity_check",
+            lambda db: [row[0] for row in db.execute("PRAGMA integrity_check(1000)")],
+        )
+        for line in found:
+            if line != "ok":
+                yield line
+
+    async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
+        layout = self._layout(collection)
+        text = f'SELECT {self._facts(layout)} FROM "{collection}" WHERE _id = ?'
+        name = f"SELECT f.path || r._name FROM {_JOINED.format(collection)} WHERE r._id = ?"
+
+        def work(db: apsw.Connection) -> list[Row]:
+            rows = []
+            for id in listing.page(db, layout, listing.Span("", after=after or None), limit):
+                key = db.execute(name, (id,)).get
+                try:
+                    rows.append(self._row(db, key, db.execute(text, (id,)).get))
+                except (apsw.CorruptError, TypeError):
+                    rows.append(Row(str(key), b"", "", 0, 0, 0, 0, None, -1))
+            return rows
+
+        return await self._open_reader().run(f"salvage {collection}", work)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _row(self, db: apsw.Connection, key: str, facts: tuple[Any, ...]) -> Row:
+        value, type_, *rest = facts
+        return Row(key, value, self._applier.types.text(db, type_), *rest)
+
+    @staticmethod
+    def _facts(layout: Layout) -> str:
+        return _FACTS.format(expires="_expires" if layout.expires else "NULL")
+
+    def _moment(self, layout: Layout) -> int | None:
+        return self._clock() if layout.expires else None
+
+    def _layout(self, collection: str) -> Layout:
+        try:
+            return self._layouts[collection]
+        except KeyError:
+            raise InvalidInput(
+                f"There is no collection {collection!r} in this store.", hint="Call prepare first."
+            ) from None
+
+    def _open_writer(self) -> Writer:
+        if self._writer is None:
+            raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
+        return self._writer
+
+    def _open_reader(self) -> Reader:
+        if self._reader is None:
+            raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
+        return self._reader
+
+
+@contextmanager
+def _snapshot(db: apsw.Connection) -> Iterator[None]:
+    """Several statements that see the same state."""
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if db.in_transaction:
+            db.execute("COMMIT")
+
+
+def _use_wal(db: apsw.Connection, path: str) -> None:
+    """Turn on the write-ahead log; SQLite does not wait for others who do it at the same time."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            if db.pragma("journal_mode", "wal") == "wal":
+                return
+        except apsw.BusyError:
+            pass
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                f"The bank {path} is locked by another process.", hint="Close it there, try again."
+            )
+        time.sleep(0.01)

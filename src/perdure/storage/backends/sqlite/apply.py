@@ -1,0 +1,228 @@
+"""Batches as SQL: what happens inside one write transaction."""
+
+from __future__ import annotations
+
+import apsw
+
+from perdure.core.clock import Clock
+from perdure.core.errors import Conflict, InvalidInput
+from perdure.storage.adapter import (
+    Batch,
+    Check,
+    Delete,
+    Fill,
+    Layout,
+    Put,
+    newer_schema,
+)
+
+
+class Interned:
+    """A table of texts and their ids, cached. Ids never change, so the cache never goes stale.
+
+    Ids given in a transaction that was rolled back do not exist: `forget` those then.
+    """
+
+    def __init__(self, table: str, column: str) -> None:
+        self._insert = (
+            f"INSERT INTO {table}({column}) VALUES(?) ON CONFLICT DO NOTHING RETURNING id"
+        )
+        self._lookup = f"SELECT id FROM {table} WHERE {column} = ?"
+        self._reverse = f"SELECT {column} FROM {table} WHERE id = ?"
+        self._ids: dict[str, int] = {}
+        self._texts: dict[int, str] = {}
+        self._fresh: list[str] = []
+
+    def id(self, db: apsw.Connection, text: str) -> int:
+        """The id of a text, given to it now if it has none. In a write transaction."""
+        known = self._ids.get(text)
+        if known is None:
+            known = db.execute(self._lookup, (text,)).get
+            if known is None:
+                known = db.execute(self._insert, (text,)).get
+                self._fresh.append(text)
+            self._ids[text] = known
+        return known
+
+    def peek(self, db: apsw.Connection, text: str) -> int | None:
+        """The id of a text, if it has one."""
+        known = self._ids.get(text)
+        return db.execute(self._lookup, (text,)).get if known is None else known
+
+    def text(self, db: apsw.Connection, id: int) -> str:
+        known = self._texts.get(id)
+        if known is None:
+            known = self._texts[id] = db.execute(self._reverse, (id,)).get or ""
+        return known
+
+    def keep(self) -> None:
+        """The transaction is committed."""
+        self._fresh.clear()
+
+    def forget(self) -> None:
+        """The transaction, or a part of it, was rolled back."""
+        for text in self._fresh:
+            self._ids.pop(text, None)
+        self._fresh.clear()
+
+
+class _Statements:
+    """The statements that write to one collection."""
+
+    def __init__(self, layout: Layout) -> None:
+        table = f'"{layout.name}"'
+        self.layout = layout
+        expires = ["_expires"] if layout.expires else []
+        declared = [f'"{column.name}"' for column in layout.columns]
+        always = ["_type", "_schema", "_checksum", "_value", *expires, *declared]
+        # Parameters: 1 folder, 2 name, 3 the time, then `always`.
+        marks = ", ".join(f"?{number}" for number in range(4, 4 + len(always)))
+        names = f"_folder, _name, _version, _created, _updated, {', '.join(always)}"
+        insert = f"INSERT INTO {table}({names}) VALUES(?1, ?2, 1, ?3, ?3, {marks})"
+        conflict = "ON CONFLICT(_folder, _name)"
+        #: Most writes are of new rows, and this is the cheapest way to find out.
+        self.insert = f"{insert} {conflict} DO NOTHING"
+        assign = ", ".join(f"{name} = excluded.{name}" for name in always)
+        # A row that has expired but was not swept yet counts as absent: its successor starts anew.
+        dead = "_expires IS NOT NULL AND _expires <= ?3"
+        version, created = "_version + 1", "_created"
+        if layout.expires:
+            version = f"CASE WHEN {dead} THEN 1 ELSE _version + 1 END"
+            created = f"CASE WHEN {dead} THEN ?3 ELSE _created END"
+        self.update = (
+            f"{insert} {conflict} DO UPDATE"
+            f" SET _version = {version}, _created = {created}, _updated = ?3, {assign}"
+            " WHERE _schema <= excluded._schema RETURNING _version, _id"
+        )
+        alive = " AND (_expires IS NULL OR _expires > ?)" if layout.expires else ""
+        self.state = (
+            f"SELECT _version, _created FROM {table} WHERE _folder = ? AND _name = ?{alive}"
+        )
+        self.stored_schema = f"SELECT _schema FROM {table} WHERE _folder = ? AND _name = ?"
+        self.delete = f"DELETE FROM {table} WHERE _folder = ? AND _name = ?"
+        self.untag = f'DELETE FROM "{layout.name}__tags" WHERE record = ?'
+        self.tag = f'INSERT INTO "{layout.name}__tags"(record, tag) VALUES(?, ?)'
+        filled = ", ".join(f"{name} = ?" for name in declared)
+        self.fill = f"UPDATE {table} SET {filled} WHERE _folder = ? AND _name = ? AND _version = ?"
+
+
+class Applier:
+    """Applies batches on the writer's connection, inside a transaction that the writer began."""
+
+    def __init__(self, db: apsw.Connection, clock: Clock) -> None:
+        self.db = db
+        self._clock = clock
+        self._statements: dict[str, _Statements] = {}
+        self.folders = Interned("perdure_folders", "path")
+        self.types = Interned("perdure_types", "name")
+        self.tags = Interned("perdure_tags", "tag")
+        self._interned = (self.folders, self.types, self.tags)
+
+    def define(self, layout: Layout) -> None:
+        self._statements[layout.name] = _Statements(layout)
+
+    def keep(self) -> None:
+        for table in self._interned:
+            table.keep()
+
+    def forget(self) -> None:
+        for table in self._interned:
+            table.forget()
+
+    def apply(self, batch: Batch) -> list[int]:
+        """Check, write and emit; raises before anything is visible if a check fails."""
+        moment = self._clock()
+        for check in batch.checks:
+            self._check(check, moment)
+        versions = [
+            self._put(write, moment) if type(write) is Put else self._delete(write, moment)  # type: ignore[arg-type]
+            for write in batch.writes
+        ]
+        for event in batch.events:
+            self.db.execute(
+                "INSERT INTO perdure_outbox(topic, key, payload, at) VALUES(?, ?, ?, ?)",
+                (event.topic, event.key, event.payload, moment),
+            )
+        return versions
+
+    def fill(self, collection: str, fills: list[Fill]) -> None:
+        text = self._of(collection).fill
+        self.db.executemany(
+            text, [(*fill.columns, *self._place(fill.key), fill.version) for fill in fills]
+        )
+
+    def _of(self, collection: str) -> _Statements:
+        try:
+            return self._statements[collection]
+        except KeyError:
+            raise InvalidInput(
+                f"There is no collection {collection!r} in this store.", hint="Call prepare first."
+            ) from None
+
+    def _place(self, key: str) -> tuple[int, str]:
+        cut = key.rfind("/") + 1
+        return self.folders.id(self.db, key[:cut]), key[cut:]
+
+    def _state(self, statements: _Statements, key: str, moment: int) -> tuple[int, int] | None:
+        """Version and creation time of a living row."""
+        params: tuple[int | str, ...] = self._place(key)
+        if statements.layout.expires:
+            params = (*params, moment)
+        return self.db.execute(statements.state, params).get  # type: ignore[no-any-return]
+
+    def _check(self, check: Check, moment: int) -> None:
+        state = self._state(self._of(check.collection), check.key, moment)
+        found = state[0] if state else 0
+        if found != check.version or (state and state[1] != check.created):
+            raise Conflict(check.collection, check.key, expected=check.version, found=found)
+
+    def _expect(self, statements: _Statements, write: Put | Delete, moment: int) -> None:
+        state = self._state(statements, write.key, moment)
+        found = state[0] if state else 0
+        if found != write.expected:
+            raise Conflict(write.collection, write.key, expected=write.expected, found=found)
+
+    def _put(self, put: Put, moment: int) -> int:
+        statements = self._of(put.collection)
+        layout = statements.layout
+        db = self.db
+        if put.expected is not None:
+            # We hold the write lock: nothing changes between this look and the write.
+            self._expect(statements, put, moment)
+        key = put.key
+        cut = key.rfind("/") + 1
+        params = (
+            self.folders.id(db, key[:cut]),
+            key[cut:],
+            moment,
+            self.types.id(db, put.content_type),
+            put.schema,
+            put.checksum,
+            put.value,
+            *((put.expires, *put.columns) if layout.expires else put.columns),
+        )
+        db.execute(statements.insert, params)
+        if db.changes():
+            if layout.tagged:
+                self._tag(statements, db.last_insert_rowid(), put.tags)
+            return 1
+        row = db.execute(statements.update, params).get
+        if row is None:
+            stored = db.execute(statements.stored_schema, params[:2]).get
+            raise newer_schema(put.collection, key, stored, put.schema)
+        if layout.tagged:
+            db.execute(statements.untag, (row[1],))
+            self._tag(statements, row[1], put.tags)
+        version: int = row[0]
+        return version
+
+    def _tag(self, statements: _Statements, record: int, tags: tuple[tuple[str, str], ...]) -> None:
+        for name, value in set(tags):
+            self.db.execute(statements.tag, (record, self.tags.id(self.db, f"{name}={value}")))
+
+    def _delete(self, delete: Delete, moment: int) -> int:
+        statements = self._of(delete.collection)
+        if delete.expected is not None:
+            self._expect(statements, delete, moment)
+        self.db.execute(statements.delete, self._place(delete.key))
+        return 0

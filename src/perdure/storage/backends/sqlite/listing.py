@@ -1,0 +1,164 @@
+"""Keys in order across folders.
+
+Rows lie sorted by name within each folder. A listing that stays in one folder is a plain index
+scan. One that spans folders merges them: key order interleaves a folder's names with its
+sub-folders (``a/1`` < ``a/1/x`` < ``a/2``), so the folders are opened one by one, only when the
+merge has reached the first key they could hold. A page costs what is on the page, however many
+folders there are.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+
+import apsw
+
+from perdure.storage import keys
+from perdure.storage.adapter import Layout
+
+#: (key, row id)
+Entry = tuple[str, int]
+
+
+class Span:
+    """Which keys: those with a prefix, behind a key, in either direction; none that has expired."""
+
+    def __init__(
+        self, prefix: str, *, after: str | None = None, descending: bool = False, moment: int = 0
+    ) -> None:
+        self.low, self.high = prefix, keys.after_prefix(prefix)
+        self.descending = descending
+        self.moment = moment
+        if after is not None and not descending:
+            self.low = max(prefix, after + "\x00")  # the next key there could be
+        if after is not None and descending:
+            self.high = after if self.high is None else min(self.high, after)
+
+
+def page(db: apsw.Connection, layout: Layout, span: Span, limit: int) -> list[int]:
+    """Row ids of up to `limit` rows of the span, in key order; all of them if it is negative."""
+    entries = _Merge(db, layout, span).merge()
+    return [row for _, row in itertools.islice(entries, limit if limit >= 0 else None)]
+
+
+class _Merge:
+    """The rows of a collection with low <= key < high, folder by folder."""
+
+    def __init__(self, db: apsw.Connection, layout: Layout, span: Span) -> None:
+        self._db = db
+        self._low = span.low
+        self._high = span.high
+        self._descending = span.descending
+        self._moment = span.moment
+        self._direction = "DESC" if span.descending else "ASC"
+        self._expiring = layout.expires
+        alive = " AND (_expires IS NULL OR _expires > ?)" if layout.expires else ""
+        self._names = (
+            f'SELECT _name, _id FROM "{layout.name}" WHERE _folder = ? AND _name >= ?'
+            f"{{high}}{alive} ORDER BY _name {self._direction}"
+        )
+
+    def merge(self) -> Iterator[Entry]:
+        """All entries in order."""
+        heap: list[tuple[_Ordered, int, Iterator[Entry], Entry]] = []
+        folders = self._folders()
+        upcoming = next(folders, None)
+        opened = 0
+        while heap or upcoming is not None:
+            while upcoming is not None and (
+                not heap or self._may_precede(upcoming[1], heap[0][3][0])
+            ):
+                entries = self._entries(*upcoming)
+                opened += 1
+                first = next(entries, None)
+                if first is not None:
+                    heapq.heappush(
+                        heap,
+                        (_Ordered(first[0], descending=self._descending), opened, entries, first),
+                    )
+                upcoming = next(folders, None)
+            if not heap:
+                continue
+            _, order, entries, entry = heap[0]
+            yield entry
+            following = next(entries, None)
+            if following is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(
+                    heap,
+                    (
+                        _Ordered(following[0], descending=self._descending),
+                        order,
+                        entries,
+                        following,
+                    ),
+                )
+
+    def _may_precede(self, path: str, key: str) -> bool:
+        """Whether a folder could hold a key that comes before this one."""
+        if not self._descending:
+            return path <= key
+        end = keys.after_prefix(path)
+        return end is None or end > key
+
+    def _folders(self) -> Iterator[tuple[int, str]]:
+        """Folders that may hold keys of the span, in the order in which their keys can begin."""
+        # Those that enclose the lower bound sort below it; opening them early does no harm.
+        seen = set(_folders_above(self._low))
+        for path in sorted(seen):
+            yield from self._folder(path)
+        text = "SELECT id, path FROM perdure_folders WHERE path >= ?"
+        params = [self._low]
+        if self._high is not None:
+            text += " AND path < ?"
+            params.append(self._high)
+        text += f" ORDER BY path {self._direction}"
+        for row, path in self._db.execute(text, params):
+            if self._descending:
+                # Backwards, a folder's keys begin at its end, and so before its sub-folders'.
+                for above in _folders_above(path[:-1]):
+                    if above not in seen:
+                        seen.add(above)
+                        yield from self._folder(above)
+            if path not in seen:
+                seen.add(path)
+                yield row, path
+
+    def _folder(self, path: str) -> list[tuple[int, str]]:
+        row = self._db.execute("SELECT id FROM perdure_folders WHERE path = ?", (path,)).get
+        return [] if row is None else [(row, path)]
+
+    def _entries(self, folder: int, path: str) -> Iterator[Entry]:
+        size = len(path)
+        low = self._low[size:] if self._low.startswith(path) else ""
+        params: list[int | str] = [folder, low]
+        high = ""
+        if self._high is not None and self._high.startswith(path):
+            high = " AND _name < ?"
+            params.append(self._high[size:])
+        if self._expiring:
+            params.append(self._moment)
+        for name, row in self._db.execute(self._names.format(high=high), params):
+            yield path + name, row
+
+
+def _folders_above(key: str) -> list[str]:
+    """The folders a key, or what begins like it, can lie in: ``""``, ``a/``, ``a/b/``."""
+    parts = key.split("/")[:-1]
+    return ["".join(f"{part}/" for part in parts[:depth]) for depth in range(len(parts) + 1)]
+
+
+class _Ordered:
+    """A key that sorts the other way round where the listing does."""
+
+    __slots__ = ("descending", "key")
+
+    def __init__(self, key: str, *, descending: bool) -> None:
+        self.key = key
+        self.descending = descending
+
+    def __lt__(self, other: _Ordered) -> bool:
+        return self.key > other.key if self.descending else self.key < other.key

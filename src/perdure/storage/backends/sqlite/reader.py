@@ -1,0 +1,136 @@
+"""Reading beside the writer: on the event loop when it is quick, in threads when it is not.
+
+A point read or a page by index takes some ten microseconds; going to a thread and back takes over
+a hundred. So a read first runs on the event loop with an allowance of steps of SQLite's virtual
+machine. If it needs more, it is stopped and runs again in a thread; its statement is remembered
+and goes straight to a thread the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import apsw
+
+from perdure.core.errors import Closed, DeadlineExceeded
+from perdure.storage.backends.sqlite.errors import translate
+
+T = TypeVar("T")
+#: What a reader does: run statements on a connection and return what they gave.
+Work = Callable[[apsw.Connection], T]
+
+#: Steps of the virtual machine between two looks, and looks allowed on the event loop: together a
+#: few hundred microseconds.
+STEPS = 1_000
+LOOKS = 8
+THREADS = 3
+
+
+class Reader:
+    """Read connections to one database. Used from one event loop."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection], path: str, *, inline: bool) -> None:
+        self._connect = connect
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._quick = connect() if inline else None
+        if self._quick is not None:
+            self._quick.set_progress_handler(self._look, STEPS)
+        self._looks = 0
+        self._slow: set[str] = set()
+        self._queue: queue.SimpleQueue[tuple[Work[Any], asyncio.Future[Any], list[Any]] | None]
+        self._queue = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._closed = False
+
+    async def run(self, label: str, work: Work[T], deadline: float | None = None) -> T:
+        """What `work` returns. Reads with the same label are expected to take as long."""
+        if self._closed:
+            raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
+        if self._quick is not None and label not in self._slow:
+            self._looks = 0
+            try:
+                return work(self._quick)
+            except apsw.InterruptError:
+                self._slow.add(label)
+            except apsw.Error as exc:
+                raise translate(exc, self._path) from exc
+        return await self._in_thread(work, deadline)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+        if self._quick is not None:
+            self._quick.close()
+
+    def _look(self) -> bool:
+        """Whether to stop: called by SQLite while it works."""
+        self._looks += 1
+        return self._looks > LOOKS
+
+    async def _in_thread(self, work: Work[T], deadline: float | None) -> T:
+        if not self._idle and len(self._threads) < THREADS:
+            thread = threading.Thread(target=self._serve, name="perdure-reader", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        future: asyncio.Future[T] = self._loop.create_future()
+        running: list[apsw.Connection] = []
+        self._idle -= 1
+        self._queue.put((work, future, running))
+        try:
+            async with asyncio.timeout(deadline):
+                return await future
+        except TimeoutError as exc:
+            raise DeadlineExceeded(
+                "The read did not end in the time allowed.",
+                hint="Allow more time, or ask for less.",
+            ) from exc
+        finally:
+            if running and not future.done():
+                running[0].interrupt()
+
+    def _serve(self) -> None:
+        db = self._connect()
+        self._loop.call_soon_threadsafe(self._became_idle)
+        try:
+            while (item := self._queue.get()) is not None:
+                work, future, running = item
+                if future.done():
+                    self._loop.call_soon_threadsafe(self._became_idle)
+                    continue
+                running.append(db)
+                outcome: Any = None
+                error: Exception | None = None
+                try:
+                    outcome = work(db)
+                except apsw.Error as exc:
+                    error = translate(exc, self._path)
+                    error.__cause__ = exc
+                except Exception as exc:  # noqa: BLE001  # it belongs to the one who awaits
+                    error = exc
+                running.clear()
+                self._loop.call_soon_threadsafe(self._finish, future, outcome, error)
+        finally:
+            db.close()
+
+    def _became_idle(self) -> None:
+        self._idle += 1
+
+    def _finish(self, future: asyncio.Future[Any], outcome: Any, error: Exception | None) -> None:
+        self._became_idle()
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(outcome)

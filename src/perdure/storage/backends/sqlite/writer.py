@@ -1,0 +1,361 @@
+"""One writer per database and process: group commit, without blocking the event loop.
+
+Writes that become ready in the same turn of the event loop are committed together, in one
+transaction. If one of them fails, the group is done again with savepoints, so that it does not take
+the others along.
+
+Where does the transaction run? A commit at the default durability appends to the write-ahead log
+and returns: no fsync, some thirty microseconds. Handing it to a thread and back costs several
+times as much. So small groups run right on the event loop, *if* nothing can make them wait: the
+lock is free (no other process writes, no checkpoint runs), no strong write is among them, and
+nothing is queued. Everything else goes to the writer thread, where waiting harms nobody.
+Checkpoints, which do fsync, have a thread of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import apsw
+
+from perdure.core.errors import Closed, DeadlineExceeded, PerdureError
+from perdure.storage.backends.sqlite.apply import Applier
+from perdure.storage.backends.sqlite.errors import translate
+
+T = TypeVar("T")
+
+#: Pages in the write-ahead log that start a checkpoint (4 MB).
+CHECKPOINT_PAGES = 1_000
+#: A group larger than this would keep the event loop from its other work.
+INLINE_BYTES = 256 * 1024
+#: Seconds a writer waits for the lock of another process, without a deadline.
+PATIENCE = 30.0
+
+
+class _Job(Generic[T]):
+    """One piece of work for the writer: all of it is done, or nothing."""
+
+    __slots__ = (
+        "error",
+        "finished",
+        "future",
+        "result",
+        "settled",
+        "started",
+        "strong",
+        "weight",
+        "work",
+    )
+
+    def __init__(
+        self, work: Callable[[Applier], T], future: asyncio.Future[T], *, strong: bool, weight: int
+    ) -> None:
+        self.work = work
+        self.future = future
+        self.strong = strong
+        self.weight = weight
+        self.started = False
+        self.result: T | None = None
+        self.error: Exception | None = None
+        self.finished = False
+        self.settled: asyncio.Event | None = None
+
+
+class Writer:
+    """Owns the connection that writes. Used from one event loop."""
+
+    def __init__(self, db: apsw.Connection, applier: Applier, path: str, *, inline: bool) -> None:
+        self._db = db
+        self._applier = applier
+        self._path = path
+        self._inline = inline
+        self._loop = asyncio.get_running_loop()
+        self._ready: list[_Job[Any]] = []
+        self._queue: queue.SimpleQueue[list[_Job[Any]] | None] = queue.SimpleQueue()
+        self._queued = 0
+        self._busy = threading.Lock()  # held by whoever uses the connection
+        self._claiming = threading.Lock()  # held to start or withdraw a job
+        self._full_sync = False
+        self._patience = -1
+        self._closed = False
+        self._checkpointer = _Checkpointer(path, self._busy)
+        self._checkpoint_at = CHECKPOINT_PAGES
+        db.set_wal_hook(self._after_commit)
+        self._thread = threading.Thread(target=self._serve, name="perdure-writer", daemon=True)
+        self._thread.start()
+
+    async def run(
+        self,
+        work: Callable[[Applier], T],
+        *,
+        strong: bool = False,
+        weight: int = 0,
+        deadline: float | None = None,
+    ) -> T:
+        """Run `work` in a write transaction, durable when this returns.
+
+        Cancelled, it is withdrawn if it has not begun and carried to its end if it has; either
+        way nothing is in flight when `CancelledError` is raised. A missed deadline withdraws it;
+        work that has begun is waited for.
+        """
+        if self._closed:
+            raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
+        job: _Job[T] = _Job(work, self._loop.create_future(), strong=strong, weight=weight)
+        if not self._ready:
+            self._loop.call_soon(self._flush)
+        self._ready.append(job)
+        timer = self._loop.call_later(deadline, self._expire, job) if deadline is not None else None
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            if not self._withdraw(job):
+                await self._settle(job)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def close(self) -> None:
+        """Finish what was accepted, then stop both threads."""
+        if self._closed:
+            return
+        self._closed = True
+        self._flush()
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._checkpointer.stop)
+
+    # On the event loop ------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        jobs = [job for job in self._ready if not job.future.done()]
+        self._ready = []
+        if not jobs:
+            return
+        if (
+            self._inline
+            and not self._queued
+            and not self._checkpointer.waiting
+            and sum(job.weight for job in jobs) <= INLINE_BYTES
+            and not any(job.strong for job in jobs)
+            and self._busy.acquire(blocking=False)
+        ):
+            try:
+                done = self._execute(jobs, patience=0.0)
+            finally:
+                self._busy.release()
+            if done:
+                self._deliver(jobs)
+                return
+        self._queued += 1
+        self._queue.put(jobs)
+
+    def _deliver(self, jobs: list[_Job[Any]]) -> None:
+        for job in jobs:
+            job.finished = True
+            if not job.future.done():
+                if job.error is not None:
+                    job.future.set_exception(job.error)
+                else:
+                    job.future.set_result(job.result)
+            elif job.settled is not None:
+                job.settled.set()
+
+    def _deliver_queued(self, jobs: list[_Job[Any]]) -> None:
+        self._queued -= 1
+        self._deliver(jobs)
+
+    def _withdraw(self, job: _Job[Any]) -> bool:
+        """Whether the job was still waiting; it never runs then."""
+        with self._claiming:
+            if job.started:
+                return False
+            job.started = True
+            return True
+
+    async def _settle(self, job: _Job[Any]) -> None:
+        if job.finished:
+            return
+        job.settled = asyncio.Event()
+        while not job.settled.is_set():
+            try:
+                await job.settled.wait()
+            except asyncio.CancelledError:
+                continue  # the caller is told as soon as the outcome is certain
+
+    def _expire(self, job: _Job[Any]) -> None:
+        if not job.future.done() and self._withdraw(job):
+            job.future.set_exception(
+                DeadlineExceeded(
+                    "The write did not begin in the time allowed; nothing was written.",
+                    hint="Repeat it, or allow more time.",
+                )
+            )
+
+    # On the writer thread ---------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while (group := self._queue.get()) is not None:
+            with self._busy:
+                self._execute(group, patience=PATIENCE)
+            self._loop.call_soon_threadsafe(self._deliver_queued, group)
+
+    # On either, holding `_busy` ---------------------------------------------------------------
+
+    def _execute(self, group: list[_Job[Any]], patience: float) -> bool:
+        """Run the jobs in one transaction. False if the lock was not to be had in time."""
+        self._be_patient(patience)
+        self._set_sync(full=any(job.strong for job in group))
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except apsw.Error as exc:
+            if isinstance(exc, apsw.BusyError) and not patience:
+                return False
+            self._fail(self._claim(group), exc)
+            return True
+        jobs = self._claim(group)
+        try:
+            for job in jobs:
+                job.result = job.work(self._applier)
+            self._db.execute("COMMIT")
+            self._applier.keep()
+        except Exception as exc:  # noqa: BLE001  # it belongs to the one whose job raised it
+            self._roll_back()
+            if len(jobs) == 1:
+                self._fail(jobs, exc)
+            else:
+                self._one_by_one(jobs)
+        finally:
+            self._roll_back()
+        return True
+
+    def _one_by_one(self, jobs: list[_Job[Any]]) -> None:
+        """Somebody made the group fail: each job in a savepoint, so that the others pass.
+
+        Savepoints from the start would cost every group what only a rare one needs.
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for job in jobs:
+                self._db.execute("SAVEPOINT job")
+                try:
+                    job.result = job.work(self._applier)
+                except PerdureError as exc:
+                    self._fail([job], exc)
+                    self._applier.forget()
+                    self._db.execute("ROLLBACK TO job")
+                self._db.execute("RELEASE job")
+            self._db.execute("COMMIT")
+            self._applier.keep()
+        except Exception:  # noqa: BLE001  # not one of ours: it may have ended the transaction
+            self._roll_back()
+            for job in jobs:
+                self._alone(job)
+
+    def _alone(self, job: _Job[Any]) -> None:
+        """The last resort: a transaction for each job, so that only the one to blame fails."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            job.result = job.work(self._applier)
+            self._db.execute("COMMIT")
+            self._applier.keep()
+            job.error = None
+        except Exception as exc:  # noqa: BLE001  # it belongs to the one who awaits this job
+            self._fail([job], exc)
+        finally:
+            self._roll_back()
+
+    def _claim(self, group: list[_Job[Any]]) -> list[_Job[Any]]:
+        with self._claiming:
+            jobs = [job for job in group if not job.started]
+            for job in jobs:
+                job.started = True
+        return jobs
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            self._applier.forget()
+            self._db.execute("ROLLBACK")
+
+    def _fail(self, jobs: list[_Job[Any]], exc: Exception) -> None:
+        for job in jobs:
+            job.error = exc
+            if isinstance(exc, apsw.Error):
+                job.error = translate(exc, self._path)
+                job.error.__cause__ = exc
+
+    def _be_patient(self, seconds: float) -> None:
+        milliseconds = int(seconds * 1_000)
+        if milliseconds != self._patience:
+            self._db.set_busy_timeout(milliseconds)
+            self._patience = milliseconds
+
+    def _set_sync(self, *, full: bool) -> None:
+        if full != self._full_sync:
+            self._db.pragma("synchronous", "FULL" if full else "NORMAL")
+            self._full_sync = full
+
+    def _after_commit(self, db: apsw.Connection, name: str, pages: int) -> int:
+        if pages < CHECKPOINT_PAGES:
+            self._checkpoint_at = CHECKPOINT_PAGES
+        elif pages >= self._checkpoint_at:
+            self._checkpoint_at = pages + CHECKPOINT_PAGES  # not at every commit until it is done
+            self._checkpointer.wake()
+        return apsw.SQLITE_OK
+
+
+class _Checkpointer:
+    """Moves the write-ahead log into the database file, beside the writers.
+
+    The long part, copying and fsync, runs while others write. What was written meanwhile is
+    copied while the writer pauses, so that the log is empty for a moment and starts over: that
+    bounds its size under any load.
+    """
+
+    def __init__(self, path: str, busy: threading.Lock) -> None:
+        self._path = path
+        self._busy = busy
+        self._wanted = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        #: It wants the writer to pause. Whoever finds the lock free but this set leaves it alone:
+        #: a thread that wakes up would lose every race against a busy event loop.
+        self.waiting = False
+
+    def wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._serve, name="perdure-checkpoint", daemon=True
+            )
+            self._thread.start()
+        self._wanted.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        db = apsw.Connection(self._path)
+        db.set_busy_timeout(0)
+        try:
+            while True:
+                self._wanted.wait()
+                self._wanted.clear()
+                if self._stopping:
+                    return
+                try:
+                    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                    self.waiting = True
+                    with self._busy:
+                        self.waiting = False
+                        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                except apsw.Error:
+                    continue  # another process is at it, or the disk is full: asked again later
+        finally:
+            db.close()

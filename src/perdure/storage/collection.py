@@ -1,0 +1,183 @@
+"""Typed collections: where records go in and come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from perdure.core import clock
+from perdure.core.errors import Conflict
+from perdure.storage import keys
+from perdure.storage.adapter import DEFAULT, Delete, Options, Put, Row
+from perdure.storage.finder import Finder, Page
+from perdure.storage.query import Query, Scalar, Summary
+from perdure.storage.records import RecordType, type_of
+
+T = TypeVar("T", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
+
+#: How often a change is repeated when others keep writing first.
+ATTEMPTS = 20
+
+
+class Executor(Protocol):
+    """What carries out the operations of a collection: the store, or a transaction in it."""
+
+    def collection(self, cls: type[R]) -> Collection[R]: ...
+    async def ready(self, declared: RecordType[Any]) -> None: ...
+    def now(self) -> int: ...
+    async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]: ...
+    async def find(self, query: Query, options: Options) -> list[Row]: ...
+    async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]: ...
+    async def write(self, writes: Sequence[Put | Delete], options: Options) -> list[int]: ...
+    async def remove(self, query: Query, options: Options) -> int: ...
+
+
+class Stored(msgspec.Struct, Generic[T], frozen=True):
+    """A record together with what the store knows about it."""
+
+    key: str
+    value: T
+    version: int
+    created_us: int
+    updated_us: int
+    _related: dict[type, list[Any]] = {}
+
+    @property
+    def created(self) -> datetime:
+        """When the record was first written."""
+        return clock.to_datetime(self.created_us)
+
+    @property
+    def updated(self) -> datetime:
+        """When it was last written."""
+        return clock.to_datetime(self.updated_us)
+
+    def related(self, cls: type[R]) -> list[R]:
+        """The records of another type that `Finder.include` loaded for this one."""
+        return self._related.get(cls, [])
+
+
+class Collection(Generic[T]):
+    """The records of one type. Made by `Store.collection` and `Transaction.collection`.
+
+    Inside a transaction, reads see the transaction's own writes, writes take effect when it
+    commits, and the versions they return are 0.
+    """
+
+    def __init__(self, executor: Executor, cls: type[T]) -> None:
+        self._executor = executor
+        self.declared = type_of(cls)
+        self.name = self.declared.name
+
+    async def get(self, key: str, options: Options = DEFAULT) -> T | None:
+        """The record of this key, or None."""
+        found = await self.fetch(key, options)
+        return None if found is None else found.value
+
+    async def fetch(self, key: str, options: Options = DEFAULT) -> Stored[T] | None:
+        """The record of this key with its version and times, or None."""
+        await self._executor.ready(self.declared)
+        (row,) = await self._executor.read(self.name, (keys.check(key),), options)
+        return None if row is None else self.stored(row)
+
+    async def get_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> list[T | None]:
+        """The records of these keys, in this order."""
+        checked = [keys.check(key) for key in wanted]
+        await self._executor.ready(self.declared)
+        rows = await self._executor.read(self.name, checked, options) if checked else []
+        return [None if row is None else self.declared.decode(row) for row in rows]
+
+    async def put(self, record: T, options: Options = DEFAULT) -> int:
+        """Store the record under its key; returns its new version.
+
+        Raises `Conflict` if `options.expected` is not the record's version.
+        """
+        declared = self.declared
+        await self._executor.ready(declared)
+        put = declared.encode(record, self._expiry(), options.expected)
+        (version,) = await self._executor.write((put,), options)
+        return version
+
+    async def put_many(self, records: Iterable[T], options: Options = DEFAULT) -> list[int]:
+        """Store all records, or none of them; returns their new versions.
+
+        Of two records with the same key, the later one wins. `options.expected` applies to each.
+        """
+        await self._executor.ready(self.declared)
+        expires = self._expiry()
+        puts = [self.declared.encode(record, expires, options.expected) for record in records]
+        if len(unique := {put.key: put for put in puts}) == len(puts):
+            return await self._executor.write(puts, options) if puts else []
+        versions = await self._executor.write(list(unique.values()), options)
+        by_key = dict(zip(unique, versions, strict=True))
+        return [by_key[put.key] for put in puts]
+
+    async def delete(self, key: str, options: Options = DEFAULT) -> None:
+        """Remove the record; no error if there is none, unless a version was expected."""
+        await self.delete_many((key,), options)
+
+    async def delete_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> None:
+        """Remove all these records, or none of them."""
+        await self._executor.ready(self.declared)
+        checked = dict.fromkeys(keys.check(key) for key in wanted)
+        deletes = [Delete(self.name, key, options.expected) for key in checked]
+        if deletes:
+            await self._executor.write(deletes, options)
+
+    async def change(
+        self, key: str, change: Callable[[T | None], T], options: Options = DEFAULT
+    ) -> T:
+        """Read, apply a function, write; repeated when somebody else writes in between.
+
+        The function gets None if there is no record, may be called several times, and must return
+        a record with the same key.
+        """
+        for attempt in range(ATTEMPTS):
+            found = await self.fetch(key, options)
+            record = change(None if found is None else found.value)
+            expected = 0 if found is None else found.version
+            try:
+                await self.put(record, msgspec.structs.replace(options, expected=expected))
+            except Conflict:
+                if attempt == ATTEMPTS - 1:
+                    raise
+            else:
+                return record
+        raise AssertionError("unreachable")
+
+    def query(self) -> Finder[T]:
+        """A query over this collection, to be refined and executed."""
+        return Finder(self)
+
+    async def list(
+        self,
+        prefix: str = "",
+        *,
+        limit: int = 20,
+        after: str | None = None,
+        before: str | None = None,
+        descending: bool = False,
+        options: Options = DEFAULT,
+    ) -> Page[T]:
+        """A page of records in key order; `after` and `before` take a page's cursors."""
+        finder = self.query().prefix(prefix).order_by("-key" if descending else "key").limit(limit)
+        return await finder.page(after=after, before=before, options=options)
+
+    # For Finder and transactions ------------------------------------------------------------------
+
+    @property
+    def executor(self) -> Executor:
+        """What carries out this collection's operations."""
+        return self._executor
+
+    def stored(self, row: Row) -> Stored[T]:
+        """A row as a record."""
+        return Stored(row.key, self.declared.decode(row), row.version, row.created, row.updated)
+
+    def _expiry(self) -> int | None:
+        ttl = self.declared.ttl
+        return None if ttl is None else self._executor.now() + ttl

@@ -1,0 +1,241 @@
+"""Compression: zstd with dictionaries trained on a collection's own records.
+
+A short text alone hardly compresses; with a dictionary of what such texts look like it shrinks to a
+third. Once a collection has seen enough values, `train` makes one. Dictionaries are numbered per
+collection and never deleted, because old values need the one they were written with; a value's
+content type names it: ``application/msgpack;zstd=2``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol
+
+import msgspec
+import zstandard
+
+from perdure.core.errors import Conflict, Corrupted, InvalidInput
+from perdure.storage import keys
+from perdure.storage.adapter import Batch, Consistency, Delete, Options, Put, Row
+from perdure.storage.collection import Collection
+from perdure.storage.middleware import Call, Commit, Find, Get, Handler
+from perdure.storage.records import Key, RecordType, system_record
+
+_MARK = ";zstd="
+_LEVEL = 3
+#: Shorter values are left alone: the frame would eat the gain.
+_WORTH_IT = 64
+#: Bytes seen at which a collection's next dictionary is trained. The first comes early, the second
+#: once there is more variety; after that `Compression.train` makes one when it is asked to.
+_TRAIN_AT = (64 * 1024, 1024 * 1024)
+_FEWEST_SAMPLES = 50
+_DICTIONARY_BYTES = 32 * 1024
+
+
+@system_record("dictionaries")
+class Dictionary(msgspec.Struct, frozen=True):
+    """A trained dictionary. Kept for ever."""
+
+    id: Annotated[str, Key()]  # collection/number
+    content: bytes
+    samples: int
+
+
+class Host(Protocol):
+    """What compression needs of the store it works in."""
+
+    @property
+    def declared(self) -> dict[str, RecordType[Any]]: ...
+    def collection(self, cls: type[Dictionary]) -> Collection[Dictionary]: ...
+
+
+class _State:
+    """Compression of one collection."""
+
+    def __init__(self) -> None:
+        self.number = 0  # of the newest dictionary; 0 is none
+        self.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        self.decompressors = {0: zstandard.ZstdDecompressor()}
+        self.samples: list[bytes | bytearray | memoryview] = []
+        self.seen = 0
+        self.training = False
+
+    def use(self, number: int, content: bytes) -> None:
+        """Know a dictionary; the newest known one is used for writing."""
+        data = zstandard.ZstdCompressionDict(content)
+        self.decompressors[number] = zstandard.ZstdDecompressor(dict_data=data)
+        if number > self.number:
+            data.precompute_compress(level=_LEVEL)
+            self.number = number
+            self.compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=data)
+
+    def note(self, value: bytes) -> None:
+        if self.number < len(_TRAIN_AT):
+            self.seen += len(value)
+            self.samples.append(value)
+
+    @property
+    def due(self) -> bool:
+        return (
+            not self.training
+            and self.number < len(_TRAIN_AT)
+            and self.seen >= _TRAIN_AT[self.number]
+            and len(self.samples) >= _FEWEST_SAMPLES
+        )
+
+
+class Compression:
+    """The middleware. `attach` it to the store whose chain it is in."""
+
+    def __init__(self) -> None:
+        self._host: Host | None = None
+        self._states: dict[str, _State] = {}
+        #: Called when a dictionary could be trained; somebody then calls `train`.
+        self.on_due: Callable[[], None] = lambda: None
+
+    def attach(self, host: Host) -> None:
+        """Say where dictionaries are kept and record types are known."""
+        self._host = host
+
+    async def __call__(self, call: Call, proceed: Handler) -> Any:
+        if isinstance(call, Commit):
+            return await proceed(await self._compressed(call))
+        answer = await proceed(call)
+        if isinstance(call, Get):
+            return [await self._expanded(call.collection, row) for row in answer]
+        if isinstance(call, Find):
+            return [await self._expanded(call.query.collection, row) for row in answer]
+        return answer
+
+    async def train(self, collection: str | None = None) -> int:
+        """Make dictionaries for the collections that are due, or a new one for this collection.
+
+        Returns how many were made. The work is done in a thread.
+        """
+        if collection is not None:
+            names = [collection] if len((await self._state(collection)).samples) > 0 else []
+        else:
+            names = [name for name, state in self._states.items() if state.due]
+        for name in names:
+            await self._train(name, self._states[name])
+        return len(names)
+
+    async def _train(self, name: str, state: _State) -> None:
+        state.training = True
+        samples, state.samples = state.samples, []
+        try:
+            size = min(_DICTIONARY_BYTES, sum(map(len, samples)) // 8)
+            try:
+                trained = await asyncio.to_thread(zstandard.train_dictionary, size, samples)
+            except zstandard.ZstdError:
+                state.seen = 0  # too little variety: try again with other samples
+                return
+            number = state.number + 1
+            made = Dictionary(f"{name}/{keys.numbered(number)}", trained.as_bytes(), len(samples))
+            # On disk before any value needs it.
+            once = Options(consistency=Consistency.STRONG, expected=0)
+            try:
+                await self._dictionaries().put(made, once)
+            except Conflict:  # another process was first: its dictionary is as good
+                await self._load(name, state, number)
+            else:
+                state.use(number, made.content)
+        finally:
+            state.training = False
+
+    async def _compressed(self, commit: Commit) -> Commit:
+        declared = self._attached().declared
+        writes: list[Put | Delete] = []
+        for write in commit.batch.writes:
+            if (
+                isinstance(write, Put)
+                and len(write.value) >= _WORTH_IT
+                and declared[write.collection].compressed
+            ):
+                state = self._states.get(write.collection) or await self._state(write.collection)
+                writes.append(self._compress(write, state))
+            else:
+                writes.append(write)
+        batch = commit.batch
+        return Commit(Batch(tuple(writes), batch.checks, batch.events), commit.options)
+
+    def _compress(self, put: Put, state: _State) -> Put:
+        state.note(put.value)
+        if state.due:
+            self.on_due()
+        packed = state.compressor.compress(put.value)
+        if len(packed) >= len(put.value):
+            return put
+        return Put(
+            put.collection,
+            put.key,
+            packed,
+            f"{put.content_type}{_MARK}{state.number}",
+            put.schema,
+            put.checksum,
+            put.columns,
+            put.tags,
+            put.expires,
+            put.expected,
+        )
+
+    async def _expanded(self, collection: str, row: Row | None) -> Row | None:
+        if row is None or _MARK not in row.content_type:
+            return row
+        content_type, _, number = row.content_type.partition(_MARK)
+        state = self._states.get(collection) or await self._state(collection)
+        decompressor = state.decompressors.get(int(number))
+        if decompressor is None:
+            decompressor = await self._load(collection, state, int(number))
+        try:
+            value = decompressor.decompress(row.value)
+        except zstandard.ZstdError as exc:
+            name = f"{collection}/{row.key}"
+            raise Corrupted(
+                f"The record {name} cannot be decompressed: {exc}.",
+                hint="Restore it from a backup.",
+                record=name,
+            ) from exc
+        return Row(
+            row.key,
+            value,
+            content_type,
+            row.schema,
+            row.version,
+            row.created,
+            row.updated,
+            row.expires,
+            row.checksum,
+        )
+
+    async def _state(self, collection: str) -> _State:
+        """What is known about a collection; at first, its newest dictionary is looked up."""
+        state = _State()
+        page = await self._dictionaries().list(f"{collection}/", limit=1, descending=True)
+        for item in page.values:
+            state.use(int(item.id.rpartition("/")[2]), item.content)
+        return self._states.setdefault(collection, state)
+
+    async def _load(
+        self, collection: str, state: _State, number: int
+    ) -> zstandard.ZstdDecompressor:
+        found = await self._dictionaries().get(f"{collection}/{keys.numbered(number)}")
+        if found is None:
+            raise Corrupted(
+                f"Dictionary {number} of the collection {collection!r} is missing; records that"
+                " were compressed with it cannot be read.",
+                hint="Restore the collection perdure_dictionaries from a backup.",
+            )
+        state.use(number, found.content)
+        return state.decompressors[number]
+
+    def _dictionaries(self) -> Collection[Dictionary]:
+        return self._attached().collection(Dictionary)
+
+    def _attached(self) -> Host:
+        if self._host is None:
+            raise InvalidInput(
+                "This compression belongs to no store.", hint="Call attach(store) first."
+            )
+        return self._host

@@ -1,0 +1,125 @@
+"""Queries as values: a closed set of conditions that every backend understands.
+
+A condition compares a declared column with a value. There is no raw SQL, and a value is always a
+parameter: user text never becomes SQL. The builder that makes queries is `perdure.storage.finder`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+#: What a column can hold. NULL sorts below everything else, in every backend.
+Scalar: TypeAlias = str | int | float | None
+
+#: Columns every row has, besides the declared ones.
+BUILT_IN = ("key", "created", "updated", "version")
+
+
+class Op(StrEnum):
+    """The comparison operators. As in SQL, only EQ and NE ever match NULL."""
+
+    EQ = "="
+    NE = "!="
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+    IN = "in"
+    PREFIX = "prefix"
+
+
+class Compare(msgspec.Struct, frozen=True):
+    """A column against a value (a tuple of values with `Op.IN`)."""
+
+    column: str
+    op: Op
+    value: Scalar | tuple[Scalar, ...]
+
+
+class Tagged(msgspec.Struct, frozen=True):
+    """The row carries the tag ``name=value``."""
+
+    name: str
+    value: str
+
+
+class All(msgspec.Struct, frozen=True):
+    """Every part holds; true when there is none."""
+
+    parts: tuple[Condition, ...]
+
+
+class AnyOf(msgspec.Struct, frozen=True):
+    """At least one part holds; false when there is none."""
+
+    parts: tuple[Condition, ...]
+
+
+Condition: TypeAlias = Compare | Tagged | All | AnyOf
+
+
+class Order(msgspec.Struct, frozen=True):
+    """One column of the order of results."""
+
+    column: str
+    descending: bool = False
+
+
+class Query(msgspec.Struct, frozen=True):
+    """Which rows of a collection, in which order.
+
+    Results are ordered by `order` and then by key, in the direction of the last order column, so
+    that every order is total. `after` holds the values of those columns, key last, in the row
+    behind which the results begin: that is keyset paging, and its cost does not depend on how
+    many rows were passed.
+    """
+
+    collection: str
+    where: Condition = All(())
+    prefix: str = ""
+    order: tuple[Order, ...] = ()
+    limit: int | None = None
+    offset: int = 0
+    after: tuple[Scalar, ...] | None = None
+
+    def total_order(self) -> tuple[Order, ...]:
+        """`order`, made total by the key."""
+        if any(order.column == "key" for order in self.order):
+            return self.order
+        descending = self.order[-1].descending if self.order else False
+        return (*self.order, Order("key", descending))
+
+
+class Figure(StrEnum):
+    """What can be computed over a column. Of no values: None, and 0 for COUNT."""
+
+    COUNT = "count"
+    SUM = "sum"
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Figures over the rows of a query (its order, limit, offset and after do not apply).
+
+    A figure is a function and a column; COUNT of the empty column counts rows.
+    """
+
+    query: Query
+    figures: tuple[tuple[Figure, str], ...]
+    group: tuple[str, ...] = ()
+
+
+def columns_of(condition: Condition) -> set[str]:
+    """The columns a condition looks at."""
+    match condition:
+        case Compare(column=column):
+            return {column}
+        case All(parts=parts) | AnyOf(parts=parts):
+            return set[str]().union(*(columns_of(part) for part in parts))
+        case _:
+            return set()

@@ -1,0 +1,136 @@
+"""Which backend answers to which kind of address.
+
+Three come with Perdure: memory, sqlite and postgresql. A program adds its own with `register`; an
+installed package by naming a scheme in the entry-point group ``perdure.storage``::
+
+    [project.entry-points."perdure.storage"]
+    folder = "my_package.adapter:FolderAdapter"
+
+Backends are imported when an address of their kind is first used: importing this module loads no
+database driver. `register` has the first word, then come Perdure's own; so an installed package
+cannot put itself in the place of ``sqlite`` unasked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import metadata
+from typing import TypeAlias, cast
+
+from perdure.core.clock import Clock, now
+from perdure.core.errors import InvalidInput, PerdureError, UnknownBackend
+from perdure.storage import urls
+from perdure.storage.adapter import Adapter
+
+#: Makes an adapter from an address and a clock; an `Adapter` class is one.
+Factory: TypeAlias = Callable[[str, Clock], Adapter]
+
+GROUP = "perdure.storage"
+
+_OWN = {
+    "memory": "perdure.storage.backends.memory:MemoryAdapter",
+    "sqlite": "perdure.storage.backends.sqlite:SQLiteAdapter",
+    "postgresql": "perdure.storage.backends.postgres:PostgresAdapter",
+    "postgres": "perdure.storage.backends.postgres:PostgresAdapter",
+}
+#: What to install if the module of one of our own backends cannot be imported.
+_EXTRAS = {"postgresql": "perdure[postgres]", "postgres": "perdure[postgres]"}
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*").fullmatch
+
+_registered: dict[str, Factory] = {}
+
+
+def register(scheme: str, factory: Factory) -> None:
+    """Let addresses that begin with ``scheme://`` open with this factory, in this process.
+
+    It takes the place of whatever answered to the scheme before.
+
+    Raises `InvalidInput` if no address can begin like that.
+    """
+    if not _SCHEME(scheme):
+        raise InvalidInput(
+            f"{scheme!r} cannot be the beginning of an address.",
+            hint="Use lower-case letters, digits, '+', '-' and '.', the first one a letter.",
+        )
+    _registered[scheme] = factory
+
+
+def unregister(scheme: str) -> None:
+    """Undo `register`; no error if there is nothing to undo."""
+    _registered.pop(scheme, None)
+
+
+def schemes() -> list[str]:
+    """The kinds of address that something answers to, sorted."""
+    return sorted({*_registered, *_OWN, *metadata.entry_points(group=GROUP).names})
+
+
+def factory_for(url: str) -> Factory:
+    """What makes the adapter for an address.
+
+    Raises `InvalidURL` if it cannot be read, `UnknownBackend` if nothing answers to its scheme or
+    what should cannot be loaded.
+    """
+    scheme = urls.parse(url).scheme
+    if scheme in _registered:
+        return _registered[scheme]
+    if scheme in _OWN:
+        return _load(metadata.EntryPoint(scheme, _OWN[scheme], GROUP), own=True)
+    for entry in metadata.entry_points(group=GROUP, name=scheme):
+        return _load(entry, own=False)
+    raise UnknownBackend(
+        f"No storage backend is registered for {scheme}://.",
+        hint=f"Known are {', '.join(schemes())}. Add one with perdure.storage.registry.register,"
+        f" or install a package that has it in its entry points ({GROUP}).",
+    )
+
+
+def adapter_for(url: str, clock: Clock = now) -> Adapter:
+    """The adapter for an address, not yet initialized.
+
+    Raises what `factory_for` raises, and what the backend raises for an address it cannot use.
+    """
+    factory = factory_for(url)
+    try:
+        adapter: object = factory(url, clock)
+    except (TypeError, ValueError, LookupError, AttributeError) as exc:
+        raise _broken(urls.parse(url).scheme, factory, f"raised {exc!r}") from exc
+    if not isinstance(adapter, Adapter):
+        raise _broken(urls.parse(url).scheme, factory, f"made {adapter!r}, which is no Adapter")
+    return adapter
+
+
+def _load(entry: metadata.EntryPoint, *, own: bool) -> Factory:
+    try:
+        factory = entry.load()
+    except PerdureError:
+        raise
+    except Exception as exc:  # it is somebody's module: anything may come out of its import
+        extra = _EXTRAS.get(entry.name) if own else None
+        raise UnknownBackend(
+            f"The storage backend for {entry.name}:// ({entry.value}) cannot be loaded:"
+            f" {type(exc).__name__}: {exc}.",
+            hint=f"Install it: pip install '{extra}'."
+            if extra
+            else f"Mend or remove the package{_distribution(entry)} that declares it.",
+        ) from exc
+    if not callable(factory):
+        raise UnknownBackend(
+            f"The storage backend for {entry.name}:// ({entry.value}) is not callable.",
+            hint=f"Let the package{_distribution(entry)} name an Adapter class, or a function that"
+            " makes an adapter from an address and a clock.",
+        )
+    return cast("Factory", factory)
+
+
+def _broken(scheme: str, factory: Factory, what: str) -> UnknownBackend:
+    name = getattr(factory, "__qualname__", repr(factory))
+    return UnknownBackend(
+        f"{name}, registered for {scheme}://, {what}.",
+        hint="It is called with the address and a clock, and returns an Adapter.",
+    )
+
+
+def _distribution(entry: metadata.EntryPoint) -> str:
+    return f" {entry.dist.name}" if entry.dist is not None else ""

@@ -1,0 +1,224 @@
+"""Transactions: optimistic, buffered, one hop.
+
+A transaction collects its writes and remembers the version of everything it read. Committing sends
+all of it to the backend at once, which checks those versions and applies the writes, or refuses.
+Nothing is locked while the transaction's own code runs.
+
+What that means:
+
+* Reads by key see committed records and the transaction's own writes. If anything it read by key or
+  by query was changed by others, the commit raises `Conflict` and nothing was written.
+* A query sees the transaction's own writes too, but records that *others* add meanwhile and that
+  the query would have found do not make it fail.
+* A transaction that only reads is not checked at the end.
+* A cancelled commit is either withdrawn or carried to its end before `CancelledError` is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
+
+from perdure.core.errors import InvalidInput, Unsupported
+from perdure.storage import evaluate, keys
+from perdure.storage.adapter import Batch, Check, Delete, Event, Layout, Options, Put, Row
+from perdure.storage.query import Query, Scalar, Summary
+from perdure.storage.records import RecordType
+
+if TYPE_CHECKING:
+    from perdure.storage.collection import Collection
+    from perdure.storage.store import Store
+
+T = TypeVar("T", bound=msgspec.Struct)
+_Place = tuple[str, str]  # collection, key
+
+
+class Transaction:
+    """All or nothing, across collections. Made by `Store.transaction`."""
+
+    def __init__(self, store: Store, options: Options) -> None:
+        self._store = store
+        self._options = options
+        self._writes: dict[_Place, Put | Delete] = {}
+        self._seen: dict[_Place, Check] = {}
+        self._events: list[Event] = []
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        self._open = True
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self._open = False
+        if kind is None and (self._writes or self._events):
+            batch = Batch(
+                tuple(self._writes.values()), tuple(self._seen.values()), tuple(self._events)
+            )
+            await self._store.commit(batch, self._options)
+
+    def collection(self, cls: type[T]) -> Collection[T]:
+        """The collection of a record type, as this transaction sees it."""
+        from perdure.storage.collection import Collection  # the two know each other
+
+        return Collection(self, cls)
+
+    def emit(self, topic: str, payload: object = None, *, key: str = "") -> None:
+        """Tell subscribers, if and only if this transaction commits.
+
+        Events with the same key reach a subscriber in the order in which they were committed.
+        """
+        self._check_open()
+        for text in (topic, key):
+            keys.check_indexed(text, "topic" if text is topic else "key")
+        if not topic:
+            raise InvalidInput("An event needs a topic.", hint='Write emit("note.added", …).')
+        self._events.append(Event(topic, key, msgspec.msgpack.encode(payload)))
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """A part that can fail by itself: if an error leaves it, its writes and events are undone.
+
+        The error goes on; catch it outside and the rest of the transaction still commits. What
+        was read stays checked.
+        """
+        self._check_open()
+        writes, events = dict(self._writes), len(self._events)
+        try:
+            yield
+        except BaseException:
+            self._writes = writes
+            del self._events[events:]
+            raise
+
+    # What collections use ---------------------------------------------------------------------
+
+    def now(self) -> int:
+        return self._store.now()
+
+    async def ready(self, declared: RecordType[Any]) -> None:
+        self._check_open()
+        await self._store.ready(declared)
+
+    async def read(self, name: str, wanted: Sequence[str], options: Options) -> list[Row | None]:
+        asked = [key for key in wanted if (name, key) not in self._writes]
+        rows = await self._store.read(name, asked, options) if asked else []
+        for key, row in zip(asked, rows, strict=True):
+            self._saw(name, key, row)
+        found = dict(zip(asked, rows, strict=True))
+        return [
+            _as_row(self._writes[name, key], self.now())
+            if (name, key) in self._writes
+            else found[key]
+            for key in wanted
+        ]
+
+    async def find(self, query: Query, options: Options) -> list[Row]:
+        own = [write for place, write in self._writes.items() if place[0] == query.collection]
+        # Each of our writes can hide one row that would have been on the page.
+        asked = query
+        if own:
+            limit = None if query.limit is None else query.limit + query.offset + len(own)
+            asked = msgspec.structs.replace(query, limit=limit, offset=0)
+        rows = await self._store.find(asked, options)
+        for row in rows:
+            self._saw(query.collection, row.key, row)
+        return self._overlay(query, rows, own) if own else rows
+
+    async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
+        if any(collection == summary.query.collection for collection, _ in self._writes):
+            raise Unsupported(
+                f"This transaction has written to {summary.query.collection!r}, and the database"
+                " cannot count what is not committed.",
+                hint="Count before you write, or execute the query and count its results.",
+            )
+        return await self._store.summarize(summary, options)
+
+    async def write(self, writes: Sequence[Put | Delete], options: Options) -> list[int]:
+        self._check_open()
+        for write in writes:
+            place = (write.collection, write.key)
+            if write.expected is not None and place in self._writes:
+                raise InvalidInput(
+                    f"{write.collection}/{write.key} was already written in this transaction.",
+                    hint="Expect a version at the first write only.",
+                )
+            self._writes[place] = write
+        return [0] * len(writes)
+
+    async def remove(self, query: Query, options: Options) -> int:
+        rows = await self.find(query, options)
+        await self.write([Delete(query.collection, row.key) for row in rows], options)
+        return len(rows)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidInput(
+                "This transaction has ended, or was not begun.",
+                hint="Use it inside its `async with` block.",
+            )
+
+    def _saw(self, name: str, key: str, row: Row | None) -> None:
+        version, created = (row.version, row.created) if row is not None else (0, 0)
+        # The first look counts: a later one that differs means that somebody wrote in between.
+        self._seen.setdefault((name, key), Check(name, key, version, created))
+
+    def _overlay(self, query: Query, rows: list[Row], own: list[Put | Delete]) -> list[Row]:
+        """The query's results as they would be if our writes were committed."""
+        layout = self._store.declared[query.collection].layout
+        moment = self.now()
+        order = query.total_order()
+        hidden = {write.key for write in own}
+        entries = [
+            (row, self._columns_of_row(layout, row)) for row in rows if row.key not in hidden
+        ]
+        for write in own:
+            row = _as_row(write, moment)
+            if row is None or not isinstance(write, Put) or not row.key.startswith(query.prefix):
+                continue
+            columns = _columns_of_put(layout, write, moment)
+            if not evaluate.matches(query.where, columns.__getitem__, write.tags):
+                continue
+            if query.after is None or evaluate.is_after(order, columns.__getitem__, query.after):
+                entries.append((row, columns))
+        entries.sort(key=lambda entry: evaluate.sort_key(order, entry[1].__getitem__))
+        end = None if query.limit is None else query.offset + query.limit
+        return [row for row, _ in entries[query.offset : end]]
+
+    def _columns_of_row(self, layout: Layout, row: Row) -> dict[str, Scalar]:
+        declared = self._store.declared[layout.name]
+        names = [column.name for column in layout.columns]
+        return dict(
+            zip(names, declared.columns(declared.decode(row)), strict=True),
+            key=row.key,
+            created=row.created,
+            updated=row.updated,
+            version=row.version,
+        )
+
+
+def _as_row(write: Put | Delete, moment: int) -> Row | None:
+    if isinstance(write, Delete):
+        return None
+    return Row(
+        write.key,
+        write.value,
+        write.content_type,
+        write.schema,
+        0,
+        moment,
+        moment,
+        write.expires,
+        0,
+    )
+
+
+def _columns_of_put(layout: Layout, put: Put, moment: int) -> dict[str, Scalar]:
+    names = [column.name for column in layout.columns]
+    return dict(
+        zip(names, put.columns, strict=True), key=put.key, created=moment, updated=moment, version=0
+    )

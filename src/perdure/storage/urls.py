@@ -1,0 +1,49 @@
+"""Addresses of stores: ``sqlite:///memory.db``, ``postgresql://host/name``, ``memory://``."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from perdure.core.errors import InvalidURL
+
+
+class Address(msgspec.Struct, frozen=True):
+    """The parts of a URL that backends look at."""
+
+    scheme: str
+    #: For files: the path. Three slashes are relative, four absolute, as everywhere.
+    path: str
+    options: dict[str, str]
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """An option that is yes or no."""
+        text = self.options.get(name, "yes" if default else "no").lower()
+        if text not in _FLAGS:
+            raise InvalidURL(
+                f"The option {name}={text} of the address is neither yes nor no.",
+                hint=f"Write {name}=yes or {name}=no.",
+            )
+        return _FLAGS[text]
+
+
+_FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+
+
+def parse(url: str) -> Address:
+    """The parts of a store's URL.
+
+    Raises `InvalidURL` if it is not one.
+    """
+    hint = "Write it like sqlite:///memory.db, postgresql://user@host/name or memory://."
+    if "\x00" in url or "://" not in url:
+        raise InvalidURL(f"{url!r} is not the address of a bank.", hint=hint)
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+    except ValueError as exc:
+        raise InvalidURL(f"The address {url!r} cannot be read: {exc}.", hint=hint) from exc
+    if not parts.scheme:
+        raise InvalidURL(f"The address {url!r} names no kind of store.", hint=hint)
+    return Address(parts.scheme, unquote(parts.path)[1:], options)

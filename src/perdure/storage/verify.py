@@ -1,0 +1,55 @@
+"""Checking a store: does every record still read as it was written?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from perdure.core.errors import PerdureError
+from perdure.storage.adapter import Row
+from perdure.storage.store import Progress, Store, checksum
+
+_PAGE = 500
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that is wrong, and what it is about: a record, an artifact, or the store."""
+
+    subject: str
+    what: str
+
+
+async def verify_store(store: Store, progress: Progress | None = None) -> AsyncIterator[Problem]:
+    """Check the backend's own structure, then every record of every collection.
+
+    A record is checked against its checksum; if its type is declared in this process, it is also
+    decoded. Damage in one record does not keep the others from being checked.
+    """
+    async for line in store.adapter.inspect():
+        yield Problem("store", line)
+    for size in await store.adapter.sizes():
+        done, after = 0, ""
+        while rows := await store.adapter.salvage(size.collection, after, _PAGE):
+            for row in rows:
+                what = await _fault(store, size.collection, row)
+                if what:
+                    yield Problem(f"{size.collection}/{row.key}", what)
+            after = rows[-1].key
+            done += len(rows)
+            if progress is not None:
+                progress(f"checking {size.collection}", done, size.rows)
+
+
+async def _fault(store: Store, collection: str, row: Row) -> str:
+    if row.checksum == -1:
+        return "cannot be read"
+    if checksum(row.key, row.content_type, row.schema, row.value) != row.checksum:
+        return "is damaged: its checksum does not fit"
+    declared = store.declared.get(collection)
+    if declared is not None:
+        try:
+            await store.collection(declared.cls).get(row.key)
+        except PerdureError as exc:
+            return exc.message
+    return ""

@@ -1,0 +1,176 @@
+"""Memory windows: what a context had in mind, entry by entry, over time.
+
+Entries are added one by one and never changed. `compress` lets a strategy replace older entries
+with fewer; the originals are *folded*, not deleted: a window leaves them out, and
+``get_window(…, folded=True)`` shows them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+
+from perdure.core import clock
+from perdure.core.errors import InvalidInput, InvalidKey
+from perdure.storage import keys
+from perdure.storage.adapter import Index, Options
+from perdure.storage.collection import Collection
+from perdure.storage.records import Compressed, Indexed, Key, system_record
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+
+@system_record("entries", indexes=[Index(("context", "at"))])
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing remembered."""
+
+    id: Annotated[str, Key()]  # context/number
+    context: Annotated[str, Indexed()]
+    at: datetime
+    text: Annotated[str, Compressed()]
+    kind: str = "note"
+    data: dict[str, Any] = {}
+    #: How many original entries this one stands for; 1 for an original.
+    covers: int = 1
+    #: The entry that stands for this one now; empty while it stands for itself.
+    folded: Annotated[str, Indexed()] = ""
+
+
+class Replacement(msgspec.Struct, frozen=True):
+    """What a strategy decided: these neighbours become one entry with this text."""
+
+    entries: Sequence[Entry]
+    text: str
+    kind: str = "summary"
+
+
+#: Looks at a context's standing entries, oldest first, and says what to fold. May be async.
+Strategy: TypeAlias = Callable[
+    [Sequence[Entry]], "Sequence[Replacement] | Awaitable[Sequence[Replacement]]"
+]
+
+
+class TimeWindow(msgspec.Struct, frozen=True):
+    """A span of time: start <= at < end. Without an end, it goes on for ever."""
+
+    start: datetime
+    end: datetime | None = None
+
+
+def fold_oldest(keep: int, length: int = 400) -> Strategy:
+    """A strategy without a model: all but the newest `keep` become one digest."""
+
+    def strategy(entries: Sequence[Entry]) -> Sequence[Replacement]:
+        old = entries[: max(0, len(entries) - keep)]
+        if len(old) < 2:
+            return []
+        share = max(20, length // len(old))
+        lines = [" ".join(entry.text.split())[:share] for entry in old]
+        return [Replacement(old, "\n".join(line for line in lines if line)[:length])]
+
+    return strategy
+
+
+class MemoryWindows:
+    """The entries of all contexts in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._entries = store.collection(Entry)
+
+    async def append(
+        self, context: str, text: str, *, kind: str = "note", data: dict[str, Any] | None = None
+    ) -> Entry:
+        """Remember something. Entries of one context are numbered in the order they were added."""
+        folder = _folder(context)
+
+        async def body(transaction: Transaction) -> Entry:
+            entry = Entry(
+                id=folder + keys.numbered(await self._last_number(folder) + 1),
+                context=context,
+                at=clock.to_datetime(self._store.now()),
+                text=text,
+                kind=kind,
+                data=data or {},
+            )
+            await transaction.collection(Entry).put(entry, Options(expected=0))
+            return entry
+
+        return await self._store.transact(body)
+
+    async def get_window(
+        self, context: str, window: TimeWindow, *, folded: bool = False
+    ) -> list[Entry]:
+        """The entries of a span of time, oldest first: as they stand, or all the originals."""
+        finder = (
+            self._entries.query()
+            .where("context", "=", context)
+            .between("at", window.start, window.end)
+            .order_by("at")
+        )
+        if not folded:
+            return await finder.where("folded", "=", "").values()
+        return [entry for entry in await finder.values() if entry.covers == 1]
+
+    async def compress(self, context: str, strategy: Strategy) -> int:
+        """Fold what the strategy says, all or nothing; returns how many entries were folded."""
+        folder = _folder(context)
+
+        async def body(transaction: Transaction) -> int:
+            entries = transaction.collection(Entry)
+            standing = (
+                await entries.query()
+                .where("context", "=", context)
+                .where("folded", "=", "")
+                .order_by("at")
+                .values()
+            )
+            decided = strategy(standing)
+            replacements = await decided if isinstance(decided, Awaitable) else decided
+            number = await self._last_number(folder)
+            known = {entry.id for entry in standing}
+            count = 0
+            for replacement in replacements:
+                number += 1
+                await self._fold(entries, replacement, folder + keys.numbered(number), known)
+                count += len(replacement.entries)
+            return count
+
+        return await self._store.transact(body)
+
+    async def _fold(
+        self, entries: Collection[Entry], replacement: Replacement, id: str, known: set[str]
+    ) -> None:
+        folded = replacement.entries
+        if not folded or not known.issuperset(entry.id for entry in folded):
+            raise InvalidInput(
+                "The strategy wants to fold entries that do not stand in this context.",
+                hint="Fold each entry once, and only entries that the strategy was given.",
+            )
+        known.difference_update(entry.id for entry in folded)
+        digest = Entry(
+            id=id,
+            context=folded[-1].context,
+            at=folded[-1].at,
+            text=replacement.text,
+            kind=replacement.kind,
+            covers=sum(entry.covers for entry in folded),
+        )
+        await entries.put_many(
+            [digest, *(msgspec.structs.replace(entry, folded=id) for entry in folded)]
+        )
+
+    async def _last_number(self, folder: str) -> int:
+        page = await self._entries.list(folder, limit=1, descending=True)
+        return int(page.items[0].key.removeprefix(folder)) if page.items else 0
+
+
+def _folder(context: str) -> str:
+    """Where a context's entries lie. The tilde keeps them apart from those of ``context/…``."""
+    keys.check(context)
+    if "~" in context.split("/"):
+        raise InvalidKey(f"The context {context!r} has a part '~'.", hint="Rename it.")
+    return f"{context}/~/"

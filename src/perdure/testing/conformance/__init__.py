@@ -1,0 +1,59 @@
+"""The conformance kit: what every storage backend promises, as checks that can be run.
+
+    report = await run("sqlite:///memory.db")
+    print(report)
+
+One module per capability. A backend is tried on what it declares; it passes if it does all of that,
+and the *level* it reaches says how much that is. Run it against a store of your own backend, or one
+check at a time from pytest::
+
+    @pytest.mark.parametrize("trial", trials_for(MyAdapter.capabilities), ids=lambda t: t.id)
+    async def test_conformance(trial, my_url):
+        await perform(trial, my_url)
+"""
+
+from perdure.testing.conformance import (  # noqa: F401  # importing them registers their checks
+    aggregate,
+    core,
+    durable,
+    listing,
+    outbox,
+    query,
+    shared,
+    strong,
+    tags,
+    transactions,
+    ttl,
+    versions,
+)
+from perdure.testing.conformance.bench import Bench
+from perdure.testing.conformance.report import (
+    LEVELS,
+    Level,
+    Line,
+    Outcome,
+    Report,
+    Result,
+    Standing,
+)
+from perdure.testing.conformance.runner import perform, run, trials_for
+from perdure.testing.conformance.trials import Trial, Unmet, check, check_each, registered
+
+__all__ = [
+    "LEVELS",
+    "Bench",
+    "Level",
+    "Line",
+    "Outcome",
+    "Report",
+    "Result",
+    "Standing",
+    "Trial",
+    "Unmet",
+    "check",
+    "check_each",
+    "perform",
+    "registered",
+    "run",
+    "trials_for",
+]

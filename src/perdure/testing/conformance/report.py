@@ -1,0 +1,185 @@
+"""What the kit found, and what it amounts to."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from perdure.storage.adapter import Capability
+from perdure.testing.conformance.trials import CORE
+
+
+class Level(msgspec.Struct, frozen=True, order=True):
+    """How far a backend goes. Each level includes those before it."""
+
+    number: int
+    name: str
+
+
+#: The capabilities that each level adds.
+LEVELS: dict[Level, frozenset[Capability]] = {
+    Level(1, "key-value"): frozenset(),
+    Level(2, "versioned"): frozenset(
+        {Capability.VERSIONS, Capability.LISTING, Capability.TTL},
+    ),
+    Level(3, "transactional"): frozenset(
+        {Capability.TRANSACTIONS, Capability.QUERY, Capability.TAGS, Capability.AGGREGATE}
+    ),
+    Level(4, "complete"): frozenset(
+        {Capability.OUTBOX, Capability.DURABLE, Capability.STRONG, Capability.SHARED}
+    ),
+}
+#: Declared now, and checked when they are used.
+NOT_COVERED = frozenset({Capability.FULL_TEXT, Capability.VECTORS})
+
+
+class Outcome(StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+
+
+class Standing(StrEnum):
+    """What is known of a capability."""
+
+    PROVEN = "proven"
+    FAILED = "failed"
+    NOT_DECLARED = "not declared"
+    NOT_COVERED = "not covered yet"
+    NOT_TRIED = "not tried"
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How one check ended."""
+
+    name: str
+    #: The capability it belongs to, or "core".
+    group: str
+    guarantee: str
+    outcome: Outcome
+    seconds: float
+    #: What was found instead, if it failed.
+    detail: str = ""
+
+    @property
+    def id(self) -> str:
+        """As the kit names the check: ``listing-pages_backwards``."""
+        return f"{self.group}-{self.name}"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the table of capabilities."""
+
+    #: A capability, or "core".
+    capability: str
+    declared: bool
+    standing: Standing
+    passed: int
+    failed: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What the kit found. ``print(report)`` shows it; `to_builtins` is ready for JSON."""
+
+    url: str
+    adapter: str
+    declared: frozenset[Capability]
+    results: tuple[Result, ...]
+    seconds: float
+
+    @property
+    def failures(self) -> tuple[Result, ...]:
+        """The checks that did not pass."""
+        return tuple(result for result in self.results if result.outcome is Outcome.FAILED)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the backend does everything that it declares, as far as it was tried."""
+        return bool(self.results) and not self.failures
+
+    @property
+    def table(self) -> tuple[Line, ...]:
+        """Every capability: whether it is declared, and whether it was proven."""
+        return tuple(self._line(group) for group in (CORE, *Capability))
+
+    @property
+    def level(self) -> Level | None:
+        """The highest level whose capabilities are all declared and proven.
+
+        None if *anything* failed: a backend that breaks a promise is at no level.
+        """
+        if not self.passed:
+            return None
+        proven = {line.capability for line in self.table if line.standing is Standing.PROVEN}
+        reached = None
+        for level, capabilities in LEVELS.items():
+            if not {CORE, *(capability.value for capability in capabilities)} <= proven:
+                break
+            reached = level
+        return reached
+
+    def to_builtins(self) -> dict[str, Any]:
+        """Everything as dictionaries, lists, text and numbers."""
+        level = self.level
+        return {
+            "url": self.url,
+            "adapter": self.adapter,
+            "passed": self.passed,
+            "level": None if level is None else msgspec.to_builtins(level),
+            "capabilities": msgspec.to_builtins(self.table),
+            "results": msgspec.to_builtins(self.results),
+            "seconds": round(self.seconds, 3),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.adapter} at {self.url}", ""]
+        lines += [
+            f"  {line.capability:<13} {'declared' if line.declared else '–':<9}"
+            f" {line.standing.value:<16}{_counts(line)}".rstrip()
+            for line in self.table
+        ]
+        for result in self.failures:
+            lines += ["", f"FAILED {result.id}: {result.guarantee}", f"  {result.detail}"]
+        return "\n".join([*lines, "", self.verdict])
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        count = len(self.results)
+        if self.failures:
+            return f"{len(self.failures)} of {count} checks failed: no level."
+        level = self.level
+        reached = f"level {level.number}, {level.name}" if level else "no level was tried in full"
+        return f"All {count} checks passed in {self.seconds:.1f} s: {reached}."
+
+    def _line(self, group: str) -> Line:
+        outcomes = [result.outcome for result in self.results if result.group == group]
+        failed = outcomes.count(Outcome.FAILED)
+        declared = group == CORE or group in self.declared
+        if not declared:
+            standing = Standing.NOT_DECLARED
+        elif group in NOT_COVERED:
+            standing = Standing.NOT_COVERED
+        elif not outcomes:
+            standing = Standing.NOT_TRIED
+        else:
+            standing = Standing.FAILED if failed else Standing.PROVEN
+        return Line(str(group), declared, standing, len(outcomes) - failed, failed)
+
+
+def without_password(url: str) -> str:
+    """An address that may be shown."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:…@{host}"))
+
+
+def _counts(line: Line) -> str:
+    total = line.passed + line.failed
+    return f"{line.passed}/{total}" if total else ""

@@ -1,0 +1,92 @@
+"""The other process: ``python -m perdure.testing.conformance.worker JOB``.
+
+It does one task on the store and prints a line for each step that the store has acknowledged, until
+it is done or killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Awaitable, Callable
+from functools import reduce
+from typing import Any
+
+import msgspec
+
+from perdure.core.errors import Conflict
+from perdure.storage.adapter import (
+    DEFAULT,
+    STRONG,
+    Adapter,
+    Batch,
+    Event,
+    Layout,
+    Put,
+)
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What to do, as `Bench.spawn` says it."""
+
+    task: str
+    url: str
+    factory: str
+    time: int
+    layouts: list[Layout]
+    keys: list[str]
+    strong: bool = False
+    emit: bool = False
+    times: int = 0
+
+
+async def write(adapter: Adapter, job: Job) -> None:
+    """Write each key to every collection, in one batch a key; then wait to be killed."""
+    options = STRONG if job.strong else DEFAULT
+    for key in job.keys:
+        writes = tuple(_put(layout, key, key.encode()) for layout in job.layouts)
+        events = (Event("perdure.kit", key, key.encode()),) if job.emit else ()
+        await adapter.commit(Batch(writes, events=events), options)
+        print(key, flush=True)  # noqa: T201  # the acknowledgement
+    await asyncio.sleep(3600)
+
+
+async def count(adapter: Adapter, job: Job) -> None:
+    """Add one to a number, many times, whoever else does the same."""
+    (layout,), (key,) = job.layouts, job.keys
+    for _ in range(job.times):
+        while True:
+            (row,) = await adapter.get(layout.name, [key], DEFAULT)
+            number = 0 if row is None else int(row.value)
+            put = _put(layout, key, str(number + 1).encode(), 0 if row is None else row.version)
+            try:
+                await adapter.commit(Batch((put,)), DEFAULT)
+            except Conflict:
+                continue
+            break
+    print("done", flush=True)  # noqa: T201  # the acknowledgement
+
+
+def _put(layout: Layout, key: str, value: bytes, expected: int | None = None) -> Put:
+    columns = (None,) * len(layout.columns)
+    return Put(layout.name, key, value, "text/plain", 1, columns=columns, expected=expected)
+
+
+_TASKS: dict[str, Callable[[Adapter, Job], Awaitable[None]]] = {"write": write, "count": count}
+
+
+async def work(job: Job) -> None:
+    """Open the store and do the task."""
+    module, _, name = job.factory.partition(":")
+    factory: Any = reduce(getattr, name.split("."), importlib.import_module(module))
+    adapter: Adapter = factory(job.url, lambda: job.time)
+    await adapter.initialize()
+    for layout in job.layouts:
+        await adapter.prepare(layout)
+    await _TASKS[job.task](adapter, job)
+    await adapter.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(work(msgspec.json.decode(sys.argv[1], type=Job)))

@@ -1,0 +1,110 @@
+"""What tests are given: fresh stores on every backend, real servers, a clock to set."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from perdure.core.clock import Clock
+from perdure.storage.compression import Compression
+from perdure.storage.metrics import Metrics
+from perdure.storage.registry import adapter_for
+from perdure.storage.store import Store
+from perdure.testing.clock import ManualClock
+from tests.servers import PostgresServer
+
+BACKENDS = ("memory", "sqlite", "postgresql")
+#: Those that keep what was written.
+DURABLE = ("sqlite", "postgresql")
+
+#: Opens a store with metrics and compression; without an address, the test's own. The fixture
+#: closes it.
+MakeStore: TypeAlias = Callable[..., Awaitable[Store]]
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+# The same examples in every run: a red suite is red for everybody. `make fuzz` rolls the dice.
+settings.register_profile(
+    "default", derandomize=True, max_examples=60, deadline=None, suppress_health_check=_SLOW
+)
+settings.register_profile(
+    "fuzz", max_examples=3_000, deadline=None, suppress_health_check=_SLOW, print_blob=True
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A real PostgreSQL, one per test process. A test that stops it starts it again."""
+    server = PostgresServer()
+    yield server
+    server.dispose()
+
+
+@pytest.fixture
+def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of an empty PostgreSQL database."""
+    if importlib.util.find_spec("perdure.storage.backends.postgres") is None:
+        pytest.skip("the PostgreSQL backend is not there yet")
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = server.url()
+    yield url
+    server.start()
+    server.give_back(url)
+
+
+@pytest.fixture(params=BACKENDS)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store, once on every backend.
+
+    ``@pytest.mark.parametrize("store_url", DURABLE, indirect=True)`` chooses among them.
+    """
+    return url_on(request.param, request, tmp_path)
+
+
+def url_on(backend: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    """The address of an empty store on this backend."""
+    match backend:
+        case "memory":
+            return "memory://"
+        case "sqlite":
+            return f"sqlite:///{folder / 'bank.db'}"
+        case _:
+            url: str = request.getfixturevalue("postgres_url")
+            return url
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that stands still until the test moves it."""
+    return ManualClock()
+
+
+@pytest.fixture
+async def make_store(store_url: str, clock: ManualClock) -> AsyncIterator[MakeStore]:
+    """Opens stores as a bank does, with metrics and compression; see `MakeStore`."""
+    opened: list[Store] = []
+
+    async def make(url: str = store_url, clock: Clock = clock) -> Store:
+        compression = Compression()
+        adapter = adapter_for(url, clock)
+        store = Store(adapter, middleware=[Metrics(), compression], clock=clock)
+        compression.attach(store)
+        await store.open()
+        opened.append(store)
+        return store
+
+    yield make
+    for store in reversed(opened):
+        await store.close()
+
+
+@pytest.fixture
+async def store(make_store: MakeStore) -> Store:
+    """An open store, empty."""
+    return await make_store()
