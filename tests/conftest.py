@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -47,15 +46,18 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The address of an empty PostgreSQL database."""
-    if importlib.util.find_spec("perdure.storage.backends.postgres") is None:
-        pytest.skip("the PostgreSQL backend is not there yet")
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    url = server.url()
+    url = postgres_server.url()
     yield url
-    server.start()
-    server.give_back(url)
+    postgres_server.start()
+    postgres_server.give_back(url)
+
+
+@pytest.fixture(scope="session")
+def used_postgres_url(postgres_server: PostgresServer) -> str:
+    """The address of a database that many tests use, and clean up."""
+    return postgres_server.url()
 
 
 @pytest.fixture(params=BACKENDS)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from perdure import config as configuration
-from perdure.artifacts import ArtifactStore
+from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
 from perdure.config import Config
 from perdure.core.clock import Clock, now
 from perdure.core.errors import AccessDenied
@@ -71,10 +71,8 @@ class Bank:
         self._is_default = not (url or self.config.bank)
         self._is_temporary = self.url.startswith("memory:") and not self.config.artifacts.folder
         self.metrics = Metrics()
-        self._compression = Compression()
-        chain: list[Middleware] = [self.metrics, *middleware]
-        if self.config.storage.compression:
-            chain.append(self._compression)
+        self._compression = Compression(writing=self.config.storage.compression)
+        chain: list[Middleware] = [self.metrics, *middleware, self._compression]
         adapter = registry.adapter_for(self.url, clock)
         self.store = Store(adapter, middleware=chain, clock=clock, progress=progress)
         self._compression.attach(self.store)
@@ -89,6 +87,7 @@ class Bank:
         if self._is_default:
             _make_folder(configuration.data_folder())
         await self.store.open()
+        await self.artifacts.open()
         self._schedule()
         await self.jobs.start()
 
@@ -145,10 +144,10 @@ class Bank:
 
     async def verify(self, progress: Progress | None = None) -> AsyncIterator[Problem]:
         """Check every record and artifact; yields what is damaged."""
-        async for problem in verify_store(self.store, progress):
+        async for problem in verify_store(self.store, progress, skip=ARTIFACT_ROWS):
             yield problem
-        async for damage in self.artifacts.check():
-            yield Problem(str(damage.artifact), damage.what)
+        async for fault in self.artifacts.check():
+            yield Problem(fault.artifact, fault.what)
 
     async def info(self) -> Info:
         """What this bank is and holds."""

@@ -157,7 +157,7 @@ def _run(work: Coroutine[Any, Any, R]) -> R:
 
 def _refuse_in_loop() -> None:
     try:
-        asyncio.get_thread.get()
+        asyncio.get_running_loop()
     except RuntimeError:
         return
     raise InvalidInput(

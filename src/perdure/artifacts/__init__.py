@@ -1,6 +1,15 @@
 """Content-addressed blobs: small ones are rows in the bank, large ones files in a folder."""
 
-from perdure.artifacts.artifact import INLINE_BELOW, Artifact, Fault, Located, Place, Problem
-from perdure.artifacts.store import ArtifactStore
+from perdure.artifacts.artifact import INLINE_BELOW, Artifact, Fault, FaultKind, Located, Place
+from perdure.artifacts.store import ARTIFACT_ROWS, ArtifactStore
 
-__all__ = ["INLINE_BELOW", "Artifact", "ArtifactStore", "Fault", "Located", "Place", "Problem"]
+__all__ = [
+    "ARTIFACT_ROWS",
+    "INLINE_BELOW",
+    "Artifact",
+    "ArtifactStore",
+    "Fault",
+    "FaultKind",
+    "Located",
+    "Place",
+]

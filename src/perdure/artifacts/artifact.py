@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import ArtifactMissing, Corrupted, InvalidInput
 
 #: An artifact of fewer bytes is a row in the bank. Changing it is safe at any time: reading looks
 #: in both places.
@@ -45,7 +45,8 @@ class Artifact(msgspec.Struct, frozen=True):
         checked(self.hash)
         if type(self.size) is not int or self.size < 0:
             raise InvalidInput(
-                f"{self.size!r} cannot be the size of an artifact.", hint="Give its bytes' number."
+                f"{self.size!r} cannot be the size of an artifact.",
+                hint="Give its number of bytes.",
             )
 
     @classmethod
@@ -75,12 +76,12 @@ class Located(msgspec.Struct, frozen=True):
     `modified_us` is when it was last put (microseconds since 1970), not when it was first put.
     """
 
-    hash: str
+    artifact: str
     place: Place
     modified_us: int
 
 
-class Problem(StrEnum):
+class FaultKind(StrEnum):
     """What can be wrong with a stored artifact."""
 
     #: Its bytes are not those that were put.
@@ -94,42 +95,42 @@ class Problem(StrEnum):
 class Fault(msgspec.Struct, frozen=True):
     """An artifact that cannot be read back. `place` is None if it has none.
 
-    `hash` is the stored key or path instead, if that is damaged itself.
+    `artifact` is its tagged hash, or the stored key where that is damaged itself.
     """
 
-    hash: str
+    artifact: str
     place: Place | None
-    problem: Problem
-    detail: str
+    kind: FaultKind
+    what: str
 
 
-def checked(hash: object) -> str:
+def checked(tagged: object) -> str:
     """The hash of an artifact or of a text, if it is one.
 
     Raises `InvalidInput` for anything that is not ``sha256:`` and 64 lower-case hex digits.
     """
-    if isinstance(hash, Artifact):
-        return hash.hash
-    if not isinstance(hash, str) or not _is_hash(hash):
-        shown = repr(hash)
+    if isinstance(tagged, Artifact):
+        return tagged.hash
+    if not isinstance(tagged, str) or not _is_hash(tagged):
+        shown = repr(tagged)
         raise InvalidInput(
             f"{shown if len(shown) <= 100 else shown[:100] + '…'} is not the hash of an artifact.",
             hint='Give "sha256:" and 64 lower-case hexadecimal digits, or what put returned.',
         )
-    return hash
+    return tagged
 
 
-def row_key(hash: str) -> str:
+def row_key(tagged: str) -> str:
     """The key of the row: ``sha256/9f86d0…``."""
-    return checked(hash).replace(":", "/")
+    return checked(tagged).replace(":", "/")
 
 
-def object_path(hash: str) -> str:
+def object_path(tagged: str) -> str:
     """The path of the file under the root: ``sha256/9f/9f86d0…``.
 
     The file is named by the whole hash, so that it can be compared with what `sha256sum` prints.
     """
-    digits = checked(hash).partition(":")[2]
+    digits = checked(tagged).partition(":")[2]
     return f"{ALGORITHM}/{digits[:2]}/{digits}"
 
 
@@ -143,3 +144,21 @@ def hash_of_path(path: str) -> str | None:
     """The hash of an object's path, or None if no artifact has this path."""
     found = _is_path(path)
     return None if found is None else f"{ALGORITHM}:{found[2]}"
+
+
+def missing(tagged: str) -> ArtifactMissing:
+    """The error for an artifact that is nowhere."""
+    return ArtifactMissing(
+        f"The artifact {tagged} is not in the store.",
+        hint="Restore it from a backup, or put the same content again.",
+    )
+
+
+def damaged(tagged: str, what: str) -> Corrupted:
+    """The error for an artifact whose bytes are not those that were put."""
+    return Corrupted(
+        f"The artifact {tagged} is damaged: {what}.",
+        hint="Put the same content again, or restore it from a backup; `perdure verify` shows all"
+        " damage.",
+        record=tagged,
+    )

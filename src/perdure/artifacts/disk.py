@@ -27,11 +27,10 @@ def make_folders(root: Path, path: str) -> None:
 
     The root may be a link, if the user wants it elsewhere; nothing below it may.
     """
-    if not root.is_dir():
-        _make(root)
-    folder = root
-    for part in path.split("/")[:-1]:
-        folder /= part
+    for folder in (*reversed(root.parents), root):
+        if not folder.is_dir():
+            _make(folder)
+    for folder in _folders(root, path):
         _make(folder)
         _no_link(folder)
 
@@ -77,13 +76,14 @@ def is_plain(root: Path, path: str) -> bool:
 
     Raises `FileNotFoundError` if there is nothing.
     """
-    *folders, name = path.split("/")
-    place = root
-    for folder in folders:
-        place /= folder
-        if not stat.S_ISDIR(os.lstat(place).st_mode):
-            return False
-    return stat.S_ISREG(os.lstat(place / name).st_mode)
+    file = root / path
+    return all(map(_is_folder, _folders(root, path))) and stat.S_ISREG(os.lstat(file).st_mode)
+
+
+def check_folders(root: Path, path: str) -> None:
+    """Raises `NotADirectoryError` if a folder on the way to `path` is a link or a file."""
+    for folder in _folders(root, path):
+        _no_link(folder)
 
 
 def is_kept(root: Path) -> bool:
@@ -102,37 +102,47 @@ def discard(root: Path, path: str) -> None:
     """Remove what an unfinished write has left; never an error, since `sweep` comes by later."""
     for ending in ("", _PART):
         with contextlib.suppress(OSError):
-            os.unlink(root / f"{path}{ending}")
+            (root / f"{path}{ending}").unlink()
 
 
 def sweep(root: Path, age: float) -> int:
     """Remove what crashed writers left, if nothing was written to it for `age` seconds.
 
-    Returns how many files were removed. It looks at the folder itself, because obstore's listing
-    leaves out what obstore has not finished.
+    Returns how many files were removed. Never an error: housekeeping must not keep a bank from
+    opening, and what cannot be removed now can be later. It looks at the folder itself, because
+    obstore's listing leaves out what obstore has not finished.
     """
-    folder = root / INCOMING
     swept = 0
-    with contextlib.suppress(FileNotFoundError):
-        _no_link(folder)
-        with os.scandir(folder) as entries:
+    with contextlib.suppress(OSError):
+        _no_link(root / INCOMING)
+        with os.scandir(root / INCOMING) as entries:
             for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                if not stat.S_ISDIR(status.st_mode) and time.time() - status.st_mtime > age:
-                    with contextlib.suppress(FileNotFoundError):  # another process sweeps too
-                        os.unlink(entry.path)
+                with contextlib.suppress(OSError):  # another process may sweep, too
+                    status = entry.stat(follow_symlinks=False)
+                    if not stat.S_ISDIR(status.st_mode) and time.time() - status.st_mtime > age:
+                        Path(entry.path).unlink()
                         swept += 1
     return swept
 
 
 def _make(folder: Path) -> None:
     try:
-        os.mkdir(folder, 0o700)
+        folder.mkdir(mode=0o700)
     except FileExistsError:
         return
     sync_folder(folder.parent)
 
 
+def _folders(root: Path, path: str) -> list[Path]:
+    """The folders between the root and a file, outermost first."""
+    *names, _ = path.split("/")
+    return [root.joinpath(*names[:depth]) for depth in range(1, len(names) + 1)]
+
+
+def _is_folder(folder: Path) -> bool:
+    return stat.S_ISDIR(os.lstat(folder).st_mode)
+
+
 def _no_link(folder: Path) -> None:
-    if not stat.S_ISDIR(os.lstat(folder).st_mode):
+    if not _is_folder(folder):
         raise NotADirectoryError(errno.ENOTDIR, "a link or a file stands where a folder should")

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from obstore.exceptions import BaseError, PermissionDeniedError
 
+from perdure.artifacts.artifact import damaged, missing
 from perdure.core.errors import (
     AccessDenied,
-    ArtifactMissing,
-    Corrupted,
     StorageError,
     StorageFull,
     Unavailable,
@@ -27,43 +26,25 @@ _os_error = re.compile(r"\(os error (\d+)\)").search
 
 
 @contextmanager
-def translated(root: Path, hash: str = "") -> Iterator[None]:
+def translated(root: Path, tagged: str = "") -> Iterator[None]:
     """Turns what the disk or obstore raises inside into an error that says what to do.
 
-    `hash` names the artifact that is being read; nothing is missing while one is being written.
+    `tagged` names the artifact that is being read; nothing is missing while one is being written.
     """
     try:
         yield
     except (OSError, BaseError) as exc:
-        raise _translate(exc, root, hash) from exc
+        raise _translate(exc, root, tagged) from exc
 
 
-def missing(hash: str) -> ArtifactMissing:
-    """The error for an artifact that is nowhere."""
-    return ArtifactMissing(
-        f"The artifact {hash} is not in the store.",
-        hint="Restore it from a backup, or put the same content again.",
-    )
-
-
-def damaged(hash: str, what: str) -> Corrupted:
-    """The error for an artifact whose bytes are not those that were put."""
-    return Corrupted(
-        f"The artifact {hash} is damaged: {what}.",
-        hint="Put the same content again, or restore it from a backup; `perdure verify` shows all"
-        " damage.",
-        record=hash,
-    )
-
-
-def _translate(exc: OSError | BaseError, root: Path, hash: str) -> StorageError:
+def _translate(exc: OSError | BaseError, root: Path, tagged: str) -> StorageError:
     found = _os_error(str(exc))
     number = exc.errno if isinstance(exc, OSError) else None
     if number is None and found is not None:
         number = int(found[1])
     reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc).partition("\n")[0]
-    if isinstance(exc, FileNotFoundError) and hash:
-        return missing(hash)
+    if isinstance(exc, FileNotFoundError) and tagged:
+        return missing(tagged)
     if number in _FULL:
         return StorageFull(
             f"There is no room left in {root}; the artifact was not stored.",
@@ -76,16 +57,16 @@ def _translate(exc: OSError | BaseError, root: Path, hash: str) -> StorageError:
         )
     if number == errno.ENOENT:
         return AccessDenied(
-            f"The artifacts cannot be kept in {root}: a folder on the way is not there.",
-            hint="Make the folder in which it shall stand, and put the artifact again.",
+            f"The artifact was not stored: {root}, or what was written there, has been removed.",
+            hint="Find out what removes files there, and put it again.",
         )
     if number in _BUSY:
         return Unavailable(
             f"The artifacts in {root} cannot be opened now: {reason}.",
             hint="Close some files, or raise the limit (ulimit -n), and try again.",
         )
-    if number == errno.EIO and hash:
-        return damaged(hash, "the disk cannot read it")
+    if number == errno.EIO and tagged:
+        return damaged(tagged, "the disk cannot read it")
     return StorageError(
         f"The artifacts in {root} cannot be used: {reason}.",
         hint="Run `perdure doctor`, and look for links or other programs' files in that folder.",

@@ -20,8 +20,16 @@ import obstore
 from obstore.store import LocalStore
 
 from perdure.artifacts import disk
-from perdure.artifacts.artifact import ALGORITHM, Artifact, Located, Place, hash_of_path, object_path
-from perdure.artifacts.failures import damaged, missing, translated
+from perdure.artifacts.artifact import (
+    ALGORITHM,
+    Artifact,
+    Located,
+    Place,
+    damaged,
+    hash_of_path,
+    object_path,
+)
+from perdure.artifacts.failures import translated
 from perdure.core import clock
 from perdure.core.ids import new_id
 
@@ -39,7 +47,7 @@ class Objects:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
+        self.root = root
         self._opened: LocalStore | None = None
 
     async def put(self, first: bytes, rest: AsyncIterator[bytes]) -> Artifact:
@@ -48,8 +56,8 @@ class Objects:
         An object that is there already is replaced by itself, in one step: readers notice nothing,
         and a damaged one is mended.
 
-        If it fails or is cancelled, nothing is under a final name; at worst a file stays under
-        ``incoming/``, until `sweep`.
+        If it fails or is cancelled, there is nothing under the final name, or the whole object. At
+        worst a file stays under ``incoming/``, until it is swept.
         """
         path = f"{disk.INCOMING}/{new_id()}"
         try:
@@ -65,32 +73,33 @@ class Objects:
             raise
         return artifact
 
-    async def renew(self, hash: str) -> bool:
+    async def renew(self, tagged: str) -> bool:
         """Make an object that is there count as put now; False if it is not there."""
-        try:
-            await asyncio.to_thread(disk.renew, self.root / object_path(hash))
-        except FileNotFoundError:
-            return False
+        with translated(self.root):
+            try:
+                await asyncio.to_thread(disk.renew, self.root / object_path(tagged))
+            except FileNotFoundError:
+                return False
         return True
 
-    async def size(self, hash: str) -> int:
+    async def size(self, tagged: str) -> int:
         """The bytes that are stored. Raises `ArtifactMissing`."""
-        with translated(self.root, hash):
-            path = await self._plain(hash)
+        with translated(self.root, tagged):
+            path = await self._plain(tagged)
             return (await obstore.head_async(self._store(), path))["size"]
 
-    async def chunks(self, hash: str, chunk: int) -> AsyncGenerator[bytes, None]:
+    async def chunks(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:
         """The object's bytes, `chunk` of them at a time.
 
         Raises `ArtifactMissing` at first, or `Corrupted` at the end at the latest, if the bytes
         are not those that were put: what was yielded until then must not be trusted before.
         """
         digest = hashlib.sha256()
-        size = await self.size(hash)
-        path = object_path(hash)
+        size = await self.size(tagged)
+        path = object_path(tagged)
         for start in range(0, size, chunk):
-            # By ranges, because obstore streams a local file in steps of 8 KB: a tenth of the speed.
-            with translated(self.root, hash):
+            # By ranges: obstore streams a local file in steps of 8 KB, at a tenth of the speed.
+            with translated(self.root, tagged):
                 length = min(chunk, size - start)
                 found = await obstore.get_range_async(
                     self._store(), path, start=start, length=length
@@ -98,12 +107,12 @@ class Objects:
             content = bytes(found)
             await asyncio.to_thread(digest.update, content)
             yield content
-        if f"{ALGORITHM}:{digest.hexdigest()}" != hash:
-            raise damaged(hash, f"the {size:,} bytes in {self.root / path} have another hash")
+        if f"{ALGORITHM}:{digest.hexdigest()}" != tagged:
+            raise damaged(tagged, f"the {size:,} bytes in {self.root / path} have another hash")
 
-    async def delete(self, hash: str) -> None:
+    async def delete(self, tagged: str) -> None:
         """Remove the object durably; no error if there is none."""
-        path = object_path(hash)
+        path = object_path(tagged)
         with translated(self.root):
             try:
                 await asyncio.to_thread(disk.check_folders, self.root, path)
@@ -124,15 +133,10 @@ class Objects:
             if page is None:
                 return
             for found in page:
-                hash = hash_of_path(found["path"])
-                if hash is not None:
+                tagged = hash_of_path(found["path"])
+                if tagged is not None:
                     modified = clock.from_datetime(found["last_modified"])
-                    yield Located(hash, Place.DISK, modified)
-
-    async def sweep(self, age: float) -> int:
-        """Remove what crashed writers left, if it is older than `age` seconds; returns how many."""
-        with translated(self.root):
-            return await asyncio.to_thread(disk.sweep, self.root, age)
+                    yield Located(tagged, Place.DISK, modified)
 
     async def _receive(self, path: str, first: bytes, rest: AsyncIterator[bytes]) -> Artifact:
         """Write everything under a passing name, and find out what it is."""
@@ -143,21 +147,25 @@ class Objects:
                 self._store(), path, buffer_size=_PART, max_concurrency=_PARTS_AT_ONCE
             )
         piece: bytes | None = first
-        while piece is not None:
-            await asyncio.to_thread(digest.update, piece)
-            size += len(piece)
+        try:
+            while piece is not None:
+                await asyncio.to_thread(digest.update, piece)
+                size += len(piece)
+                with translated(self.root):
+                    await writer.write(piece)
+                piece = await anext(rest, None)  # the source's errors are not ours to translate
             with translated(self.root):
-                await writer.write(piece)
-            piece = await anext(rest, None)  # an error of the source is not ours to translate
-        with translated(self.root):
-            await writer.close()
+                await writer.close()
+        finally:
+            # An error that somebody keeps would keep this frame, and with it a deleted file's room.
+            del writer
         return Artifact(f"{ALGORITHM}:{digest.hexdigest()}", size)
 
-    async def _plain(self, hash: str) -> str:
+    async def _plain(self, tagged: str) -> str:
         """The path of an object that is a file of ours and not a link to something else."""
-        path = object_path(hash)
+        path = object_path(tagged)
         if not await asyncio.to_thread(disk.is_plain, self.root, path):
-            raise damaged(hash, f"a link or folder stands at {self.root / path}, not its file")
+            raise damaged(tagged, f"a link or folder stands at {self.root / path}, not its file")
         return path
 
     def _store(self) -> LocalStore:

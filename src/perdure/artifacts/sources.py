@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from perdure.artifacts.artifact import INLINE_BELOW
 from perdure.core.errors import AccessDenied, InvalidInput
 
-PIECE = 1024 * 1024
-assert PIECE >= INLINE_BELOW
+PIECE = 1024 * 1024  # at least INLINE_BELOW, or a first piece would tell nothing
 
 
 @runtime_checkable
@@ -29,7 +27,7 @@ class Readable(Protocol):
 Source: TypeAlias = bytes | bytearray | memoryview | Path | Readable | AsyncIterable[bytes]
 
 
-async def pieces(source: Source) -> AsyncIterator[bytes]:
+async def pieces(source: Source) -> AsyncGenerator[bytes, None]:
     """The bytes of a source, in order; no piece is empty.
 
     A file-like object is read from where it stands to its end, and left open.
@@ -55,8 +53,10 @@ async def pieces(source: Source) -> AsyncIterator[bytes]:
         async for piece in _gathered(_read(source)):
             yield piece
     else:
-        hint = "Encode it first." if isinstance(source, str) else "Give bytes, a Path or a stream."
-        raise InvalidInput(f"A {type(source).__name__} cannot be an artifact.", hint=hint)
+        raise InvalidInput(
+            f"A {type(source).__name__} cannot be an artifact.",
+            hint="Give bytes, a Path, a file opened in binary mode, or an async stream of bytes.",
+        )
 
 
 async def _gathered(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
@@ -77,8 +77,11 @@ async def _gathered(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _read(file: Readable) -> AsyncIterator[bytes]:
-    while chunk := await asyncio.to_thread(_read_some, file):
-        yield chunk
+    while True:
+        chunk = await asyncio.to_thread(_read_some, file)
+        yield chunk  # the empty one at the end, too: it shows whether this is a file of bytes
+        if not chunk:
+            return
 
 
 def _read_some(file: Readable) -> bytes:

@@ -19,15 +19,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from perdure.artifacts import disk
 from perdure.artifacts.artifact import (
     INLINE_BELOW,
     Artifact,
     Fault,
+    FaultKind,
     Located,
     Place,
-    Problem,
     checked,
+    damaged,
     hash_of_key,
+    missing,
     row_key,
 )
 from perdure.artifacts.sources import PIECE, Source, pieces
@@ -36,7 +39,7 @@ from perdure.core.errors import (
     ArtifactMissing,
     Corrupted,
     InvalidInput,
-    StorageError,
+    NewerSchema,
 )
 from perdure.storage.records import Compressed, Key, system_record, type_of
 from perdure.storage.store import Store
@@ -49,6 +52,12 @@ if TYPE_CHECKING:
 LEFTOVER_AGE = 86_400.0
 #: Rows looked at together when all are listed: at most 64 × 64 KB in memory.
 _ROWS_PAGE = 64
+#: What is wrong with one artifact; any other error is the store's, and ends the check.
+_FAULTS = (Corrupted, AccessDenied, NewerSchema)
+
+
+#: The collection of small artifacts; `ArtifactStore.check` looks at it more closely than others do.
+ARTIFACT_ROWS = "perdure_artifacts"
 
 
 @system_record("artifacts")
@@ -69,11 +78,15 @@ class ArtifactStore:
 
     def __init__(self, store: Store, root: Path) -> None:
         self._store = store
-        self._root = root
+        #: The folder of the large artifacts; it need not exist yet.
+        self.root = root.absolute()
 
     async def open(self) -> int:
-        """Sweep away what crashed writers left a day ago or earlier; returns how many files."""
-        return await self._objects.sweep(LEFTOVER_AGE)
+        """Sweep away what crashed writers left a day ago or earlier; returns how many files.
+
+        Makes no folder and raises no error: what is wrong with the folder is told by `put`.
+        """
+        return await asyncio.to_thread(disk.sweep, self.root, LEFTOVER_AGE)
 
     async def put(self, data: Source, *, transaction: Transaction | None = None) -> Artifact:
         """Store bytes, a file (as a path or opened for reading bytes), or an async stream of bytes.
@@ -104,9 +117,7 @@ class ArtifactStore:
         """
         return b"".join([content async for content in self.stream(artifact)])
 
-    def stream(
-        self, artifact: Artifact | str, chunk: int = PIECE
-    ) -> AsyncGenerator[bytes, None]:
+    def stream(self, artifact: Artifact | str, chunk: int = PIECE) -> AsyncGenerator[bytes, None]:
         """The artifact's bytes, `chunk` at a time; the last may be shorter. Memory stays bounded.
 
         Raises `ArtifactMissing` before anything is yielded, and `Corrupted` at the end at the
@@ -128,18 +139,18 @@ class ArtifactStore:
 
     async def size(self, artifact: Artifact | str) -> int:
         """The bytes stored. Raises `ArtifactMissing`; `Corrupted` only if it cannot tell."""
-        hash = checked(artifact)
-        content = await self._row(hash)
-        return await self._objects.size(hash) if content is None else len(content)
+        tagged = checked(artifact)
+        content = await self._row(tagged)
+        return await self._objects.size(tagged) if content is None else len(content)
 
     async def delete(self, artifact: Artifact | str) -> None:
         """Remove the artifact wherever it is; no error if it is nowhere.
 
         It does not look for records that refer to it: that is the caller's business.
         """
-        hash = checked(artifact)
-        await self._store.collection(InlineArtifact).delete(row_key(hash))
-        await self._objects.delete(hash)
+        tagged = checked(artifact)
+        await self._store.collection(InlineArtifact).delete(row_key(tagged))
+        await self._objects.delete(tagged)
 
     async def located(self) -> AsyncIterator[Located]:
         """Every artifact with its place, sound or not: rows by hash, then files in any order.
@@ -147,9 +158,9 @@ class ArtifactStore:
         What is put or deleted meanwhile may be seen or not.
         """
         async for key, updated in self._row_keys():
-            hash = hash_of_key(key)
-            if hash is not None:
-                yield Located(hash, Place.ROW, updated)
+            tagged = hash_of_key(key)
+            if tagged is not None:
+                yield Located(tagged, Place.ROW, updated)
         async for found in self._objects.located():
             yield found
 
@@ -162,27 +173,89 @@ class ArtifactStore:
         Memory stays bounded, however many and large the artifacts are.
         """
         async for key, _ in self._row_keys():
-            hash = hash_of_key(key)
-            if hash is None:
-                yield Fault(key, Place.ROW, Problem.DAMAGED, "Its key is not that of an artifact.")
+            tagged = hash_of_key(key)
+            if tagged is None:
+                yield Fault(
+                    key, Place.ROW, FaultKind.DAMAGED, "Its key is not that of an artifact."
+                )
                 continue
             try:
-                await self._row(hash)
-            except StorageError as exc:
-                yield _fault(hash, Place.ROW, exc)
+                await self._row(tagged)
+            except _FAULTS as exc:
+                yield _fault(tagged, Place.ROW, exc)
         async for found in self._objects.located():
             try:
-                async for _ in self._objects.chunks(found.hash, PIECE):
+                async for _ in self._objects.chunks(found.artifact, PIECE):
                     pass
             except ArtifactMissing:
                 pass  # deleted since it was listed
-            except StorageError as exc:
-                yield _fault(found.hash, Place.DISK, exc)
+            except _FAULTS as exc:
+                yield _fault(found.artifact, Place.DISK, exc)
         if expected is not None:
             async for wanted in expected:
                 if not await self.exists(wanted):
-                    from perdure.artifacts.failures import missing
-
-                    yield _fault(checked(wanted), None, missing(checked(wanted)))
+                    tagged = checked(wanted)
+                    yield Fault(tagged, None, FaultKind.MISSING, missing(tagged).message)
 
     # ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _objects(self) -> Objects:
+        from perdure.artifacts.objects import Objects  # obstore takes 50 ms to import
+
+        return Objects(self.root)
+
+    async def _put_row(self, content: bytes, transaction: Transaction | None) -> Artifact:
+        artifact = Artifact.of(content)
+        # Written without a look: a look would make two transactions that put the same content
+        # conflict, and would leave a damaged row as it is.
+        executor = self._store if transaction is None else transaction
+        record = InlineArtifact(row_key(artifact.hash), content)
+        await executor.collection(InlineArtifact).put(record)
+        return artifact
+
+    async def _row(self, tagged: str) -> bytes | None:
+        """The content of the artifact's row, verified, or None if it has no row."""
+        try:
+            found = await self._store.collection(InlineArtifact).get(row_key(tagged))
+        except Corrupted as exc:
+            raise damaged(tagged, "its row in the bank is not as it was written") from exc
+        if found is not None and Artifact.of(found.content).hash != tagged:
+            raise damaged(tagged, "its row in the bank holds other content")
+        return None if found is None else found.content
+
+    async def _stream(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:
+        # The row first: that look costs microseconds, and makes the size needless to know.
+        content = await self._row(tagged)
+        if content is not None:
+            for start in range(0, len(content), chunk):
+                yield content[start : start + chunk]
+            return
+        step = max(chunk, PIECE // chunk * chunk)  # many small chunks are read at once
+        async with aclosing(self._objects.chunks(tagged, step)) as steps:
+            async for found in steps:
+                for start in range(0, len(found), chunk):
+                    yield found[start : start + chunk]
+
+    async def _is_kept(self, tagged: str) -> bool:
+        """Whether a sound copy is on disk already: reading it is cheaper than a second write."""
+        try:
+            async for _ in self._objects.chunks(tagged, PIECE):
+                pass
+        except (ArtifactMissing, Corrupted):
+            return False
+        return await self._objects.renew(tagged)
+
+    async def _row_keys(self) -> AsyncIterator[tuple[str, int]]:
+        """Keys of rows and when they were written, also of rows that cannot be read."""
+        await self._store.declare(InlineArtifact)
+        name, after = type_of(InlineArtifact).name, ""
+        while rows := await self._store.adapter.salvage(name, after, _ROWS_PAGE):
+            for row in rows:
+                yield row.key, row.updated
+            after = rows[-1].key
+
+
+def _fault(tagged: str, place: Place, exc: Corrupted | AccessDenied | NewerSchema) -> Fault:
+    kind = FaultKind.DAMAGED if isinstance(exc, Corrupted) else FaultKind.UNREADABLE
+    return Fault(tagged, place, kind, exc.message)

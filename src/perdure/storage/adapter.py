@@ -14,6 +14,7 @@ What else it can do it declares in `Adapter.capabilities`. Nobody probes with `h
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
@@ -133,7 +134,10 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """Write a row, whether or not it exists. `columns` are in the order of `Layout.columns`."""
+    """Write a row, whether or not it exists. `columns` are in the order of `Layout.columns`.
+
+    Who makes a put with another value leaves the checksum at 0: the store computes it then.
+    """
 
     collection: str
     key: str
@@ -145,6 +149,11 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     tags: tuple[tuple[str, str], ...] = ()
     expires: int | None = None
     expected: int | None = None
+
+
+def checksum(key: str, content_type: str, schema: int, value: bytes) -> int:
+    """The checksum that a row carries: over the value and everything needed to read it."""
+    return zlib.crc32(value, zlib.crc32(f"{key}\0{content_type}\0{schema}".encode()))
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False):

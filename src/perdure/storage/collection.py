@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -32,7 +32,7 @@ class Executor(Protocol):
     async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]: ...
     async def find(self, query: Query, options: Options) -> list[Row]: ...
     async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]: ...
-    async def write(self, writes: Sequence[Put | Delete], options: Options) -> list[int]: ...
+    def write(self, writes: Sequence[Put | Delete], options: Options) -> Awaitable[list[int]]: ...
     async def remove(self, query: Query, options: Options) -> int: ...
 
 
@@ -72,6 +72,7 @@ class Collection(Generic[T]):
         self._executor = executor
         self.declared = type_of(cls)
         self.name = self.declared.name
+        self._made = False
 
     async def get(self, key: str, options: Options = DEFAULT) -> T | None:
         """The record of this key, or None."""
@@ -80,14 +81,15 @@ class Collection(Generic[T]):
 
     async def fetch(self, key: str, options: Options = DEFAULT) -> Stored[T] | None:
         """The record of this key with its version and times, or None."""
-        await self._executor.ready(self.declared)
+        if not self._made:
+            await self.make()
         (row,) = await self._executor.read(self.name, (keys.check(key),), options)
         return None if row is None else self.stored(row)
 
     async def get_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> list[T | None]:
         """The records of these keys, in this order."""
         checked = [keys.check(key) for key in wanted]
-        await self._executor.ready(self.declared)
+        await self.make()
         rows = await self._executor.read(self.name, checked, options) if checked else []
         return [None if row is None else self.declared.decode(row) for row in rows]
 
@@ -96,9 +98,9 @@ class Collection(Generic[T]):
 
         Raises `Conflict` if `options.expected` is not the record's version.
         """
-        declared = self.declared
-        await self._executor.ready(declared)
-        put = declared.encode(record, self._expiry(), options.expected)
+        if not self._made:
+            await self.make()
+        put = self.declared.encode(record, self._expiry(), options.expected)
         (version,) = await self._executor.write((put,), options)
         return version
 
@@ -107,7 +109,7 @@ class Collection(Generic[T]):
 
         Of two records with the same key, the later one wins. `options.expected` applies to each.
         """
-        await self._executor.ready(self.declared)
+        await self.make()
         expires = self._expiry()
         puts = [self.declared.encode(record, expires, options.expected) for record in records]
         if len(unique := {put.key: put for put in puts}) == len(puts):
@@ -122,7 +124,7 @@ class Collection(Generic[T]):
 
     async def delete_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> None:
         """Remove all these records, or none of them."""
-        await self._executor.ready(self.declared)
+        await self.make()
         checked = dict.fromkeys(keys.check(key) for key in wanted)
         deletes = [Delete(self.name, key, options.expected) for key in checked]
         if deletes:
@@ -166,6 +168,11 @@ class Collection(Generic[T]):
         """A page of records in key order; `after` and `before` take a page's cursors."""
         finder = self.query().prefix(prefix).order_by("-key" if descending else "key").limit(limit)
         return await finder.page(after=after, before=before, options=options)
+
+    async def make(self) -> None:
+        """Make the collection in the backend, if this was not done yet."""
+        await self._executor.ready(self.declared)
+        self._made = True
 
     # For Finder and transactions ------------------------------------------------------------------
 

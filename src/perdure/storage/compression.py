@@ -17,7 +17,7 @@ import zstandard
 
 from perdure.core.errors import Conflict, Corrupted, InvalidInput
 from perdure.storage import keys
-from perdure.storage.adapter import Batch, Consistency, Delete, Options, Put, Row
+from perdure.storage.adapter import Batch, Consistency, Delete, Options, Put, Row, checksum
 from perdure.storage.collection import Collection
 from perdure.storage.middleware import Call, Commit, Find, Get, Handler
 from perdure.storage.records import Key, RecordType, system_record
@@ -71,9 +71,8 @@ class _State:
             self.compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=data)
 
     def note(self, value: bytes) -> None:
-        if self.number < len(_TRAIN_AT):
-            self.seen += len(value)
-            self.samples.append(value)
+        self.seen += len(value)
+        self.samples.append(value)
 
     @property
     def due(self) -> bool:
@@ -86,9 +85,13 @@ class _State:
 
 
 class Compression:
-    """The middleware. `attach` it to the store whose chain it is in."""
+    """The middleware. `attach` it to the store whose chain it is in.
 
-    def __init__(self) -> None:
+    With ``writing=False`` it only reads: what was compressed before stays readable.
+    """
+
+    def __init__(self, *, writing: bool = True) -> None:
+        self._writing = writing
         self._host: Host | None = None
         self._states: dict[str, _State] = {}
         #: Called when a dictionary could be trained; somebody then calls `train`.
@@ -100,12 +103,12 @@ class Compression:
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         if isinstance(call, Commit):
-            return await proceed(await self._compressed(call))
+            return await proceed(await self._compressed(call) if self._writing else call)
         answer = await proceed(call)
         if isinstance(call, Get):
-            return [await self._expanded(call.collection, row) for row in answer]
+            return await self._expanded(call.collection, answer)
         if isinstance(call, Find):
-            return [await self._expanded(call.query.collection, row) for row in answer]
+            return await self._expanded(call.query.collection, answer)
         return answer
 
     async def train(self, collection: str | None = None) -> int:
@@ -146,8 +149,11 @@ class Compression:
 
     async def _compressed(self, commit: Commit) -> Commit:
         declared = self._attached().declared
+        batch = commit.batch
+        if not any(declared[write.collection].compressed for write in batch.writes):
+            return commit
         writes: list[Put | Delete] = []
-        for write in commit.batch.writes:
+        for write in batch.writes:
             if (
                 isinstance(write, Put)
                 and len(write.value) >= _WORTH_IT
@@ -157,39 +163,61 @@ class Compression:
                 writes.append(self._compress(write, state))
             else:
                 writes.append(write)
-        batch = commit.batch
         return Commit(Batch(tuple(writes), batch.checks, batch.events), commit.options)
 
     def _compress(self, put: Put, state: _State) -> Put:
-        state.note(put.value)
-        if state.due:
-            self.on_due()
+        if state.number < len(_TRAIN_AT):
+            state.note(put.value)
+            if state.due:
+                self.on_due()
         packed = state.compressor.compress(put.value)
         if len(packed) >= len(put.value):
             return put
+        content_type = f"{put.content_type}{_MARK}{state.number}"
         return Put(
             put.collection,
             put.key,
             packed,
-            f"{put.content_type}{_MARK}{state.number}",
+            content_type,
             put.schema,
-            put.checksum,
+            checksum(put.key, content_type, put.schema, packed),
             put.columns,
             put.tags,
             put.expires,
             put.expected,
         )
 
-    async def _expanded(self, collection: str, row: Row | None) -> Row | None:
-        if row is None or _MARK not in row.content_type:
-            return row
-        content_type, _, number = row.content_type.partition(_MARK)
-        state = self._states.get(collection) or await self._state(collection)
-        decompressor = state.decompressors.get(int(number))
-        if decompressor is None:
-            decompressor = await self._load(collection, state, int(number))
+    async def _expanded(self, collection: str, rows: list[Row | None]) -> list[Row | None]:
+        expanded: list[Row | None] = []
+        for row in rows:
+            if row is None or _MARK not in row.content_type:
+                expanded.append(row)
+                continue
+            content_type, _, text = row.content_type.partition(_MARK)
+            number = int(text)
+            state = self._states.get(collection) or await self._state(collection)
+            if number not in state.decompressors:
+                await self._load(collection, state, number)
+            value = self._expand(collection, row, state.decompressors[number])
+            expanded.append(
+                Row(
+                    row.key,
+                    value,
+                    content_type,
+                    row.schema,
+                    row.version,
+                    row.created,
+                    row.updated,
+                    row.expires,
+                    row.checksum,
+                )
+            )
+        return expanded
+
+    @staticmethod
+    def _expand(collection: str, row: Row, decompressor: zstandard.ZstdDecompressor) -> bytes:
         try:
-            value = decompressor.decompress(row.value)
+            return decompressor.decompress(row.value)
         except zstandard.ZstdError as exc:
             name = f"{collection}/{row.key}"
             raise Corrupted(
@@ -197,17 +225,6 @@ class Compression:
                 hint="Restore it from a backup.",
                 record=name,
             ) from exc
-        return Row(
-            row.key,
-            value,
-            content_type,
-            row.schema,
-            row.version,
-            row.created,
-            row.updated,
-            row.expires,
-            row.checksum,
-        )
 
     async def _state(self, collection: str) -> _State:
         """What is known about a collection; at first, its newest dictionary is looked up."""
@@ -217,9 +234,7 @@ class Compression:
             state.use(int(item.id.rpartition("/")[2]), item.content)
         return self._states.setdefault(collection, state)
 
-    async def _load(
-        self, collection: str, state: _State, number: int
-    ) -> zstandard.ZstdDecompressor:
+    async def _load(self, collection: str, state: _State, number: int) -> None:
         found = await self._dictionaries().get(f"{collection}/{keys.numbered(number)}")
         if found is None:
             raise Corrupted(
@@ -228,7 +243,6 @@ class Compression:
                 hint="Restore the collection perdure_dictionaries from a backup.",
             )
         state.use(number, found.content)
-        return state.decompressors[number]
 
     def _dictionaries(self) -> Collection[Dictionary]:
         return self._attached().collection(Dictionary)

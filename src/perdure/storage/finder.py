@@ -15,9 +15,6 @@ without an index is refused, with the declaration that would make it work.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from perdure.core.errors import InvalidQuery, NotIndexed
-from perdure.storage import keys
+from perdure.storage import cursors, keys
 from perdure.storage.adapter import DEFAULT, Options
 from perdure.storage.query import (
     All,
@@ -186,7 +183,7 @@ class Finder(Generic[T]):
 
     async def execute(self, options: Options = DEFAULT) -> list[Stored[T]]:
         """The results."""
-        await self._collection.executor.ready(self._declared)
+        await self._collection.make()
         rows = await self._collection.executor.find(self._query, options)
         items = [self._collection.stored(row) for row in rows]
         return await self._load_related(items, options) if self._includes else items
@@ -209,7 +206,7 @@ class Finder(Generic[T]):
         size = 20 if self._query.limit is None else self._query.limit
         order = self._query.total_order()
         cursor = after if before is None else before
-        mark = None if cursor is None else self._open_cursor(cursor, order)
+        mark = None if cursor is None else cursors.open(self._query.collection, order, cursor)
         backwards = before is not None
         if backwards:
             order = tuple(Order(part.column, not part.descending) for part in order)
@@ -228,7 +225,7 @@ class Finder(Generic[T]):
 
     async def count(self, options: Options = DEFAULT) -> int:
         """How many records match."""
-        await self._collection.executor.ready(self._declared)
+        await self._collection.make()
         summary = Summary(self._query, ((Figure.COUNT, ""),))
         ((count,),) = await self._collection.executor.summarize(summary, options)
         return int(count or 0)
@@ -239,7 +236,7 @@ class Finder(Generic[T]):
 
     async def delete(self, options: Options = DEFAULT) -> int:
         """Delete what matches; returns how many there were."""
-        await self._collection.executor.ready(self._declared)
+        await self._collection.make()
         return await self._collection.executor.remove(self._query, options)
 
     async def aggregate(
@@ -251,7 +248,7 @@ class Finder(Generic[T]):
         max) and a field. Of no values, a figure is None, and a count 0.
         """
         parsed = tuple(self._figure(text) for text in figures.values())
-        await self._collection.executor.ready(self._declared)
+        await self._collection.make()
         summary = Summary(self._query, parsed, self._group)
         rows = await self._collection.executor.summarize(summary, options)
         names = (*self._group, *figures)
@@ -369,7 +366,6 @@ class Finder(Generic[T]):
         ]
 
     def _cursor(self, item: Stored[T]) -> str:
-        order = self._query.total_order()
         columns = dict(
             zip(self._declared.kinds, self._declared.columns(item.value), strict=True),
             key=item.key,
@@ -377,26 +373,9 @@ class Finder(Generic[T]):
             updated=item.updated_us,
             version=item.version,
         )
-        mark = [columns[part.column] for part in order]
-        packed = msgspec.msgpack.encode((self._fingerprint(order), mark))
-        return base64.urlsafe_b64encode(packed).decode().rstrip("=")
-
-    def _open_cursor(self, cursor: str, order: tuple[Order, ...]) -> tuple[Scalar, ...]:
-        try:
-            packed = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-            fingerprint, mark = msgspec.msgpack.decode(packed, type=tuple[int, tuple[Scalar, ...]])
-        except (binascii.Error, ValueError, msgspec.MsgspecError):
-            fingerprint, mark = -1, ()
-        if fingerprint != self._fingerprint(order) or len(mark) != len(order):
-            raise InvalidQuery(
-                "The cursor does not belong to this query.",
-                hint="Use one from a page of the same collection in the same order.",
-            )
-        return mark
-
-    def _fingerprint(self, order: tuple[Order, ...]) -> int:
-        parts = (f"{part.column} {part.descending}" for part in order)
-        return zlib.crc32(" ".join((self._query.collection, *parts)).encode())
+        order = self._query.total_order()
+        mark = tuple(columns[part.column] for part in order)
+        return cursors.seal(self._query.collection, order, mark)
 
 
 def _key_list(value: object) -> list[str]:

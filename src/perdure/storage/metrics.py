@@ -48,8 +48,9 @@ class Metrics:
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         place = (_NAMES[type(call)], collection_of(call))
-        measure = self.measures.get(place)
-        if measure is None:
+        try:
+            measure = self.measures[place]
+        except KeyError:
             measure = self.measures[place] = Measure()
         start = time.perf_counter()
         try:
@@ -65,7 +66,7 @@ class Metrics:
             measure.buckets[bisect.bisect_left(BUCKETS, took)] += 1
         if isinstance(call, Commit):
             for write in call.batch.writes:
-                if type(write) is Put:
+                if isinstance(write, Put):
                     measure.bytes_written += len(write.value)
         elif isinstance(call, Get | Find):
             measure.bytes_read += sum(len(row.value) for row in answer if row is not None)

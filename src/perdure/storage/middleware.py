@@ -80,12 +80,10 @@ def compose(chain: Sequence[Middleware], innermost: Handler) -> Handler:
 
 def collection_of(call: Call) -> str:
     """The collection a call is about; of a batch, its first write's."""
-    match call:
-        case Get(collection=name):
-            return name
-        case Find(query=query) | Remove(query=query):
-            return query.collection
-        case Summarize(summary=summary):
-            return summary.query.collection
-        case Commit(batch=batch):
-            return batch.writes[0].collection if batch.writes else ""
+    if isinstance(call, Commit):
+        return call.batch.writes[0].collection if call.batch.writes else ""
+    if isinstance(call, Get):
+        return call.collection
+    if isinstance(call, Summarize):
+        return call.summary.query.collection
+    return call.query.collection

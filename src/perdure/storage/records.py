@@ -15,12 +15,10 @@ adding one to a collection that has records is a migration, carried out when it 
 from __future__ import annotations
 
 import enum
-import math
 import operator
 import re
-import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
@@ -28,13 +26,12 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import (
-    InvalidInput,
     InvalidRecordType,
     InvalidValue,
     MigrationFailed,
     TooLarge,
 )
-from perdure.storage import codecs, keys
+from perdure.storage import codecs, columns, keys
 from perdure.storage.adapter import (
     MAX_VALUE_BYTES,
     Column,
@@ -43,6 +40,7 @@ from perdure.storage.adapter import (
     Layout,
     Put,
     Row,
+    checksum,
     newer_schema,
 )
 from perdure.storage.query import BUILT_IN, Scalar
@@ -76,7 +74,6 @@ class Encrypted(msgspec.Struct, frozen=True):
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,47}").fullmatch
 _CONSTANT = re.compile(r"[A-Za-z0-9_.-]*").fullmatch
 _RESERVED = re.compile(r"perdure_|sqlite_|pg_").match
-_INT64 = range(-(2**63), 2**63)
 
 
 class RecordType(Generic[T]):
@@ -104,15 +101,15 @@ class RecordType(Generic[T]):
         self._key = operator.attrgetter(self.key_field)
         tags = [field for field, (marks, _) in marked.items() if Tags in marks]
         self._tags = operator.attrgetter(tags[0]) if tags else None
-        columns, self._columns = _columns(cls, marked, indexes)
+        declared, self._columns = _columns(cls, marked, indexes)
         self.layout = Layout(
             name,
-            columns,
-            _indexes(cls, marked, columns, indexes),
+            declared,
+            _indexes(cls, marked, declared, indexes),
             expires=ttl is not None,
             tagged=bool(tags),
         )
-        self.kinds: dict[str, Kind] = {column.name: column.kind for column in columns}
+        self.kinds: dict[str, Kind] = {column.name: column.kind for column in declared}
 
     def key(self, record: T) -> str:
         """The record's key, checked."""
@@ -137,15 +134,17 @@ class RecordType(Generic[T]):
                 f" {MAX_VALUE_BYTES:,} is the limit.",
                 hint="Keep the large part as an artifact (bank.artifacts) and refer to it.",
             )
+        key = keys.check(self._key(record))
+        content_type = self._codec.content_type
         return Put(
             self.name,
-            keys.check(self._key(record)),
+            key,
             value,
-            self._codec.content_type,
+            content_type,
             self.schema,
-            0,
+            checksum(key, content_type, self.schema, value),
             tuple([convert(get(record)) for get, convert in self._columns]),
-            () if self._tags is None else _tag_pairs(self._tags(record)),
+            () if self._tags is None else columns.tag_pairs(self._tags(record)),
             expires,
             expected,
         )
@@ -197,8 +196,8 @@ class RecordType(Generic[T]):
         if isinstance(value, bool):
             return int(value)
         if isinstance(value, int):
-            return _integer(value, column)
-        return _real(value, column)  # type: ignore[arg-type]
+            return columns.integer(value, column)
+        return columns.real(value, column)  # type: ignore[arg-type]
 
 
 _HOLDS = {"text": "text", "integer": "whole numbers or times", "real": "numbers"}
@@ -328,7 +327,7 @@ def _columns(
 ) -> tuple[tuple[Column, ...], list[_Getter]]:
     mentioned = {column for index in indexes for column in index.columns}
     mentioned |= {column for index in indexes for column, _ in index.where}
-    columns: list[Column] = []
+    found: list[Column] = []
     getters: list[_Getter] = []
     for field, (marks, hint) in marked.items():
         if Indexed not in marks and field not in mentioned:
@@ -340,16 +339,16 @@ def _columns(
                 f"{cls.__name__}.{field} cannot be an indexed field.",
                 hint=f"The key always is; {', '.join(BUILT_IN)} are taken: rename the field.",
             )
-        kind, convert = _kind(cls, field, hint)
-        columns.append(Column(field, kind))
+        kind, convert = columns.column_of(cls, field, hint)
+        found.append(Column(field, kind))
         getters.append((operator.attrgetter(field), convert))
-    return tuple(columns), getters
+    return tuple(found), getters
 
 
 def _indexes(
-    cls: type, marked: _Marked, columns: tuple[Column, ...], declared: Sequence[Index]
+    cls: type, marked: _Marked, fields: tuple[Column, ...], declared: Sequence[Index]
 ) -> tuple[Index, ...]:
-    known = {column.name for column in columns}
+    known = {column.name for column in fields}
     for index in declared:
         unknown = {*index.columns, *(c for c, _ in index.where)} - known - {"created", "updated"}
         if unknown or not index.columns or len(index.columns) > 4:
@@ -365,85 +364,3 @@ def _indexes(
             )
     single = [Index((field,)) for field, (marks, _) in marked.items() if Indexed in marks]
     return (*single, *(index for index in declared if index not in single))
-
-
-def _kind(cls: type, field: str, hint: Any) -> tuple[Kind, Callable[[Any], Scalar]]:
-    """The column kind of a field's type, and how its values are turned into that."""
-    options = [hint]
-    if get_origin(hint) in (typing.Union, types.UnionType):
-        options = [option for option in get_args(hint) if option is not type(None)]
-    kinds = {_scalar_kind(option) for option in options}
-    if len(kinds) != 1 or None in kinds:
-        raise InvalidRecordType(
-            f"{cls.__name__}.{field} has a type that cannot be indexed.",
-            hint="Index text, whole numbers, numbers, booleans, datetimes, enums, or their | None.",
-        )
-    kind: Kind = kinds.pop()  # type: ignore[assignment]  # None was refused above
-
-    def convert(value: Any) -> Scalar:
-        if value is None:
-            return None
-        if isinstance(value, enum.Enum):
-            value = value.value
-        if kind == "text":
-            return keys.check_indexed(value, field)
-        if kind == "real":
-            return _real(value, field)
-        if isinstance(value, datetime):
-            return _moment(value, field)
-        return _integer(value, field)
-
-    return kind, convert
-
-
-def _scalar_kind(hint: Any) -> Kind | None:
-    if get_origin(hint) is typing.Literal:
-        kinds = {_scalar_kind(type(value)) for value in get_args(hint)}
-        return kinds.pop() if len(kinds) == 1 else None
-    if not isinstance(hint, type):
-        return None
-    if issubclass(hint, enum.Enum):
-        kinds = {_scalar_kind(type(member.value)) for member in hint}
-        return kinds.pop() if len(kinds) == 1 else None
-    if issubclass(hint, str):
-        return "text"
-    if issubclass(hint, int | datetime):
-        return "integer"
-    return "real" if issubclass(hint, float) else None
-
-
-def _integer(value: int, field: str) -> int:
-    if value not in _INT64:
-        raise InvalidValue(
-            f"{value} in indexed field {field!r} does not fit in 64 bits.",
-            hint="Index a smaller number, or its text.",
-        )
-    return int(value)
-
-
-def _real(value: float | None, field: str) -> float | None:
-    if value is not None and math.isnan(value):
-        raise InvalidValue(
-            f"Indexed field {field!r} is not a number (NaN), which has no place in an order.",
-            hint="Use None.",
-        )
-    return None if value is None else float(value)
-
-
-def _moment(value: datetime, field: str) -> int:
-    try:
-        return clock.from_datetime(value)
-    except InvalidInput as exc:
-        raise InvalidValue(f"Indexed field {field!r}: {exc.message}", hint=exc.hint) from None
-
-
-def _tag_pairs(tags: Iterable[tuple[str, str]] | dict[str, str]) -> tuple[tuple[str, str], ...]:
-    pairs = tuple(tags.items() if isinstance(tags, dict) else tags)
-    for name, value in pairs:
-        if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name:
-            raise InvalidValue(
-                f"{name!r}: {value!r} cannot be a tag.",
-                hint="A tag is a name without '=' and a value, both text.",
-            )
-        keys.check_indexed(f"{name}={value}", "tags")
-    return pairs

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar, cast
 
@@ -34,6 +33,7 @@ from perdure.storage.adapter import (
     Options,
     Put,
     Row,
+    checksum,
 )
 from perdure.storage.collection import ATTEMPTS, Collection
 from perdure.storage.middleware import (
@@ -184,8 +184,8 @@ class Store:
         self.require(Capability.AGGREGATE)
         return cast("list[tuple[Scalar, ...]]", await self._handle(Summarize(summary, options)))
 
-    async def write(self, writes: Sequence[Put | Delete], options: Options) -> list[int]:
-        return await self.commit(Batch(tuple(writes)), options)
+    def write(self, writes: Sequence[Put | Delete], options: Options) -> Awaitable[list[int]]:
+        return self._handle(Commit(Batch(tuple(writes)), options))
 
     async def remove(self, query: Query, options: Options) -> int:
         return cast("int", await self._handle(Remove(query, options)))
@@ -205,7 +205,7 @@ class Store:
         adapter = self.adapter
         if isinstance(call, Commit):
             batch = call.batch
-            sealed = Batch(tuple(map(_seal, batch.writes)), batch.checks, batch.events)
+            sealed = Batch(tuple([_seal(w) for w in batch.writes]), batch.checks, batch.events)
             return await adapter.commit(sealed, call.options)
         if isinstance(call, Get):
             rows = await adapter.get(call.collection, call.keys, call.options)
@@ -232,26 +232,12 @@ class Store:
                 self._progress(f"indexing {declared.name}", done, 0)
 
 
-def checksum(key: str, content_type: str, schema: int, value: bytes) -> int:
-    """The checksum that a row carries: over the value and everything needed to read it."""
-    return zlib.crc32(value, zlib.crc32(f"{key}\0{content_type}\0{schema}".encode()))
-
-
 def _seal(write: Put | Delete) -> Put | Delete:
-    if isinstance(write, Delete):
+    """The write with its checksum, if whoever made it left that to us."""
+    if isinstance(write, Delete) or write.checksum:
         return write
-    return Put(
-        write.collection,
-        write.key,
-        write.value,
-        write.content_type,
-        write.schema,
-        checksum(write.key, write.content_type, write.schema, write.value),
-        write.columns,
-        write.tags,
-        write.expires,
-        write.expected,
-    )
+    sum_ = checksum(write.key, write.content_type, write.schema, write.value)
+    return msgspec.structs.replace(write, checksum=sum_)
 
 
 def _verified(collection: str, row: Row) -> Row:

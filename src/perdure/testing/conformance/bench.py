@@ -12,12 +12,13 @@ import os
 import sys
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from perdure.core.clock import Clock
-from perdure.core.errors import PerdureError
+from perdure.core.errors import InvalidInput
 from perdure.storage.adapter import (
     DEFAULT,
     Adapter,
@@ -41,6 +42,7 @@ from perdure.testing.clock import ManualClock
 #: The columns of the kit's main collection.
 COLUMNS = (Column("kind", "text"), Column("size", "integer"), Column("score", "real"))
 _INDEXES = (Index(("kind",)), Index(("size",)), Index(("score", "created")))
+_EVERYTHING = All(())
 _DELETES = 500
 _EVENTS = 1_000
 #: Seconds within which a committed event must be readable, or a process must answer.
@@ -106,6 +108,13 @@ class Table:
             self.bench.clock.tick()
             await self.commit(write)
 
+    async def fill(self, *writes: Put | Delete) -> None:
+        """Write them all: at once where batches are atomic, else one by one."""
+        if Capability.TRANSACTIONS in self.bench.capabilities:
+            await self.commit(*writes)
+        else:
+            await self.add(*writes)
+
     async def get(self, name: str, options: Options = DEFAULT) -> Row | None:
         (row,) = await self.adapter.get(self.layout.name, [self.key(name)], options)
         return row
@@ -114,7 +123,12 @@ class Table:
         row = await self.get(name)
         return None if row is None else row.value
 
-    def query(self, where: Condition = All(()), prefix: str = "", **parts: Any) -> Query:
+    async def values(self, names: Sequence[str]) -> list[bytes | None]:
+        keys = [self.key(name) for name in names]
+        rows = await self.adapter.get(self.layout.name, keys, DEFAULT)
+        return [None if row is None else row.value for row in rows]
+
+    def query(self, where: Condition = _EVERYTHING, prefix: str = "", **parts: Any) -> Query:
         return Query(self.layout.name, where, self.bench.root + prefix, **parts)
 
     async def find(self, query: Query) -> list[str]:
@@ -260,7 +274,7 @@ class Bench:
             "layouts": [msgspec.to_builtins(table.layout) for table in tables],
             **details,
         }
-        path = os.pathsep.join(part or os.getcwd() for part in sys.path)
+        path = os.pathsep.join(part or str(Path.cwd()) for part in sys.path)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "perdure.testing.conformance.worker"),
             msgspec.json.encode(job).decode(),
@@ -279,14 +293,18 @@ class Bench:
         try:
             for process in self._processes:
                 await process.kill()
-            if self._keys or self._emitted:
-                await self._clean()
         finally:
             for adapter in self._adapters:
                 await adapter.close()
+        if self._keys or self._emitted:
+            adapter = adapter_for(self.url, self.clock)
+            await adapter.initialize()
+            try:
+                await self._clean(adapter)
+            finally:
+                await adapter.close()
 
-    async def _clean(self) -> None:
-        adapter = await self.open()
+    async def _clean(self, adapter: Adapter) -> None:
         for layout in self._layouts.values():
             await adapter.prepare(layout)
         deletes = [Delete(*place) for place in self._keys if place[0] in self._layouts]
@@ -302,7 +320,7 @@ def _importable(url: str) -> str:
     factory = factory_for(url)
     module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
     if not name or "<" in name or module == "__main__":
-        raise PerdureError(
+        raise InvalidInput(
             f"Another process cannot import {name or factory!r} of the module {module!r}.",
             hint="Register a class or function at the top of a module that can be imported.",
         )

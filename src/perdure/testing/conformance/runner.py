@@ -22,7 +22,7 @@ TIMEOUT = 60.0
 def trials_for(
     capabilities: Collection[Capability], groups: Collection[str] | None = None
 ) -> list[Trial]:
-    """The checks that a backend with these capabilities has to pass; only these groups, if given."""
+    """The checks that a backend with these capabilities has to pass, or those of some groups."""
     return [
         trial
         for trial in registered()
@@ -37,7 +37,7 @@ async def attempt(trial: Trial, url: str) -> Result:
     try:
         async with asyncio.timeout(TIMEOUT):
             await perform(trial, url)
-    except Exception as exc:  # an adapter under test may raise anything: it is the finding
+    except Exception as exc:  # noqa: BLE001  # an adapter may raise anything: it is the finding
         detail = f"{type(exc).__name__}: {exc}"
     return Result(
         trial.name,
@@ -58,7 +58,7 @@ async def perform(trial: Trial, url: str) -> None:
         # What is left over after a failure must not hide it.
         try:
             await bench.close()
-        except Exception as mess:  # again, whatever a broken adapter raises
+        except Exception as mess:  # noqa: BLE001  # again, whatever a broken adapter raises
             exc.add_note(f"While cleaning up: {type(mess).__name__}: {mess}")
         raise
     await bench.close()
@@ -68,7 +68,7 @@ async def run(
     url: str,
     *,
     groups: Collection[str] | None = None,
-    progress: Progress = lambda trial, done, total: None,
+    progress: Progress | None = None,
 ) -> Report:
     """Try every check that the store's backend has to pass, one after another.
 
@@ -86,7 +86,8 @@ async def run(
     trials = trials_for(adapter.capabilities, groups)
     results = []
     for done, trial in enumerate(trials):
-        progress(trial, done, len(trials))
+        if progress is not None:
+            progress(trial, done, len(trials))
         results.append(await attempt(trial, url))
     return Report(
         without_password(url),

@@ -7,9 +7,11 @@ keeps events in order, `damage` reads what is broken.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, ClassVar
+
+import msgspec
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, InvalidInput, UnknownBackend
@@ -38,9 +40,257 @@ except ImportError as exc:
 
 from perdure.storage.backends.postgres import address, catalog, damage
 from perdure.storage.backends.postgres.apply import Applier
-from perdure.storage.backends.postgres.damage import FACTS
+from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import is_starting, translated
 from perdure.storage.backends.postgres.links import Connection, Link, Links
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.backends.postgres.reader import Reader
 from perdure.storage.backends.postgres.writer import Writer
+
+#: Seconds `initialize` waits for a server that is starting.
+START = 10.0
+
+
+class PostgresAdapter(Adapter):
+    """A bank in a schema of a PostgreSQL database."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
+        Capability.FULL_TEXT,
+        Capability.VECTORS,
+    }
+
+    def __init__(self, url: str, clock: Clock = now) -> None:
+        self._server = address.parse(url)
+        self._schema = self._server.schema
+        self._clock = clock
+        self._layouts: dict[str, Layout] = {}
+        self._emitter = Emitter(_dialect(self._schema))
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+
+    # Life -------------------------------------------------------------------------------------
+
+    async def initialize(self) -> None:
+        links = Links(self._server)
+
+        async def work(link: Link) -> int:
+            return await catalog.create(link.conn, self._server)
+
+        with translated(self._server):
+            try:
+                era = await links.use(work)
+            except psycopg.OperationalError as exc:
+                if not is_starting(exc):
+                    raise
+                era = await links.patiently(work, START)
+        self._links = links
+        self._outbox = Outbox(self._schema, era)
+        self._applier = Applier(self._schema, self._outbox, self._clock)
+        self._writer = Writer(links, self._server)
+        self._reader = Reader(links, self._server)
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            await self._writer.close()
+            await self._links.close()
+
+    # Collections ------------------------------------------------------------------------------
+
+    async def prepare(self, layout: Layout) -> frozenset[str]:
+        prepared = await self._open_reader().run(
+            lambda conn: catalog.peek(conn, self._schema, layout)
+        )
+        if prepared is None:
+            prepared = await self._open_writer().run(
+                lambda conn: catalog.prepare(conn, self._schema, layout)
+            )
+        known, missing = prepared
+        self._applier.define(known)
+        self._layouts[layout.name] = known
+        return missing
+
+    async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
+        self._layout(collection)
+        await self._open_writer().run(lambda conn: self._applier.fill(conn, collection, fills))
+
+    async def activate(self, layout: Layout) -> None:
+        await self._open_writer().run(
+            lambda conn: catalog.activate(conn, self._schema, layout), strong=True
+        )
+
+    # Reading ----------------------------------------------------------------------------------
+
+    async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
+        moment = self._moment(self._layout(collection))
+        text = f"SELECT {FACTS} FROM {self._table(collection)} AS r WHERE "
+        params: list[Any]
+        if len(keys) == 1:
+            text, params = f"{text}r._key = %s", [keys[0]]
+        else:
+            text, params = f"{text}r._key = ANY(%s::text[])", [list(keys)]
+        if moment is not None:
+            text += " AND (r._expires IS NULL OR r._expires > %s)"
+            params.append(moment)
+        rows = await self._open_reader().fetch(text, params, options.deadline)
+        found = {row[0]: Row(*row) for row in rows}
+        return [found.get(key) for key in keys]
+
+    async def find(self, query: Query, options: Options) -> list[Row]:
+        moment = self._moment(self._layout(query.collection))
+        text, params = self._emitter.select(query, FACTS, moment)
+        rows = await self._open_reader().fetch(text, params, options.deadline)
+        return [Row(*row) for row in rows]
+
+    async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
+        moment = self._moment(self._layout(summary.query.collection))
+        # The average of integers comes rounded to a decimal: take it apart, and divide here.
+        parts: list[tuple[Figure, str]] = []
+        for figure, column in summary.figures:
+            split = (Figure.SUM, Figure.COUNT) if figure is Figure.AVG else (figure,)
+            parts += [(part, column) for part in split]
+        whole = msgspec.structs.replace(summary, figures=tuple(parts))
+        text, params = self._emitter.summarize(whole, moment)
+        rows = await self._open_reader().fetch(text, params, options.deadline)
+        size = len(summary.group)
+        return [(*row[:size], *_figures(summary, row[size:])) for row in rows]
+
+    # Writing ----------------------------------------------------------------------------------
+
+    async def commit(self, batch: Batch, options: Options) -> list[int]:
+        for part in (*batch.writes, *batch.checks):
+            self._layout(part.collection)
+        return await self._open_writer().run(
+            lambda conn: self._applier.apply(conn, batch),
+            first=self._outbox.locks(batch.events) if batch.events else None,
+            strong=options.consistency is Consistency.STRONG,
+            deadline=options.deadline,
+        )
+
+    async def remove(self, query: Query, options: Options) -> int:
+        moment = self._moment(self._layout(query.collection))
+        text, params = self._emitter.select(query, "r._key", moment)
+        return await self._open_writer().run(
+            lambda conn: self._delete(conn, query.collection, f"{text} FOR UPDATE", params),
+            strong=options.consistency is Consistency.STRONG,
+            deadline=options.deadline,
+        )
+
+    async def sweep(self, limit: int) -> int:
+        moment = self._clock()
+        expiring = [layout.name for layout in self._layouts.values() if layout.expires]
+
+        async def work(conn: Connection) -> int:
+            swept = 0
+            for name in expiring:
+                text = (
+                    f"SELECT r._key FROM {self._table(name)} AS r WHERE r._expires <= %s"
+                    " LIMIT %s FOR UPDATE SKIP LOCKED"
+                )
+                swept += await self._delete(conn, name, text, [moment, limit - swept])
+            return swept
+
+        return await self._open_writer().run(work)
+
+    async def _delete(
+        self, conn: Connection, collection: str, text: str, params: Sequence[Any]
+    ) -> int:
+        """Delete the rows whose keys the SELECT locks: they are still as it found them."""
+        cursor = await conn.execute(
+            f"WITH doomed AS MATERIALIZED ({text}), gone AS"
+            f" (DELETE FROM {self._table(collection)} AS t USING doomed"
+            " WHERE t._key = doomed._key RETURNING 1) SELECT count(*) FROM gone",
+            params,
+        )
+        row = await cursor.fetchone()
+        return row[0] if row else 0
+
+    # The outbox -------------------------------------------------------------------------------
+
+    async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
+        return await self._open_reader().run(lambda conn: self._outbox.read(conn, position, limit))
+
+    async def trim(self, position: str, before: int) -> int:
+        return await self._open_writer().run(lambda conn: self._outbox.trim(conn, position, before))
+
+    # Inspection -------------------------------------------------------------------------------
+
+    async def sizes(self) -> list[Size]:
+        async def work(conn: Connection) -> list[Size]:
+            found = []
+            for name in await catalog.load(conn, self._schema):
+                table = self._table(name)
+                cursor = await conn.execute(
+                    f"SELECT count(*), pg_total_relation_size('{table}') FROM {table}"
+                )
+                found += [Size(name, *row) for row in await cursor.fetchall()]
+            return found
+
+        return await self._open_reader().run(work)
+
+    async def inspect(self) -> AsyncIterator[str]:
+        async def work(conn: Connection) -> list[str]:
+            faults = []
+            for name in await catalog.load(conn, self._schema):
+                table = self._table(name)
+                faults += [fault async for fault in damage.unreadable(conn, table)]
+                faults += [fault async for fault in damage.amcheck(conn, table)]
+            return faults
+
+        for fault in await self._open_reader().run(work):
+            yield fault
+
+    async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
+        self._layout(collection)
+        table = self._table(collection)
+        return await self._open_reader().run(lambda conn: damage.salvage(conn, table, after, limit))
+
+    # ------------------------------------------------------------------------------------------
+
+    def _table(self, collection: str) -> str:
+        return f'{self._schema}."{collection}"'
+
+    def _moment(self, layout: Layout) -> int | None:
+        return self._clock() if layout.expires else None
+
+    def _layout(self, collection: str) -> Layout:
+        try:
+            return self._layouts[collection]
+        except KeyError:
+            raise InvalidInput(
+                f"There is no collection {collection!r} in this store.", hint="Call prepare first."
+            ) from None
+
+    def _open_writer(self) -> Writer:
+        if self._writer is None:
+            raise Closed("This bank is not open.", hint="Await initialize() first.")
+        return self._writer
+
+    def _open_reader(self) -> Reader:
+        if self._reader is None:
+            raise Closed("This bank is not open.", hint="Await initialize() first.")
+        return self._reader
+
+
+def _dialect(schema: str) -> Dialect:
+    return Dialect(
+        mark="%s",
+        key="r._key",
+        source=lambda table, _: f'{schema}."{table}" AS r',
+        tagged=lambda _: "r._tags @> ARRAY[%s]::text[]",
+        differs="IS DISTINCT FROM",
+        nulls_high=True,
+        row_id="_key",
+    )
+
+
+def _figures(summary: Summary, parts: Sequence[Any]) -> Iterator[Scalar]:
+    """The figures asked for, from those computed by the server."""
+    rest = iter(parts)
+    for figure, _ in summary.figures:
+        value = next(rest)
+        if isinstance(value, Decimal):
+            value = int(value)  # a sum of integers, which may be too long for one
+        if figure is Figure.AVG:
+            count = next(rest)
+            value = value / count if count else None
+        yield value

@@ -76,7 +76,7 @@ class _Touch:
         self.schema = 0
 
     async def send(
-        self, conn: Connection, statements: _Statements, moment: int, alone: bool
+        self, conn: Connection, statements: _Statements, moment: int, *, alone: bool
     ) -> None:
         """Put the statements into the pipeline."""
         write, key = self.write, self.key
@@ -151,7 +151,7 @@ class Applier:
         touches = self._touches(batch)
         alone = len(touches) == 1 and not batch.events and not batch.checks
         for (collection, _), touch in touches.items():
-            await touch.send(conn, self._of(collection), moment, alone)
+            await touch.send(conn, self._of(collection), moment, alone=alone)
         if batch.events:
             await self._outbox.emit(conn, batch.events, moment)
         for (collection, _), touch in touches.items():

@@ -25,6 +25,11 @@ from perdure.storage.adapter import Layout
 from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.links import Connection
 
+#: The parts of a `Row`, in its order.
+FACTS = (
+    "r._key, r._value, r._type, r._schema, r._version, r._created, r._updated, r._expires,"
+    " r._checksum"
+)
 #: Raised when these tables change; a newer one than ours is refused.
 FORMAT = 1
 #: pg_snapshot and xid8, which the outbox needs, came with PostgreSQL 13.
@@ -58,7 +63,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}").fullmatch
 
 
 def lock_space(schema: str) -> int:
-    """The first half of our advisory locks; the second is 0 for the catalog, above it for events."""
+    """The first half of our advisory locks; the second is 0 for the catalog, else events."""
     return zlib.crc32(f"perdure {schema}".encode()) - 2**31
 
 
@@ -96,12 +101,14 @@ async def load(conn: Connection, schema: str) -> dict[str, Layout]:
     return {layout.name: layout for layout in layouts}
 
 
-async def peek(conn: Connection, schema: str, layout: Layout) -> Layout | None:
-    """The collection's layout, if `prepare` would change nothing: no lock is needed then."""
+async def peek(
+    conn: Connection, schema: str, layout: Layout
+) -> tuple[Layout, frozenset[str]] | None:
+    """What `prepare` would return if it would change nothing: no lock is needed then."""
     known = await _known(conn, schema, layout.name)
     if known is None or known[0] != layout or known[1] & {c.name for c in layout.columns}:
         return None
-    return known[0]
+    return layout, frozenset()
 
 
 async def prepare(conn: Connection, schema: str, layout: Layout) -> tuple[Layout, frozenset[str]]:
@@ -189,7 +196,7 @@ async def _meta(conn: Connection, server: Server) -> dict[str, int] | None:
     if row is None or row[0] is None:
         return None
     cursor = await conn.execute(f"SELECT name, value FROM {server.schema}.perdure_meta")
-    return dict(await cursor.fetchall())  # type: ignore[arg-type]
+    return dict(await cursor.fetchall())
 
 
 async def _create(conn: Connection, server: Server) -> None:
@@ -260,7 +267,7 @@ async def _columns(conn: Connection, schema: str, name: str) -> dict[str, str]:
         " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
         (f'{schema}."{name}"',),
     )
-    return dict(await cursor.fetchall())  # type: ignore[arg-type]
+    return dict(await cursor.fetchall())
 
 
 def _merged(layout: Layout, before: Layout) -> Layout:

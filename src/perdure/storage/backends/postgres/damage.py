@@ -12,14 +12,10 @@ from typing import Any
 import psycopg
 
 from perdure.storage.adapter import Row
+from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import DAMAGE, is_lost
 from perdure.storage.backends.postgres.links import Connection
 
-#: The parts of a `Row`, in its order.
-FACTS = (
-    "r._key, r._value, r._type, r._schema, r._version, r._created, r._updated, r._expires,"
-    " r._checksum"
-)
 _TABLE_ONLY = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
 _WITHIN = "r.ctid >= %s::text::tid AND r.ctid < %s::text::tid"
 
@@ -39,7 +35,7 @@ async def salvage(conn: Connection, table: str, after: str, limit: int) -> list[
                 await conn.execute("SET LOCAL ignore_checksum_failure = on")
         except psycopg.errors.InsufficientPrivilege:
             pass
-        places = await _places(conn, table, 0, await _blocks(conn, table), after, limit)
+        places = await _places(conn, table, (0, await _blocks(conn, table)), after, limit)
         return [await _row(conn, table, key, ctid) for key, ctid in sorted(places)[:limit]]
 
 
@@ -50,7 +46,7 @@ async def unreadable(conn: Connection, table: str) -> AsyncIterator[str]:
         yield f"{blocks} of the table {table} cannot be read: {reason}."
 
 
-async def amcheck(conn: Connection, schema: str, table: str) -> AsyncIterator[str]:
+async def amcheck(conn: Connection, table: str) -> AsyncIterator[str]:
     """What PostgreSQL's own checker finds, where an administrator has installed it."""
     found = await _fetch(
         conn,
@@ -92,9 +88,10 @@ async def _blocks(conn: Connection, table: str) -> int:
 
 
 async def _places(
-    conn: Connection, table: str, first: int, end: int, after: str, limit: int
+    conn: Connection, table: str, blocks: tuple[int, int], after: str, limit: int
 ) -> list[tuple[str, str]]:
     """Key and place of the first `limit` readable rows behind a key, in blocks [first, end)."""
+    first, end = blocks
     if first >= end:
         return []
     text = (
@@ -103,13 +100,13 @@ async def _places(
     )
     try:
         async with conn.transaction():
-            return await _fetch(conn, text, (f"({first},0)", f"({end},0)", after, limit))  # type: ignore[return-value]
+            return await _fetch(conn, text, (f"({first},0)", f"({end},0)", after, limit))
     except DAMAGE:
         if end - first == 1:
             return []
     middle = (first + end) // 2
-    below = await _places(conn, table, first, middle, after, limit)
-    return below + await _places(conn, table, middle, end, after, limit)
+    below = await _places(conn, table, (first, middle), after, limit)
+    return below + await _places(conn, table, (middle, end), after, limit)
 
 
 async def _row(conn: Connection, table: str, key: str, ctid: str) -> Row:

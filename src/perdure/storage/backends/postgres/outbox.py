@@ -49,8 +49,9 @@ class Outbox:
             " SELECT topic, key, payload, %s FROM unnest(%s::text[], %s::text[], %s::bytea[])"
             " WITH ORDINALITY AS event(topic, key, payload, place) ORDER BY place RETURNING id"
         )
+        # Without the alias, ORDER BY would take the text for the number.
         self._read = (
-            f"SELECT id, topic, key, payload, at, xid::text FROM {table}"
+            f"SELECT id, topic, key, payload, at, xid::text AS transaction FROM {table}"
             " WHERE (xid, id) > (%s::text::xid8, %s)"
             " AND xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid, id LIMIT %s"
         )

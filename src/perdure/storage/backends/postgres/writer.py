@@ -13,6 +13,7 @@ lost transaction committed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -41,9 +42,12 @@ _STRONG = (
 class _Job(Generic[T]):
     """One transaction that somebody waits for."""
 
-    __slots__ = ("committing", "expired", "result", "withdrawn")
+    __slots__ = ("committing", "expired", "first", "result", "strong", "withdrawn", "work")
 
-    def __init__(self) -> None:
+    def __init__(self, work: Work[T], first: Statement | None, *, strong: bool) -> None:
+        self.work = work
+        self.first = first
+        self.strong = strong
         #: COMMIT was sent, and how it ended is not known yet.
         self.committing = False
         self.expired = False
@@ -89,8 +93,8 @@ class Writer:
         """
         if self._closed:
             raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
-        job: _Job[T] = _Job()
-        task = asyncio.create_task(self._carry_out(job, work, first, strong))
+        job = _Job(work, first, strong=strong)
+        task = asyncio.create_task(self._carry_out(job))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         timer = (
@@ -123,22 +127,19 @@ class Writer:
             async def forget(link: Link) -> None:
                 await link.conn.execute(self._forget, (names,))
 
-            try:
+            # If the server is away, `catalog.create` removes the rows some day.
+            with contextlib.suppress(psycopg.Error):
                 await self._links.use(forget)
-            except psycopg.Error:
-                pass  # the server is away; `catalog.create` removes old rows
 
     # ------------------------------------------------------------------------------------------
 
-    async def _carry_out(
-        self, job: _Job[T], work: Work[T], first: Statement | None, strong: bool
-    ) -> T:
+    async def _carry_out(self, job: _Job[T]) -> T:
         async def attempt(link: Link) -> T:
             if job.withdrawn or job.expired:
                 raise asyncio.CancelledError
             job.result.clear()
             try:
-                await self._transact(job, link, work, first, strong)
+                await self._transact(job, link)
             except psycopg.Error as exc:
                 if not (job.committing and is_lost(exc)):
                     job.committing = False
@@ -159,22 +160,20 @@ class Writer:
                 ) from None
             raise
 
-    async def _transact(
-        self, job: _Job[T], link: Link, work: Work[T], first: Statement | None, strong: bool
-    ) -> None:
+    async def _transact(self, job: _Job[T], link: Link) -> None:
         conn = link.conn
         if not link.ticket:
             self._links.writers.append(link.writer)
         link.ticket += 1
         async with conn.pipeline():
             await conn.execute(_BEGIN)
-            if strong:
+            if job.strong:
                 await conn.execute(_STRONG)
-            if first is not None:
-                await conn.execute(*first)
+            if job.first is not None:
+                await conn.execute(*job.first)
             await conn.execute(self._ticket, (link.writer, link.ticket), prepare=True)
             try:
-                job.result.append(await work(conn))
+                job.result.append(await job.work(conn))
             except (PerdureError, Interfered):
                 await conn.execute("ROLLBACK")
                 raise

@@ -20,15 +20,14 @@ from perdure.core.errors import AccessDenied, Closed, InvalidInput, InvalidURL, 
 from perdure.storage import keys as key_rules
 from perdure.storage import urls
 from perdure.storage.adapter import (
+    STRONG,
     Adapter,
     Batch,
     Capability,
-    Consistency,
     Delivered,
     Fill,
     Layout,
     Options,
-    Put,
     Row,
     Size,
 )
@@ -100,6 +99,9 @@ class SQLiteAdapter(Adapter):
                 db.execute("BEGIN IMMEDIATE")
                 catalog.create(db, path)
                 db.execute("COMMIT")
+                # Also collections that nobody declares in this process: `verify` reads them,
+                # and what has expired in them is swept.
+                self._layouts = catalog.load(db)
             except BaseException:
                 db.close()
                 raise
@@ -159,9 +161,7 @@ class SQLiteAdapter(Adapter):
         await self._open_writer().run(lambda applier: applier.fill(collection, list(fills)))
 
     async def activate(self, layout: Layout) -> None:
-        await self._open_writer().run(
-            lambda applier: catalog.activate(applier.db, layout), strong=True
-        )
+        await self._open_writer().run(lambda applier: catalog.activate(applier.db, layout), STRONG)
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -271,12 +271,7 @@ class SQLiteAdapter(Adapter):
     # Writing ----------------------------------------------------------------------------------
 
     async def commit(self, batch: Batch, options: Options) -> list[int]:
-        return await self._open_writer().run(
-            lambda applier: applier.apply(batch),
-            strong=options.consistency is Consistency.STRONG,
-            weight=sum(len(write.value) for write in batch.writes if type(write) is Put),
-            deadline=options.deadline,
-        )
+        return await self._open_writer().commit(batch, options)
 
     async def remove(self, query: Query, options: Options) -> int:
         layout = self._layout(query.collection)
@@ -286,12 +281,7 @@ class SQLiteAdapter(Adapter):
             applier.db.execute(text, params)
             return applier.db.changes()
 
-        return await self._open_writer().run(
-            work,
-            strong=options.consistency is Consistency.STRONG,
-            weight=_HEAVY,
-            deadline=options.deadline,
-        )
+        return await self._open_writer().run(work, options, weight=_HEAVY)
 
     async def sweep(self, limit: int) -> int:
         expiring = [layout.name for layout in self._layouts.values() if layout.expires]
@@ -378,8 +368,9 @@ class SQLiteAdapter(Adapter):
     # ------------------------------------------------------------------------------------------
 
     def _row(self, db: apsw.Connection, key: str, facts: tuple[Any, ...]) -> Row:
-        value, type_, *rest = facts
-        return Row(key, value, self._applier.types.text(db, type_), *rest)
+        value, kind, schema, version, created, updated, expires, checksum = facts
+        content_type = self._applier.types.text(db, kind)
+        return Row(key, value, content_type, schema, version, created, updated, expires, checksum)
 
     @staticmethod
     def _facts(layout: Layout) -> str:

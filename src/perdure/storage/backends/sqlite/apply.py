@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
+from typing import Any
+
 import apsw
 
 from perdure.core.clock import Clock
@@ -15,6 +19,10 @@ from perdure.storage.adapter import (
     Put,
     newer_schema,
 )
+
+_COLLECTION = operator.attrgetter("collection")
+#: From so many rows on, inserting them in one go pays for its savepoint.
+_MANY = 4
 
 
 class Interned:
@@ -134,16 +142,26 @@ class Applier:
         moment = self._clock()
         for check in batch.checks:
             self._check(check, moment)
-        versions = [
-            self._put(write, moment) if type(write) is Put else self._delete(write, moment)  # type: ignore[arg-type]
-            for write in batch.writes
-        ]
+        versions: list[int] = []
+        for collection, writes in itertools.groupby(batch.writes, _COLLECTION):
+            versions += self._write(self._of(collection), list(writes), moment)
         for event in batch.events:
             self.db.execute(
                 "INSERT INTO perdure_outbox(topic, key, payload, at) VALUES(?, ?, ?, ?)",
                 (event.topic, event.key, event.payload, moment),
             )
         return versions
+
+    def apply_together(self, batches: list[Batch]) -> list[list[int]]:
+        """Apply several batches: in one go, if they only put rows of one collection.
+
+        Raises whatever one of them raises, having done a part: the caller rolls back.
+        """
+        if len(batches) >= _MANY and (puts := _plain_puts(batches)):
+            statements = self._of(puts[0].collection)
+            if not statements.layout.tagged and self._insert_all(statements, puts, self._clock()):
+                return [[1] * len(batch.writes) for batch in batches]
+        return [self.apply(batch) for batch in batches]
 
     def fill(self, collection: str, fills: list[Fill]) -> None:
         text = self._of(collection).fill
@@ -182,16 +200,35 @@ class Applier:
         if found != write.expected:
             raise Conflict(write.collection, write.key, expected=write.expected, found=found)
 
-    def _put(self, put: Put, moment: int) -> int:
-        statements = self._of(put.collection)
-        layout = statements.layout
+    def _write(self, statements: _Statements, writes: list[Put | Delete], moment: int) -> list[int]:
+        if len(writes) >= _MANY and not statements.layout.tagged:
+            puts = [write for write in writes if isinstance(write, Put) and write.expected is None]
+            if len(puts) == len(writes) and self._insert_all(statements, puts, moment):
+                return [1] * len(puts)
+        return [
+            self._put(statements, write, moment)
+            if isinstance(write, Put)
+            else self._delete(statements, write, moment)
+            for write in writes
+        ]
+
+    def _insert_all(self, statements: _Statements, puts: list[Put], moment: int) -> bool:
+        """Insert rows in one go. False, and nothing done, if one of them was there already."""
         db = self.db
-        if put.expected is not None:
-            # We hold the write lock: nothing changes between this look and the write.
-            self._expect(statements, put, moment)
+        rows = [self._params(statements, put, moment) for put in puts]
+        before = db.total_changes()
+        db.execute("SAVEPOINT many")
+        db.executemany(statements.insert, rows)
+        done = db.total_changes() - before == len(puts)
+        db.execute("RELEASE many" if done else "ROLLBACK TO many; RELEASE many")
+        return done
+
+    def _params(self, statements: _Statements, put: Put, moment: int) -> tuple[Any, ...]:
+        """What the statements bind, in the order of `_Statements`."""
         key = put.key
         cut = key.rfind("/") + 1
-        params = (
+        db = self.db
+        return (
             self.folders.id(db, key[:cut]),
             key[cut:],
             moment,
@@ -199,8 +236,16 @@ class Applier:
             put.schema,
             put.checksum,
             put.value,
-            *((put.expires, *put.columns) if layout.expires else put.columns),
+            *((put.expires, *put.columns) if statements.layout.expires else put.columns),
         )
+
+    def _put(self, statements: _Statements, put: Put, moment: int) -> int:
+        layout = statements.layout
+        db = self.db
+        if put.expected is not None:
+            # We hold the write lock: nothing changes between this look and the write.
+            self._expect(statements, put, moment)
+        params = self._params(statements, put, moment)
         db.execute(statements.insert, params)
         if db.changes():
             if layout.tagged:
@@ -209,7 +254,7 @@ class Applier:
         row = db.execute(statements.update, params).get
         if row is None:
             stored = db.execute(statements.stored_schema, params[:2]).get
-            raise newer_schema(put.collection, key, stored, put.schema)
+            raise newer_schema(put.collection, put.key, stored, put.schema)
         if layout.tagged:
             db.execute(statements.untag, (row[1],))
             self._tag(statements, row[1], put.tags)
@@ -220,9 +265,26 @@ class Applier:
         for name, value in set(tags):
             self.db.execute(statements.tag, (record, self.tags.id(self.db, f"{name}={value}")))
 
-    def _delete(self, delete: Delete, moment: int) -> int:
-        statements = self._of(delete.collection)
+    def _delete(self, statements: _Statements, delete: Delete, moment: int) -> int:
         if delete.expected is not None:
             self._expect(statements, delete, moment)
         self.db.execute(statements.delete, self._place(delete.key))
         return 0
+
+
+def _plain_puts(batches: list[Batch]) -> list[Put]:
+    """The puts of batches that do nothing else and do not meet; empty if they do."""
+    puts: list[Put] = []
+    collection = batches[0].writes[0].collection if batches[0].writes else ""
+    for batch in batches:
+        if batch.checks or batch.events:
+            return []
+        for write in batch.writes:
+            if (
+                not isinstance(write, Put)
+                or write.expected is not None
+                or write.collection != collection
+            ):
+                return []
+            puts.append(write)
+    return puts if len({put.key for put in puts}) == len(puts) else []

@@ -17,12 +17,13 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import apsw
 
 from perdure.core.errors import Closed, DeadlineExceeded, PerdureError
+from perdure.storage.adapter import DEFAULT, Batch, Consistency, Options, Put
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.errors import translate
 
@@ -52,17 +53,21 @@ class _Job(Generic[T]):
     )
 
     def __init__(
-        self, work: Callable[[Applier], T], future: asyncio.Future[T], *, strong: bool, weight: int
+        self, work: Callable[[Applier], T] | Batch, future: asyncio.Future[T], weight: int
     ) -> None:
         self.work = work
         self.future = future
-        self.strong = strong
         self.weight = weight
+        self.strong = False
         self.started = False
         self.result: T | None = None
         self.error: Exception | None = None
         self.finished = False
         self.settled: asyncio.Event | None = None
+
+    def run(self, applier: Applier) -> None:
+        work = self.work
+        self.result = applier.apply(work) if isinstance(work, Batch) else work(applier)  # type: ignore[assignment]
 
 
 class Writer:
@@ -88,27 +93,35 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name="perdure-writer", daemon=True)
         self._thread.start()
 
-    async def run(
-        self,
-        work: Callable[[Applier], T],
-        *,
-        strong: bool = False,
-        weight: int = 0,
-        deadline: float | None = None,
-    ) -> T:
+    def commit(self, batch: Batch, options: Options) -> Awaitable[list[int]]:
+        """Apply a batch in a write transaction, durable when this returns; see `run`."""
+        weight = 0
+        for write in batch.writes:
+            if isinstance(write, Put):
+                weight += len(write.value)
+        return self._submit(_Job(batch, self._loop.create_future(), weight), options)
+
+    def run(
+        self, work: Callable[[Applier], T], options: Options = DEFAULT, *, weight: int = 0
+    ) -> Awaitable[T]:
         """Run `work` in a write transaction, durable when this returns.
 
         Cancelled, it is withdrawn if it has not begun and carried to its end if it has; either
         way nothing is in flight when `CancelledError` is raised. A missed deadline withdraws it;
         work that has begun is waited for.
         """
+        return self._submit(_Job(work, self._loop.create_future(), weight), options)
+
+    async def _submit(self, job: _Job[T], options: Options) -> T:
         if self._closed:
             raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
-        job: _Job[T] = _Job(work, self._loop.create_future(), strong=strong, weight=weight)
+        job.strong = options.consistency is Consistency.STRONG
         if not self._ready:
             self._loop.call_soon(self._flush)
         self._ready.append(job)
-        timer = self._loop.call_later(deadline, self._expire, job) if deadline is not None else None
+        timer = None
+        if options.deadline is not None:
+            timer = self._loop.call_later(options.deadline, self._expire, job)
         try:
             return await job.future
         except asyncio.CancelledError:
@@ -219,8 +232,7 @@ class Writer:
             return True
         jobs = self._claim(group)
         try:
-            for job in jobs:
-                job.result = job.work(self._applier)
+            self._attempt(jobs)
             self._db.execute("COMMIT")
             self._applier.keep()
         except Exception as exc:  # noqa: BLE001  # it belongs to the one whose job raised it
@@ -233,6 +245,15 @@ class Writer:
             self._roll_back()
         return True
 
+    def _attempt(self, jobs: list[_Job[Any]]) -> None:
+        batches = [job.work for job in jobs if isinstance(job.work, Batch)]
+        if len(batches) == len(jobs):
+            for job, versions in zip(jobs, self._applier.apply_together(batches), strict=True):
+                job.result = versions
+        else:
+            for job in jobs:
+                job.run(self._applier)
+
     def _one_by_one(self, jobs: list[_Job[Any]]) -> None:
         """Somebody made the group fail: each job in a savepoint, so that the others pass.
 
@@ -243,7 +264,7 @@ class Writer:
             for job in jobs:
                 self._db.execute("SAVEPOINT job")
                 try:
-                    job.result = job.work(self._applier)
+                    job.run(self._applier)
                 except PerdureError as exc:
                     self._fail([job], exc)
                     self._applier.forget()
@@ -260,7 +281,7 @@ class Writer:
         """The last resort: a transaction for each job, so that only the one to blame fails."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            job.result = job.work(self._applier)
+            job.run(self._applier)
             self._db.execute("COMMIT")
             self._applier.keep()
             job.error = None

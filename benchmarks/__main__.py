@@ -1,0 +1,71 @@
+"""The command: see the package's docstring."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import results
+from benchmarks.harness import Report
+from benchmarks.targets import TARGETS, missed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", choices=[*TARGETS, "all"])
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--quick", action="store_true", help="tiny: only shows that it works")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    options = parser.parse_args(arguments)
+    if options.name == "all":
+        figures = {name: _in_own_process(name, quick=options.quick) for name in TARGETS}
+        if not options.quick:
+            results.write(figures)
+            print(f"\nwritten to {results.FILE.relative_to(results.FILE.parent.parent)}")
+        answer: dict[str, Any] = figures
+    else:
+        answer = _run(options.name, quick=options.quick)
+        figures = {options.name: answer}
+    if options.json:
+        print(json.dumps(answer))
+    failed = [f"{name}.{t.metric}" for name, found in figures.items() for t in missed(name, found)]
+    if options.check and failed:
+        print(f"missed: {', '.join(failed)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(name: str, *, quick: bool) -> dict[str, Any]:
+    report = Report()
+    report.say(f"{name}{' (quick: the figures mean nothing)' if quick else ''}")
+    benchmark = importlib.import_module(f"benchmarks.{name}")
+    asyncio.run(benchmark.run(report, quick=quick))
+    found = {"benchmark": name, "quick": quick, **report.as_json()}
+    for line in results.lines(name, found):
+        report.say(f"  {line}")
+    return found
+
+
+def _in_own_process(name: str, *, quick: bool) -> dict[str, Any]:
+    """Run one as the user would, so that none inherits the memory or threads of another."""
+    command = [sys.executable, "-m", "benchmarks", name, "--json", *(["--quick"] * quick)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = ""
+        for line in process.stdout:
+            if not line.startswith("{"):
+                print(line, end="", flush=True)
+    if process.returncode:
+        raise SystemExit(process.returncode)
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Bytes on disk per byte of text: 10k messages of 1 KB, written one after another, then closed.
+
+Dictionaries are trained by the bank itself, while it is being written to, as for any user.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import ours, peers
+from benchmarks.harness import Report, work_folder
+from benchmarks.ours import Message, open_bank
+from benchmarks.texts import Texts
+
+SIZE = 1_024
+
+
+async def run(report: Report, *, quick: bool) -> None:
+    count = 300 if quick else 10_000
+    text = count * SIZE
+    with work_folder() as folder, peers.running(report) as peer:
+        for metric, compression in (("ratio", True), ("ratio_uncompressed", False)):
+            home = Path(folder) / metric
+            home.mkdir()
+            async with open_bank(home / "bank.db", compression=compression) as bank:
+                collection = bank.collection(Message)
+                for message in ours.messages("planner/auth", Texts(1).messages(count, SIZE)):
+                    await collection.put(message)
+            report.figures[metric] = round(_bytes(home) / text, 3)
+        report.figures["ratio_best_peer"] = None
+        if peer is not None:
+            bank_file = str(Path(folder) / "peer.db")
+            peer.ask("fill", bank=bank_file, session="auth", count=count, size=SIZE, seed=1)
+            report.figures["ratio_best_peer"] = round(peer.ask("close", bank=bank_file) / text, 3)
+    report.say(f"{count:,} messages of {SIZE:,} bytes")
+    for metric, figure in report.figures.items():
+        report.say(f"  {metric}: {figure}")
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

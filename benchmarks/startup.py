@@ -1,0 +1,35 @@
+"""From the start of a process to its end: `import perdure`, and `perdure --help`."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from time import perf_counter
+
+from benchmarks.harness import Report
+
+COMMANDS = {
+    "python_s": ("-c", "pass"),
+    "import_s": ("-c", "import perdure"),
+    "help_s": ("-m", "perdure", "--help"),
+}
+
+
+async def run(report: Report, *, quick: bool) -> None:
+    rounds = 1 if quick else 10
+    seconds: dict[str, list[float]] = {metric: [] for metric in COMMANDS}
+    for _ in range(rounds + 1):
+        for metric, arguments in COMMANDS.items():
+            seconds[metric].append(_seconds(arguments))
+    for metric, taken in seconds.items():
+        counted = taken[1:]  # the first may have had to compile
+        report.figures[metric] = round(statistics.median(counted), 4)
+        report.spread[metric] = [round(min(counted), 4), round(max(counted), 4)]
+        report.say(f"  {metric}: {report.figures[metric]} s, median of {rounds} processes")
+
+
+def _seconds(arguments: tuple[str, ...]) -> float:
+    start = perf_counter()
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    return perf_counter() - start

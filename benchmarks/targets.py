@@ -1,0 +1,56 @@
+"""What is promised. RESULTS.md, the lines on the screen and `--check` all read it from here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Target(NamedTuple):
+    """A figure that must not be passed; None as a figure means that it was not measured."""
+
+    metric: str
+    limit: float
+    meaning: str
+    #: The limit itself is a miss, too.
+    strict: bool = False
+
+    def met(self, figure: float | None) -> bool | None:
+        if figure is None:
+            return None
+        return figure < self.limit if self.strict else figure <= self.limit
+
+    @property
+    def text(self) -> str:
+        return f"{'<' if self.strict else '≤'} {self.limit:g}"
+
+
+TARGETS: Mapping[str, tuple[Target, ...]] = {
+    "append": (
+        Target("ratio_to_raw", 5, "one record after another, to a bare insert, same durability"),
+        Target("ratio_to_raw_concurrent", 1, "20 tasks at once, to bare inserts one by one"),
+        Target("ratio_to_best_peer", 0.3, "both as they come"),
+        Target("ratio_to_best_peer_strong", 0.85, "both with an fsync for each record"),
+        Target("growth", 1.2, "p95 with 100k records there, to p95 with 1k"),
+    ),
+    "batch": (Target("ratio_to_raw", 2, "20 records in one call, to a bare executemany"),),
+    "read": (
+        Target("point_ratio_to_best_peer", 1, "one record by key, at 100k records"),
+        Target("page_ratio_to_best_peer", 1, "the newest 20 of a session, at 100k records"),
+        Target("growth", 1.2, "at 100k records to at 1k; the worse of point and page"),
+    ),
+    "query": (
+        Target("select_ratio_to_raw", 1.5, "where, order and limit, to the same SQL by hand"),
+        Target("group_ratio_to_raw", 1.5, "group-by over 100k records, to the same SQL by hand"),
+    ),
+    "disk_records": (Target("ratio", 0.6, "bytes on disk per byte of text, compressed"),),
+    "startup": (
+        Target("import_s", 0.15, "python -c 'import perdure'", strict=True),
+        Target("help_s", 0.3, "perdure --help", strict=True),
+    ),
+}
+
+
+def missed(name: str, figures: Mapping[str, Any]) -> list[Target]:
+    """The targets of a benchmark that its figures do not meet."""
+    return [target for target in TARGETS[name] if target.met(figures[target.metric]) is False]

@@ -1,0 +1,5 @@
+"""``python -m perdure`` is the command ``perdure``."""
+
+from perdure.cli import main
+
+main()

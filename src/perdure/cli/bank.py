@@ -1,0 +1,125 @@
+"""``perdure bank``: make one, look at one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+
+if TYPE_CHECKING:
+    from perdure.bank import Info
+    from perdure.cli.places import FolderUse
+    from perdure.storage.adapter import Size
+
+app = typer.Typer(help="Make a bank, or look at one.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command()
+def init(
+    ctx: typer.Context,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Make the bank. One that is already there stays as it is."""
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    made = asyncio.run(_init(settings))
+    if settings.json:
+        terminal.emit(made)
+    elif made["created"]:
+        terminal.say(f"Made a bank at {made['location']}.")
+    else:
+        terminal.say(f"The bank at {made['location']} is already there.")
+
+
+@app.command()
+def info(
+    ctx: typer.Context,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show what the bank is, and what it holds."""
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    found, artifacts = asyncio.run(_info(settings))
+    if settings.json:
+        import msgspec
+
+        terminal.emit({**msgspec.structs.asdict(found), "artifacts": artifacts})
+    else:
+        _show(found, artifacts)
+
+
+async def _init(settings: Settings) -> dict[str, Any]:
+    from perdure.bank import Bank, shown
+    from perdure.cli import places
+    from perdure.cli.progress import Bar
+
+    with Bar("opening the bank"):
+        bank = Bank(config=settings.load())
+        was_there = await places.exists(bank)
+        async with bank:
+            return {
+                "url": shown(bank.url),
+                "location": places.location(bank.url),
+                "created": not was_there,
+            }
+
+
+async def _info(settings: Settings) -> tuple[Info, FolderUse]:
+    import asyncio
+
+    from perdure.cli import places
+    from perdure.cli.progress import Bar
+
+    with Bar("looking at the bank"):
+        async with places.existing_bank(settings, settings.load()) as bank:
+            found = await bank.info()
+            return found, await asyncio.to_thread(places.folder_use, bank.artifacts.root)
+
+
+def _show(found: Info, artifacts: FolderUse) -> None:
+    terminal.table(
+        ("", ""),
+        [
+            ("Bank", found.url),
+            ("Backend", found.backend),
+            ("Capabilities", ", ".join(found.capabilities)),
+            ("Artifacts", str(artifacts)),
+        ],
+    )
+    terminal.say()
+    if found.collections:
+        show_collections(found.collections)
+    else:
+        terminal.say("It holds no collections yet.")
+
+
+def show_collections(collections: Sequence[Size]) -> None:
+    """Print what each collection takes."""
+    terminal.table(
+        ("Collection", "Rows", "Size"),
+        [(each.collection, f"{each.rows:,}", _bytes(each.bytes)) for each in collections],
+        right=2,
+    )
+
+
+def _bytes(count: int | None) -> str:
+    return "unknown" if count is None else terminal.size(count)

@@ -1,0 +1,96 @@
+"""Finding the bank a command means, and what it takes on disk.
+
+Commands that only look must not make anything: opening an address makes what is missing, so they
+ask first whether there is a bank.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.bank import Bank, shown
+from perdure.cli import terminal
+from perdure.config import Config
+from perdure.core.errors import Unavailable
+from perdure.storage import urls
+
+if TYPE_CHECKING:
+    from perdure.cli.options import Settings
+
+
+class FolderUse(msgspec.Struct, frozen=True):
+    """What a folder takes on disk."""
+
+    folder: str
+    exists: bool
+    files: int = 0
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        if not self.exists:
+            return f"{self.folder} (none yet)"
+        files = terminal.plural(self.files, "file")
+        return f"{self.folder} ({files}, {terminal.size(self.bytes)})"
+
+
+@asynccontextmanager
+async def existing_bank(settings: Settings, config: Config) -> AsyncIterator[Bank]:
+    """The bank of a configuration, open for looking: without background work.
+
+    Raises `Unavailable` if there is none; it is not made.
+    """
+    bank = Bank(config=config)
+    if not await exists(bank):
+        named = f" --bank {shlex.quote(shown(bank.url))}" if settings.bank is not None else ""
+        raise Unavailable(
+            f"There is no bank at {location(bank.url)}.",
+            hint=f"Make one with `perdure bank init{named}`.",
+        )
+    await bank.store.open()
+    try:
+        yield bank
+    finally:
+        await bank.store.close()
+
+
+async def exists(bank: Bank) -> bool:
+    """Whether something is at the bank's address. What it is, only opening it can tell."""
+    address = urls.parse(bank.url)
+    return address.scheme != "sqlite" or _has_content(Path(address.path))
+
+
+def _has_content(file: Path) -> bool:
+    try:
+        return file.stat().st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError):
+        return True  # opening it will say what is the matter
+
+
+def location(url: str) -> str:
+    """Where a bank is, in words for people: the path of a file, or an address without password."""
+    address = urls.parse(url)
+    return str(Path(address.path).absolute()) if address.scheme == "sqlite" else shown(url)
+
+
+def folder_use(folder: Path) -> FolderUse:
+    """What a folder takes. Files that vanish or cannot be seen meanwhile are not counted."""
+    if not folder.is_dir():
+        return FolderUse(str(folder), exists=False)
+    files = total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(parent) / name).lstat().st_size
+            except OSError:
+                continue
+            files += 1
+    return FolderUse(str(folder), True, files, total)

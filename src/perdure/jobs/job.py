@@ -1,0 +1,110 @@
+"""A job: a row that says what is to be done, and how far that has come."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+
+from perdure.core.errors import Conflict, InvalidInput
+from perdure.storage import keys
+from perdure.storage.adapter import DEFAULT, Batch, Check, Delete, Index, Put
+from perdure.storage.collection import Stored
+from perdure.storage.records import Key, system_record, type_of
+from perdure.storage.store import Store
+
+
+class State(StrEnum):
+    """Where a job stands. One that is done is deleted."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    FAILED = "failed"
+
+
+@system_record(
+    "jobs",
+    # Workers look only at jobs of their own kinds: the first of each, by due time.
+    indexes=[
+        Index(("kind", "due"), where=(("state", State.PENDING.value),)),
+        Index(("kind", "until"), where=(("state", State.RUNNING.value),)),
+        Index(("due",), where=(("state", State.FAILED.value),)),
+    ],
+)
+class Job(msgspec.Struct, frozen=True):
+    """A piece of work. Times are microseconds on the store's clock."""
+
+    id: Annotated[str, Key()]
+    kind: str
+    #: Plain data.
+    payload: Any
+    state: State
+    due: int
+    #: How often it was begun, this time included.
+    attempts: int = 0
+    #: Who runs it, and how long that one may be silent.
+    owner: str = ""
+    until: int = 0
+    #: What went wrong the last time.
+    error: str = ""
+
+    def pending(self, due: int, *, attempts: int | None = None, error: str | None = None) -> Job:
+        """The same, waiting for its time."""
+        return msgspec.structs.replace(
+            self,
+            state=State.PENDING,
+            due=due,
+            attempts=self.attempts if attempts is None else attempts,
+            error=self.error if error is None else error,
+            owner="",
+            until=0,
+        )
+
+    def running(self, owner: str, until: int) -> Job:
+        """The same, begun once more."""
+        return msgspec.structs.replace(
+            self, state=State.RUNNING, attempts=self.attempts + 1, owner=owner, until=until
+        )
+
+    def failed(self, error: str) -> Job:
+        """The same, given up."""
+        return msgspec.structs.replace(self, state=State.FAILED, error=error, owner="", until=0)
+
+
+#: What does the work: returns when it is done, raises if it has to be tried again.
+Handler: TypeAlias = Callable[[Job], Awaitable[object]]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """How jobs of a kind are done."""
+
+    handler: Handler
+    retries: int
+    timeout: float
+
+
+async def replace(store: Store, found: Stored[Job], job: Job | None) -> Stored[Job] | None:
+    """Write a job, or delete it, if it is still as it was found. None: it is not.
+
+    All that workers agree on goes through here. The time of creation is checked too, because a job
+    with a key may be done, deleted, enqueued anew and reach the same version again.
+    """
+    declared = type_of(Job)
+    check = Check(declared.name, found.key, found.version, found.created_us)
+    write: Put | Delete = Delete(declared.name, found.key)
+    if job is not None:
+        write = declared.encode(job, None, None)
+    try:
+        (version,) = await store.commit(Batch((write,), (check,)), DEFAULT)
+    except Conflict:
+        return None
+    return Stored(found.key, job or found.value, version, found.created_us, store.now())
+
+
+def check_kind(kind: str) -> str:
+    """The kind itself, if it can be the beginning of a job's key."""
+    if "/" in keys.check(kind):
+        raise InvalidInput(f"The kind {kind!r} has a slash.", hint="Use a plain name.")
+    return kind

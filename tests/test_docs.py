@@ -1,0 +1,92 @@
+"""Every example in the README and the docs runs, and prints what it says it prints."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import io
+import itertools
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(document: Path, language: str) -> list[tuple[str, str | None]]:
+    """The blocks of a language, each with the output block that follows it directly."""
+    text = document.read_text("utf-8")
+    found = list(BLOCK.finditer(text))
+    pairs = []
+    for block, following in itertools.zip_longest(found, found[1:]):
+        if block[1] != language:
+            continue
+        follows = following is not None and not text[block.end() : following.start()].strip()
+        output = following[2] if follows and following and following[1] == "text" else None
+        pairs.append((block[2], output))
+    return pairs
+
+
+def run(code: str, namespace: dict[str, object], runner: asyncio.Runner) -> str:
+    """Execute a block as the asyncio shell would; returns what it printed."""
+    compiled = compile(code, "<example>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        function = types.FunctionType(compiled, namespace)
+        if compiled.co_flags & 0x80:  # it awaits something
+            runner.run(function())
+        else:
+            function()
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_python_examples_print_what_they_say(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = blocks(document, "python")
+    if not examples:
+        return  # a document without examples has nothing to show
+    monkeypatch.chdir(tmp_path)
+    # Structs look their annotations up in their module, so the examples need a real one.
+    module = types.ModuleType(f"example_{document.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with asyncio.Runner() as runner:
+        for code, output in examples:
+            printed = run(code, module.__dict__, runner)
+            assert output is None or printed == output, code
+
+
+def test_readme_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        line.removeprefix("$ perdure ").split("#")[0].split()
+        for code, _ in blocks(ROOT / "README.md", "console")
+        for line in code.splitlines()
+        if line.startswith("$ perdure ")
+    ]
+    assert commands
+    perdure = [sys.executable, "-m", "perdure"]
+    subprocess.run([*perdure, "--bank", "sqlite:///memory.db", "bank", "init"], check=True)
+    for command in commands:
+        done = subprocess.run([*perdure, *command], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_readme_names_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert "$ make run" in text
+    assert "$ make test" in text
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [*DOCUMENTS, ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text("utf-8")):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
