@@ -50,7 +50,7 @@ async def run(report: Report, *, quick: bool) -> None:
                 for arena in arenas
                 for name, contestant in _contestants(arena, count).items()
             }
-            tallies = await alternate(contestants, rounds)
+            tallies = await alternate(contestants, rounds, quick=quick)
             idle, busy = await _stalls(arenas[-1], count, rounds)
 
     def of(name: str) -> list[Tally]:
@@ -60,8 +60,8 @@ async def run(report: Report, *, quick: bool) -> None:
     report.ratio("ratio_to_raw", ratio(default, bare))
     report.ratio("ratio_to_raw_concurrent", ratio(merged(of("ours 20 tasks")), bare))
     theirs = merged(of("peer")) if peer is not None else None
-    report.ratio("ratio_to_best_peer", theirs and ratio(default, theirs))
-    report.ratio("ratio_to_best_peer_strong", theirs and ratio(strong, theirs))
+    report.ratio("ratio_to_best_peer", None if theirs is None else ratio(default, theirs))
+    report.ratio("ratio_to_best_peer_strong", None if theirs is None else ratio(strong, theirs))
     smallest, *_, largest = of("ours")
     report.ratio("growth", growth(smallest, largest, 0.95))
     report.figures["loop_stall_ms_p99"] = round(percentile(busy, 0.99) * 1e3, 3)
@@ -101,20 +101,20 @@ def _contestants(arena: Arena, count: int) -> dict[str, Contestant]:
         arena.ask("clear", session=BENCH)
         return block
 
-    contestants = {
+    contestants: dict[str, Contestant] = {
         "raw": bare,
         "ours": default,
         "ours 20 tasks": tasks,
         "ours strong": strong,
     }
-    return contestants | ({"peer": theirs} if arena.peer is not None else {})
+    if arena.peer is not None:
+        contestants["peer"] = theirs
+    return contestants
 
 
 def _lanes(texts: list[str]) -> list[list[Message]]:
     """The messages shared out to the tasks, each with a session of its own."""
-    return [
-        ours.messages(f"{BENCH}/{task:02d}", texts[task::TASKS]) for task in range(TASKS)
-    ]
+    return [ours.messages(f"{BENCH}/{task:02d}", texts[task::TASKS]) for task in range(TASKS)]
 
 
 async def _stalls(arena: Arena, count: int, rounds: int) -> tuple[list[float], list[float]]:
@@ -122,7 +122,7 @@ async def _stalls(arena: Arena, count: int, rounds: int) -> tuple[list[float], l
     idle: list[float] = []
     busy: list[float] = []
     async with ticking(idle):
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.02 * rounds)
     for number in range(rounds):
         texts = arena.texts(number, count)
         records = ours.messages(BENCH, texts)

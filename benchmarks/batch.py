@@ -28,7 +28,7 @@ async def run(report: Report, *, quick: bool) -> None:
                 await arena.clear()
                 return block
 
-            tallies = await alternate({"raw": bare, "ours": default}, rounds)
+            tallies = await alternate({"raw": bare, "ours": default}, rounds, quick=quick)
     report.ratio("ratio_to_raw", ratio(tallies["ours"], tallies["raw"]))
     report.tallies(tallies)
 

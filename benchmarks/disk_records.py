@@ -32,9 +32,9 @@ async def run(report: Report, *, quick: bool) -> None:
             bank_file = str(Path(folder) / "peer.db")
             peer.ask("fill", bank=bank_file, session="auth", count=count, size=SIZE, seed=1)
             report.figures["ratio_best_peer"] = round(peer.ask("close", bank=bank_file) / text, 3)
-    report.say(f"{count:,} messages of {SIZE:,} bytes")
+    report.say(f"  bytes on disk per byte of text, {count:,} messages of {SIZE:,} bytes:")
     for metric, figure in report.figures.items():
-        report.say(f"  {metric}: {figure}")
+        report.say(f"  {metric:20} {figure}")
 
 
 def _bytes(folder: Path) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,10 +69,10 @@ class ByHand:
         )
         return [self._decoder.decode(self._plain(*row)) for row in rows]
 
-    def group(self, agent: str) -> list[dict[str, Any]]:
-        """Over all agents; the argument is there because every operation has one."""
+    def group(self) -> list[dict[str, Any]]:
         rows = self._db.execute(
-            "SELECT agent, count(*), sum(tokens), avg(stars) FROM calls GROUP BY agent ORDER BY agent"
+            "SELECT agent, count(*), sum(tokens), avg(stars) FROM calls"
+            " GROUP BY agent ORDER BY agent"
         )
         return [
             {"agent": row[0], "calls": row[1], "tokens": row[2], "stars": row[3]} for row in rows
@@ -101,28 +102,25 @@ async def run(report: Report, *, quick: bool) -> None:
                 wanted = calls.query().where("agent", "=", agent).where("stars", ">=", STARS)
                 return await wanted.order_by("-tokens").limit(LIMIT).values()
 
-            async def group(agent: str) -> list[dict[str, Any]]:
+            async def group() -> list[dict[str, Any]]:
                 finder = calls.query().group_by("agent")
                 return await finder.aggregate(calls="count", tokens="sum tokens", stars="avg stars")
 
             by_hand = ByHand(path)
             assert await select(_agent(7)) == by_hand.select(_agent(7))
-            assert await group("") == by_hand.group("")
-
-            def agents(number: int, count: int) -> list[str]:
-                return [_agent(number * count + step) for step in range(count)]
+            assert await group() == by_hand.group()
 
             async def our_selects(number: int) -> Block:
-                return await awaited(select, agents(number, selects))
-
-            async def our_groups(number: int) -> Block:
-                return await awaited(group, agents(number, groups))
+                return await awaited(select, _agents(number, selects))
 
             async def hand_selects(number: int) -> Block:
-                return called(by_hand.select, agents(number, selects))
+                return called(by_hand.select, _agents(number, selects))
+
+            async def our_groups(number: int) -> Block:
+                return await awaited(lambda _: group(), _agents(number, groups))
 
             async def hand_groups(number: int) -> Block:
-                return called(by_hand.group, agents(number, groups))
+                return called(lambda _: by_hand.group(), _agents(number, groups))
 
             tallies = await alternate(
                 {
@@ -132,6 +130,7 @@ async def run(report: Report, *, quick: bool) -> None:
                     "raw group": hand_groups,
                 },
                 rounds,
+                quick=quick,
             )
             by_hand.close()
     for kind in ("select", "group"):
@@ -143,7 +142,12 @@ def _agent(number: int) -> str:
     return f"agent-{number % AGENTS:03d}"
 
 
-def _batches(records: int, size: int = 500) -> Any:
+def _agents(number: int, count: int) -> list[str]:
+    """Whom the operations of a round ask for; a group-by asks for all."""
+    return [_agent(number * count + step) for step in range(count)]
+
+
+def _batches(records: int, size: int = 500) -> Iterator[list[Call]]:
     rng = random.Random(2)
     texts = Texts(2)
     for start in range(0, records, size):

@@ -42,12 +42,12 @@ async def run(report: Report, *, quick: bool) -> None:
                 for arena in arenas
                 for name, contestant in _contestants(arena, count).items()
             }
-            tallies = await alternate(contestants, rounds)
+            tallies = await alternate(contestants, rounds, quick=quick)
     grown = []
     for kind in ("point", "page"):
         small, large = (tallies[f"ours {kind}, {size:,} records"] for size in sizes)
         theirs = tallies.get(f"peer {kind}, {sizes[-1]:,} records")
-        report.ratio(f"{kind}_ratio_to_best_peer", theirs and ratio(large, theirs))
+        report.ratio(f"{kind}_ratio_to_best_peer", None if theirs is None else ratio(large, theirs))
         grown.append(ratio(large, small))
         report.ratio(f"growth_{kind}", grown[-1])
     report.ratio("growth", max(grown))

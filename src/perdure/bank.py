@@ -152,7 +152,7 @@ class Bank:
     async def info(self) -> Info:
         """What this bank is and holds."""
         return Info(
-            url=shown(self.url),
+            url=urls.shown(self.url),
             backend=type(self.store.adapter).__name__,
             capabilities=sorted(self.store.adapter.capabilities),
             artifacts=str(self.artifacts.root),
@@ -203,17 +203,11 @@ def open(
     return Bank(url, config=config, middleware=middleware, progress=progress)
 
 
-def shown(url: str) -> str:
-    """An address without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":…@", 1)
-
-
 def _slug(url: str) -> str:
+    """A folder name for a bank on a server: two banks never share one."""
     parts = urlsplit(url)
-    place = f"{parts.hostname or 'local'}-{parts.port or 'default'}-{parts.path.strip('/')}"
+    schema = urls.parse(url).options.get("schema", "perdure")
+    place = f"{parts.hostname or 'local'}-{parts.port or 5432}-{parts.path.strip('/')}-{schema}"
     return "".join(char if char.isalnum() or char in "-_." else "_" for char in place)
 
 

@@ -7,8 +7,10 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -195,14 +197,31 @@ async def test_a_folder_that_may_not_be_written(store: Store) -> None:
     assert not await artifacts.exists(Artifact.of(b"absent"))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-async def test_a_file_that_may_not_be_read(artifacts: ArtifactStore, root: Path) -> None:
-    artifact = await artifacts.put(os.urandom(LARGE))
-    file_of(root, artifact).chmod(0)
-    with pytest.raises(AccessDenied):
-        await artifacts.read(artifact)
-    (fault,) = [fault async for fault in artifacts.check()]
-    assert (fault.artifact, fault.kind) == (artifact.hash, "unreadable")
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """As somebody whom permissions bind, which root is not."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+async def test_a_file_that_may_not_be_read(store: Store) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # tmp_path lies in a folder closed to others
+        root = Path(folder)
+        artifacts = ArtifactStore(store, root)
+        artifact = await artifacts.put(os.urandom(LARGE))
+        file_of(root, artifact).chmod(0)
+        for open_to_all in (root, *file_of(root, artifact).parents[:2]):
+            open_to_all.chmod(0o755)
+        with without_privileges():
+            with pytest.raises(AccessDenied):
+                await artifacts.read(artifact)
+            (fault,) = [fault async for fault in artifacts.check()]
+        assert (fault.artifact, fault.kind) == (artifact.hash, "unreadable")
 
 
 async def test_folders_on_the_way_are_made(store: Store, tmp_path: Path) -> None:

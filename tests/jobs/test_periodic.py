@@ -101,20 +101,26 @@ async def test_it_survives_errors_and_slows_down(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("perdure.jobs.periodic.FIRST_RETRY", 0.02)
+    pauses: list[float] = []
+    cut_short: list[bool] = []
+
+    async def pause_until(event: asyncio.Event, seconds: float) -> None:
+        pauses.append(seconds)
+        cut_short.append(event is periodic._woken)
+        if len(pauses) == 3:
+            chore.error = None
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("perdure.jobs.periodic.pause_until", pause_until)
     chore = Chore()
     chore.error = error
-    periodic = runner.every("chore", 0.001, chore)
+    periodic = runner.every("chore", 7.0, chore)
     await runner.start()
-    await until(lambda: chore.calls)
-    for _ in range(10):
-        runner.wake("chore")
-        await asyncio.sleep(0.001)
-    assert periodic.failures <= 2, "waking does not cut the pause short"
-    chore.error = None
-    await until(lambda: periodic.runs > 2)
+    await until(lambda: periodic.runs == 2)
+    assert pauses[:5] == [0.1, 0.2, 0.4, 7.0, 7.0]
+    assert cut_short[:5] == [False, False, False, True, True], "waking does not hurry a failure"
     assert "chore failed" in caplog.text
-    assert periodic.failures + periodic.runs == chore.calls
+    assert periodic.failures == 3
 
 
 async def test_stop_waits_for_a_run_then_cancels_it(runner: Runner) -> None:

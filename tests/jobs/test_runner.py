@@ -12,18 +12,22 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import pytest
 
 from perdure.core import clock as real_clock
 from perdure.core.clock import SECOND
-from perdure.core.errors import Conflict, InvalidInput, InvalidKey, Unavailable
+from perdure.core.errors import InvalidInput, InvalidKey, Unavailable
 from perdure.jobs import Counts, Job, Runner
 from perdure.jobs.job import State
+from perdure.storage.adapter import Put
 from perdure.storage.backends.sqlite import _EMITTER, SQLiteAdapter
 from perdure.storage.middleware import Call, Commit, Find
 from perdure.storage.middleware import Handler as Proceed
 from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
 from perdure.testing.clock import ManualClock
+from tests.jobs.waiting import until
 
 MakeRunner: TypeAlias = Callable[..., Runner]
 Neighbour: TypeAlias = Callable[[], Awaitable[Store]]
@@ -68,13 +72,6 @@ class Gate:
             raise
         finally:
             self.inside -= 1
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that another task brings about."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def rows(store: Store) -> list[Job]:
@@ -130,10 +127,13 @@ async def test_a_job_in_a_transaction_exists_if_that_commits(runner: Runner, sto
     worker = Worker()
     runner.register("greet", worker)
     await runner.start()
+
+    async def fail(transaction: Transaction) -> None:
+        await runner.enqueue("greet", "never", transaction=transaction)
+        raise RuntimeError
+
     with pytest.raises(RuntimeError):
-        async with store.transaction() as transaction:
-            await runner.enqueue("greet", "never", transaction=transaction)
-            raise RuntimeError
+        await store.transact(fail)
     async with store.transaction() as transaction:
         await runner.enqueue("greet", "yes", transaction=transaction)
         await runner.settle()
@@ -193,13 +193,22 @@ async def test_a_job_begun_in_between_makes_the_transaction_repeat(
     worker = Worker()
     runner.register("index", worker)
     await runner.enqueue("index", "old", key="k")
-    with pytest.raises(Conflict):
-        async with store.transaction() as transaction:
-            await runner.enqueue("index", "new", key="k", transaction=transaction)
-            transaction.emit("changed")
+    attempts = 0
+
+    async def change(transaction: Transaction) -> None:
+        nonlocal attempts
+        attempts += 1
+        await runner.enqueue("index", "new", key="k", transaction=transaction)
+        transaction.emit("changed")
+        if attempts == 1:
             await runner.start()
             await until(lambda: worker.jobs)
             await runner.settle()
+
+    await store.transact(change)
+    await runner.settle()
+    assert attempts == 2
+    assert worker.payloads == ["old", "new"]
 
 
 @pytest.mark.parametrize("kind", ["", "a/b", "x" * 600, "a\x00"])
@@ -423,7 +432,7 @@ async def test_a_job_of_a_dead_process_is_taken_over(
     store: Store, make_runner: MakeRunner, neighbour: Neighbour, clock: ManualClock
 ) -> None:
     gate, worker = Gate(), Worker()
-    dead, alive = make_runner(store), make_runner(await neighbour())
+    dead, alive = make_runner(store, concurrency=1), make_runner(await neighbour())
     dead.register("work", gate)
     alive.register("work", worker)
     await dead.start()
@@ -436,17 +445,26 @@ async def test_a_job_of_a_dead_process_is_taken_over(
     clock.advance("2s")
     await until(lambda: worker.jobs)
     assert worker.jobs[0].attempts == 2
-    await alive.enqueue("work", 2, key="k")
+    await alive.settle()
     gate.open.set()
     await until(lambda: dead.counts.lost == 1)
-    assert dead.counts.done + alive.counts.done == 2
+    assert (dead.counts.done, alive.counts.done) == (0, 1)
 
 
 async def test_a_lease_is_renewed_while_the_handler_runs(
     store: Store, make_runner: MakeRunner, neighbour: Neighbour, clock: ManualClock
 ) -> None:
+    renewed: list[int] = []
+
+    async def spy(call: Call, proceed: Proceed) -> Any:
+        answer = await proceed(call)
+        if isinstance(call, Commit) and isinstance(put := call.batch.writes[0], Put):
+            renewed.append(msgspec.msgpack.decode(put.value)["until"])
+        return answer
+
     gate, worker = Gate(), Worker()
-    one, two = make_runner(store, lease=0.06), make_runner(await neighbour())
+    watched = Store(store.adapter, middleware=[spy], clock=clock)
+    one, two = make_runner(watched, lease=0.06), make_runner(await neighbour())
     one.register("work", gate)
     two.register("work", worker)
     await one.start()
@@ -454,11 +472,8 @@ async def test_a_lease_is_renewed_while_the_handler_runs(
     await until(lambda: gate.inside)
     await two.start()
     for _ in range(5):
-        (before,) = await rows(store)
         clock.tick(int(0.05 * SECOND))
-        async with asyncio.timeout(5):
-            while (await rows(store))[0].until <= before.until:
-                await asyncio.sleep(0.005)
+        await until(lambda: renewed[-1:] == [clock() + int(0.06 * SECOND)])
     gate.open.set()
     await one.settle()
     assert worker.jobs == []
@@ -469,20 +484,41 @@ async def test_who_lost_the_lease_stops_working(
     store: Store, make_runner: MakeRunner, neighbour: Neighbour, clock: ManualClock
 ) -> None:
     gate, worker = Gate(), Worker()
-    sleepy, quick = make_runner(store, lease=0.3), make_runner(await neighbour())
+    sleepy = make_runner(store, lease=0.3, concurrency=1)
+    quick = make_runner(await neighbour(), lease=3_600)
     sleepy.register("work", gate)
     quick.register("work", worker)
     await sleepy.start()
     await sleepy.enqueue("work")
     await until(lambda: gate.inside)
     await quick.start()
-    clock.advance("1s")
-    await until(lambda: worker.jobs)
+    await until(lambda: clock.advance(0.31) and worker.jobs)  # it may renew once more before
     await until(lambda: gate.cancelled)
     await until(lambda: sleepy.counts.lost)
     assert gate.entered == 1
     await quick.settle()
     assert await rows(store) == []
+
+
+async def test_a_job_taken_from_a_late_process_is_not_begun_there_beside_itself(
+    store: Store, make_runner: MakeRunner, clock: ManualClock
+) -> None:
+    gate = Gate()
+    late = make_runner(store, lease=0.3)
+    late.register("work", gate)
+    await late.start()
+    await late.enqueue("work")
+    await until(lambda: gate.inside)
+    (job,) = await rows(store)
+    # As another process does, which then dies.
+    await store.collection(Job).put(job.pending(clock()))
+    await late.enqueue("work")
+    await until(lambda: gate.inside == 2)
+    await until(lambda: gate.cancelled == 1)
+    gate.open.set()
+    await late.settle()
+    assert (gate.entered, gate.most) == (3, 2)
+    assert late.counts == Counts(done=2, lost=1)
 
 
 async def test_a_job_that_kills_its_workers_is_given_up(
@@ -667,13 +703,17 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+def spawn(url: str, log: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", _VICTIM, url, str(log)])
+
+
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_kill_9_of_a_worker_loses_no_job(store_url: str, tmp_path: Path) -> None:
     async with Store(SQLiteAdapter(store_url)) as store:
         for number in range(30):
             await Runner(store).enqueue("work", number)
     log = tmp_path / "log"
-    child = subprocess.Popen([sys.executable, "-c", _VICTIM, store_url, str(log)])
+    child = spawn(store_url, log)
     # Twenty are quick; then four hang, and fill the worker.
     await until(lambda: log.exists() and log.read_text().count("begin") == 24)
     os.kill(child.pid, signal.SIGKILL)

@@ -30,6 +30,7 @@ from perdure.storage.subscriptions import (
     Subscriber,
     Subscriptions,
 )
+from perdure.storage.transaction import Transaction
 from perdure.testing.clock import ManualClock
 
 MakeStore: TypeAlias = Callable[..., Awaitable[Store]]
@@ -112,10 +113,13 @@ async def test_events_arrive_with_all_they_carry(
 
 async def test_a_transaction_that_failed_tells_nobody(store: Store, log: Log) -> None:
     subscriptions = await subscribed(store, log)
+
+    async def fail(transaction: Transaction) -> None:
+        transaction.emit("note.added", 1)
+        raise RuntimeError
+
     with pytest.raises(RuntimeError):
-        async with store.transaction() as transaction:
-            transaction.emit("note.added", 1)
-            raise RuntimeError
+        await store.transact(fail)
     assert await subscriptions.deliver() == 0
 
 
@@ -345,22 +349,20 @@ async def test_a_cancellation_inside_a_handler_is_a_failed_attempt(store: Store)
     assert len(await subscriptions.given_up("reader")) == 1
 
 
-async def test_one_slow_subscriber_does_not_hold_up_another(store: Store, log: Log) -> None:
-    gate = asyncio.Event()
+async def test_one_slow_subscriber_does_not_hold_up_another(store: Store) -> None:
+    arrived = asyncio.Event()
 
     async def slow(event: EventReceived) -> None:
-        await gate.wait()
+        await arrived.wait()
+
+    async def fast(event: EventReceived) -> None:
+        arrived.set()
 
     subscriptions = Subscriptions(store)
     await subscriptions.subscribe("slow", slow)
-    await subscriptions.subscribe("fast", log)
+    await subscriptions.subscribe("fast", fast)
     await emit(store, ("k", 1))
-    delivery = asyncio.create_task(subscriptions.deliver())
-    async with asyncio.timeout(5):
-        while not log.events:
-            await asyncio.sleep(0.001)
-    gate.set()
-    assert await delivery == 2
+    assert await subscriptions.deliver() == 2
 
 
 # Crashes and leases ----------------------------------------------------------------------------
@@ -646,6 +648,10 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+def spawn(url: str, log: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", _VICTIM, url, str(log)])
+
+
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("lines", [1, 95, 205])
 async def test_kill_9_loses_nothing_and_keeps_the_order(
@@ -655,7 +661,7 @@ async def test_kill_9_loses_nothing_and_keeps_the_order(
         for number in range(600):
             transaction.emit("n", number, key=f"k{number % 4}")
     seen = tmp_path / "seen"
-    child = subprocess.Popen([sys.executable, "-c", _VICTIM, store_url, str(seen)])
+    child = spawn(store_url, seen)
     deadline = time.monotonic() + 30
     while not seen.exists() or seen.read_bytes().count(b"\n") < lines:
         assert child.poll() is None
@@ -665,8 +671,8 @@ async def test_kill_9_loses_nothing_and_keeps_the_order(
     child.wait()
     before: dict[str, list[int]] = defaultdict(list)
     for line in seen.read_text().splitlines():
-        key, number = line.split()
-        before[key].append(int(number))
+        key, payload = line.split()
+        before[key].append(int(payload))
     after: dict[str, list[int]] = defaultdict(list)
 
     async def handler(event: EventReceived) -> None:

@@ -16,6 +16,7 @@ from perdure.cli.options import (
     Settings,
     refine,
 )
+from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Info
@@ -68,16 +69,23 @@ def info(
 
 
 async def _init(settings: Settings) -> dict[str, Any]:
-    from perdure.bank import Bank, shown
+    from perdure.bank import Bank
     from perdure.cli import places
     from perdure.cli.progress import Bar
+    from perdure.storage import urls
+    from perdure.storage.adapter import Capability
 
     with Bar("opening the bank"):
         bank = Bank(config=settings.load())
-        was_there = await places.exists(bank)
+        if Capability.DURABLE not in bank.store.adapter.capabilities:
+            raise InvalidInput(
+                f"A bank at {urls.shown(bank.url)} ends with the program that opens it.",
+                hint="Name a place that lasts, such as sqlite:///memory.db.",
+            )
+        was_there = await bank.store.adapter.exists()
         async with bank:
             return {
-                "url": shown(bank.url),
+                "url": urls.shown(bank.url),
                 "location": places.location(bank.url),
                 "created": not was_there,
             }

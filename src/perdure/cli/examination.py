@@ -19,12 +19,13 @@ import msgspec
 
 from perdure import __version__
 from perdure import config as configuration
-from perdure.bank import Bank, shown
+from perdure.bank import Bank
 from perdure.cli import places, terminal
 from perdure.cli.options import Settings
 from perdure.cli.progress import Bar
 from perdure.config import Config
 from perdure.core.errors import PerdureError, Unavailable
+from perdure.storage import urls
 
 _LIBRARIES = ("apsw", "msgspec", "obstore", "zstandard")
 #: Older ones can damage a database in WAL mode when a checkpoint meets a write.
@@ -129,7 +130,11 @@ def _examine_config(report: Report, settings: Settings) -> Config | None:
 
 
 async def _examine_bank(report: Report, settings: Settings, config: Config) -> None:
-    facts: dict[str, Any] = {"url": shown(config.bank_url()), "reachable": False, "error": None}
+    facts: dict[str, Any] = {
+        "url": urls.shown(config.bank_url()),
+        "reachable": False,
+        "error": None,
+    }
     report.facts["bank"] = facts
     try:
         async with asyncio.timeout(_DEADLINE), places.existing_bank(settings, config) as bank:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.bank import Bank, shown
+from perdure.bank import Bank
 from perdure.cli import terminal
 from perdure.config import Config
 from perdure.core.errors import Unavailable
@@ -47,8 +47,8 @@ async def existing_bank(settings: Settings, config: Config) -> AsyncIterator[Ban
     Raises `Unavailable` if there is none; it is not made.
     """
     bank = Bank(config=config)
-    if not await exists(bank):
-        named = f" --bank {shlex.quote(shown(bank.url))}" if settings.bank is not None else ""
+    if not await bank.store.adapter.exists():
+        named = f" --bank {shlex.quote(urls.shown(bank.url))}" if settings.bank is not None else ""
         raise Unavailable(
             f"There is no bank at {location(bank.url)}.",
             hint=f"Make one with `perdure bank init{named}`.",
@@ -60,25 +60,10 @@ async def existing_bank(settings: Settings, config: Config) -> AsyncIterator[Ban
         await bank.store.close()
 
 
-async def exists(bank: Bank) -> bool:
-    """Whether something is at the bank's address. What it is, only opening it can tell."""
-    address = urls.parse(bank.url)
-    return address.scheme != "sqlite" or _has_content(Path(address.path))
-
-
-def _has_content(file: Path) -> bool:
-    try:
-        return file.stat().st_size > 0
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except (OSError, ValueError):
-        return True  # opening it will say what is the matter
-
-
 def location(url: str) -> str:
     """Where a bank is, in words for people: the path of a file, or an address without password."""
     address = urls.parse(url)
-    return str(Path(address.path).absolute()) if address.scheme == "sqlite" else shown(url)
+    return str(Path(address.path).absolute()) if address.scheme == "sqlite" else urls.shown(url)
 
 
 def folder_use(folder: Path) -> FolderUse:

@@ -252,6 +252,9 @@ class Runner:
         for kind in self._kinds:
             query = self._jobs(State.PENDING).where("kind", "=", kind).order_by("due")
             found += await query.limit(room).execute()
+        # One that runs here and was taken over for being late must not run beside itself.
+        alive = self._alive()
+        found = [each for each in found if each.key not in alive]
         found.sort(key=lambda each: (each.value.due, each.key))
         due = [each for each in found if each.value.due <= now][:room]
         claimed = await asyncio.gather(*(self._claim(each) for each in due))
@@ -269,11 +272,11 @@ class Runner:
             return
         self._takeover_at = moment + self._poll_every
         now = self._store.now()
-        alive = {work.id for work in self._running.values()}  # only late, if at all
+        alive = self._alive()
         for kind in self._kinds:
             dead = self._jobs(State.RUNNING).where("kind", "=", kind).where("until", "<=", now)
             for found in await dead.order_by("until").limit(100).execute():
-                if found.key not in alive:
+                if found.key not in alive:  # ours are only late
                     error = "the process that ran it ended"
                     await replace(self._store, found, found.value.pending(now, error=error))
 
@@ -309,6 +312,9 @@ class Runner:
             if await running.exists() or await pending.order_by("due").exists():
                 return True
         return False
+
+    def _alive(self) -> set[str]:
+        return {work.id for work in self._running.values()}
 
     def _jobs(self, state: State) -> Finder[Job]:
         return self._store.collection(Job).query().where("state", "=", state)

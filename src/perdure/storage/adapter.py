@@ -237,6 +237,13 @@ class Adapter(ABC):
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
 
+    async def exists(self) -> bool:
+        """Whether there is a store at the address. Called before `initialize`; makes nothing.
+
+        Raises the same errors as `initialize` if that cannot be told.
+        """
+        return True
+
     @abstractmethod
     async def initialize(self) -> None:
         """Connect, and make what is missing. Safe to call on a store in use elsewhere."""

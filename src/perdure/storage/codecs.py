@@ -58,7 +58,8 @@ class Msgpack:
     def decode(self, data: bytes, type: type[T]) -> T:
         decode = self._decoders.get(type)
         if decode is None:
-            decode = self._decoders[type] = msgspec.msgpack.Decoder(type).decode
+            decode = msgspec.msgpack.Decoder(type, ext_hook=_unescape).decode
+            self._decoders[type] = decode
         try:
             found: T = decode(data)
         except msgspec.ValidationError:
@@ -87,6 +88,12 @@ class Json:
             data = msgspec.json.encode(value)
         except UnicodeEncodeError:
             data = json.dumps(msgspec.to_builtins(value, str_keys=True)).encode()
+            if not self._same(value, data):
+                raise InvalidValue(
+                    "JSON cannot hold this value: its text has the two halves of a character"
+                    " as two characters.",
+                    hint="Join them, or declare the record with serializer='msgpack'.",
+                ) from None
         except (TypeError, OverflowError, RecursionError) as exc:
             raise _unencodable(value, exc) from exc
         if b"null" in data and not self._same(value, data):

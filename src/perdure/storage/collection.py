@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,6 +23,11 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 #: How often a change is repeated when others keep writing first.
 ATTEMPTS = 20
+
+
+async def back_off(attempt: int) -> None:
+    """Let others finish before a change is repeated: longer each time, and not all at once."""
+    await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 9)))  # noqa: S311 (no secret)
 
 
 class Executor(Protocol):
@@ -147,6 +154,7 @@ class Collection(Generic[T]):
             except Conflict:
                 if attempt == ATTEMPTS - 1:
                     raise
+                await back_off(attempt)
             else:
                 return record
         raise AssertionError("unreachable")

@@ -103,7 +103,9 @@ class Compression:
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         if isinstance(call, Commit):
-            return await proceed(await self._compressed(call) if self._writing else call)
+            if self._writing and self._concerns(call.batch):
+                call = await self._compressed(call)
+            return await proceed(call)
         answer = await proceed(call)
         if isinstance(call, Get):
             return await self._expanded(call.collection, answer)
@@ -147,11 +149,16 @@ class Compression:
         finally:
             state.training = False
 
+    def _concerns(self, batch: Batch) -> bool:
+        declared = self._attached().declared
+        for write in batch.writes:  # noqa: SIM110  # any() would cost more than it looks at
+            if declared[write.collection].compressed:
+                return True
+        return False
+
     async def _compressed(self, commit: Commit) -> Commit:
         declared = self._attached().declared
         batch = commit.batch
-        if not any(declared[write.collection].compressed for write in batch.writes):
-            return commit
         writes: list[Put | Delete] = []
         for write in batch.writes:
             if (

@@ -67,15 +67,16 @@ Handler: TypeAlias = Callable[[Call], Awaitable[Any]]
 class Middleware(Protocol):
     """Anything that wraps operations."""
 
-    def __call__(self, call: Call, proceed: Handler) -> Awaitable[Any]: ...
+    def __call__(self, call: Call, proceed: Handler, /) -> Awaitable[Any]: ...
 
 
 def compose(chain: Sequence[Middleware], innermost: Handler) -> Handler:
     """One handler that runs the chain, first to last, around the innermost."""
-    handler = innermost
-    for middleware in reversed(chain):
-        handler = functools.partial(middleware, proceed=handler)
-    return handler
+    return functools.reduce(_around, reversed(chain), innermost)
+
+
+def _around(handler: Handler, middleware: Middleware) -> Handler:
+    return lambda call: middleware(call, handler)
 
 
 def collection_of(call: Call) -> str:

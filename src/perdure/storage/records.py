@@ -94,7 +94,9 @@ class RecordType(Generic[T]):
         self.schema = len(migrations) + 1
         self.ttl = None if ttl is None else clock.duration(ttl)
         self._migrations = tuple(migrations)
-        self._codec = codecs.BY_NAME[serializer]
+        codec = codecs.BY_NAME[serializer]
+        self._encode = codec.encode
+        self._content_type = codec.content_type
         marked = _marked_fields(cls)
         self.key_field = _only_key(cls, marked)
         self.compressed = any(Compressed in marks for marks, _ in marked.values())
@@ -127,15 +129,14 @@ class RecordType(Generic[T]):
                 f" not {type(record).__name__}.",
                 hint="Use the collection of that type.",
             )
-        value = self._codec.encode(record)
+        key = keys.check(self._key(record))
+        value = self._encode(record)
         if len(value) > MAX_VALUE_BYTES:
             raise TooLarge(
-                f"{self.name}/{self._key(record)} takes {len(value):,} bytes;"
-                f" {MAX_VALUE_BYTES:,} is the limit.",
+                f"{self.name}/{key} takes {len(value):,} bytes; {MAX_VALUE_BYTES:,} is the limit.",
                 hint="Keep the large part as an artifact (bank.artifacts) and refer to it.",
             )
-        key = keys.check(self._key(record))
-        content_type = self._codec.content_type
+        content_type = self._content_type
         return Put(
             self.name,
             key,
@@ -143,7 +144,7 @@ class RecordType(Generic[T]):
             content_type,
             self.schema,
             checksum(key, content_type, self.schema, value),
-            tuple([convert(get(record)) for get, convert in self._columns]),
+            self.columns(record) if self._columns else (),
             () if self._tags is None else columns.tag_pairs(self._tags(record)),
             expires,
             expected,

@@ -35,7 +35,7 @@ from perdure.storage.adapter import (
     Row,
     checksum,
 )
-from perdure.storage.collection import ATTEMPTS, Collection
+from perdure.storage.collection import ATTEMPTS, Collection, back_off
 from perdure.storage.middleware import (
     Call,
     Commit,
@@ -126,7 +126,7 @@ class Store:
             except Conflict:
                 if attempt == ATTEMPTS - 1:
                     raise
-                await asyncio.sleep(0.001 * attempt)
+                await back_off(attempt)
         raise AssertionError("unreachable")
 
     async def declare(self, *classes: type[msgspec.Struct]) -> None:
@@ -204,9 +204,7 @@ class Store:
     async def _perform(self, call: Call) -> Any:
         adapter = self.adapter
         if isinstance(call, Commit):
-            batch = call.batch
-            sealed = Batch(tuple([_seal(w) for w in batch.writes]), batch.checks, batch.events)
-            return await adapter.commit(sealed, call.options)
+            return await adapter.commit(_sealed(call.batch), call.options)
         if isinstance(call, Get):
             rows = await adapter.get(call.collection, call.keys, call.options)
             return [_verified(call.collection, row) if row is not None else None for row in rows]
@@ -232,8 +230,16 @@ class Store:
                 self._progress(f"indexing {declared.name}", done, 0)
 
 
+def _sealed(batch: Batch) -> Batch:
+    """The batch with the checksums that whoever made its puts left to us."""
+    for write in batch.writes:
+        if isinstance(write, Put) and not write.checksum:
+            writes = tuple(_seal(write) for write in batch.writes)
+            return Batch(writes, batch.checks, batch.events)
+    return batch
+
+
 def _seal(write: Put | Delete) -> Put | Delete:
-    """The write with its checksum, if whoever made it left that to us."""
     if isinstance(write, Delete) or write.checksum:
         return write
     sum_ = checksum(write.key, write.content_type, write.schema, write.value)

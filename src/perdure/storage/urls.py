@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -37,13 +38,23 @@ def parse(url: str) -> Address:
     Raises `InvalidURL` if it is not one.
     """
     hint = "Write it like sqlite:///memory.db, postgresql://user@host/name or memory://."
-    if "\x00" in url or "://" not in url:
-        raise InvalidURL(f"{url!r} is not the address of a bank.", hint=hint)
+    if "://" not in url:
+        raise InvalidURL(f"{shown(url)!r} is not the address of a bank.", hint=hint)
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
-    except ValueError as exc:
-        raise InvalidURL(f"The address {url!r} cannot be read: {exc}.", hint=hint) from exc
-    if not parts.scheme:
-        raise InvalidURL(f"The address {url!r} names no kind of store.", hint=hint)
-    return Address(parts.scheme, unquote(parts.path)[1:], options)
+    except ValueError:  # not chained: its message may hold the password
+        raise InvalidURL(f"The address {shown(url)!r} cannot be read.", hint=hint) from None
+    path = unquote(parts.path)[1:]
+    if not parts.scheme or _impossible(url) or _impossible(path):
+        raise InvalidURL(f"{shown(url)!r} cannot be the address of a bank.", hint=hint)
+    return Address(parts.scheme, path, options)
+
+
+def shown(url: str) -> str:
+    """An address without its password, well formed or not."""
+    return _password.sub("…", url)
+
+
+_password = re.compile(r"(?<=:)(?<=[^:/]:)[^/@\s]+(?=@)|(?<=[?&]password=)[^&\s]*")
+_impossible = re.compile("[\x00\ud800-\udfff]").search

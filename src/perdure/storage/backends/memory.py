@@ -116,11 +116,14 @@ class MemoryAdapter(Adapter):
     async def prepare(self, layout: Layout) -> frozenset[str]:
         self._check_open()
         known = self._collections.setdefault(layout.name, _Collection(layout))
-        held = {column.name for column in known.layout.columns} - known.stale
-        wanted = {column.name for column in layout.columns}
-        known.stale = frozenset((wanted | held) - (wanted & held)) if known.entries else frozenset()
+        held = {column for column in known.layout.columns if column.name not in known.stale}
+        wanted = set(layout.columns)
+        # What is new has to be filled; what is gone is no longer kept up to date.
+        changed = frozenset(column.name for column in held ^ wanted)
+        known.stale = (known.stale | changed) if known.entries else frozenset()
+        known.stale -= {column.name for column in held & wanted}
         known.layout = layout
-        return known.stale & wanted
+        return known.stale & {column.name for column in wanted}
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
         target = self._collection(collection)

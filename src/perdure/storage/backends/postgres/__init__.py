@@ -72,22 +72,34 @@ class PostgresAdapter(Adapter):
 
     async def initialize(self) -> None:
         links = Links(self._server)
-
-        async def work(link: Link) -> int:
-            return await catalog.create(link.conn, self._server)
-
         with translated(self._server):
             try:
-                era = await links.use(work)
-            except psycopg.OperationalError as exc:
-                if not is_starting(exc):
-                    raise
-                era = await links.patiently(work, START)
+                era = await self._create(links)
+            except BaseException:
+                await links.close()
+                raise
         self._links = links
         self._outbox = Outbox(self._schema, era)
         self._applier = Applier(self._schema, self._outbox, self._clock)
         self._writer = Writer(links, self._server)
         self._reader = Reader(links, self._server)
+
+    async def _create(self, links: Links) -> int:
+        """The tables; an unreachable server is an error at once, a starting one is waited for."""
+
+        async def work(link: Link) -> int:
+            era = await catalog.create(link.conn, self._server)
+            # Also collections that nobody declares in this process: `verify` reads them, and what
+            # has expired in them is swept.
+            self._layouts = await catalog.load(link.conn, self._schema)
+            return era
+
+        try:
+            return await links.use(work)
+        except psycopg.OperationalError as exc:
+            if not is_starting(exc):
+                raise
+            return await links.patiently(work, START)
 
     async def close(self) -> None:
         if self._writer is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from perdure.core.errors import InvalidURL
 from perdure.storage import urls
@@ -71,12 +71,16 @@ def parse(url: str) -> Server:
             f"The option pool={pool} of the address is not a number of connections.",
             hint="Use 1 to 100.",
         )
+    ports = str(options.get("port") or parameters.get("port") or 5432).split(",")
+    if not all(port.isascii() and port.isdigit() and 0 < int(port) < 2**16 for port in ports):
+        raise InvalidURL(f"The port {ports[0]!r} of the address is not one.", hint="Use a number.")
     if "@" in str(parameters.get("host", "")):
         raise InvalidURL(
             f"The address {shown!r} has more than one @.", hint="Write an @ in a password as %40."
         )
     try:
-        parameters = dict(conninfo_to_dict("", **{**_DEFAULTS, **parameters, **options}))
+        parameters = _DEFAULTS | parameters | options
+        make_conninfo("", **parameters)
     except psycopg.ProgrammingError:
         raise InvalidURL(
             f"The address {shown!r} has an option that PostgreSQL does not know.",

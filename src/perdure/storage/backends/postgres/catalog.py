@@ -191,9 +191,14 @@ async def _lock(conn: Connection, schema: str) -> None:
 
 
 async def _meta(conn: Connection, server: Server) -> dict[str, int] | None:
-    cursor = await conn.execute("SELECT to_regclass(%s)", (f"{server.schema}.perdure_meta",))
-    row = await cursor.fetchone()
-    if row is None or row[0] is None:
+    # Not with to_regclass: what it has not found once it may not find again before the transaction
+    # ends, though somebody made it while we waited for the lock.
+    cursor = await conn.execute(
+        "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = 'perdure_meta'",
+        (server.schema,),
+    )
+    if await cursor.fetchone() is None:
         return None
     cursor = await conn.execute(f"SELECT name, value FROM {server.schema}.perdure_meta")
     return dict(await cursor.fetchall())

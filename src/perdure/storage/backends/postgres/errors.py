@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,6 +37,8 @@ _DENIED = (
     "not permitted to log in",
     "permission denied",
 )
+#: "connection failed: connection to server at … failed: FATAL:  "
+_PREAMBLE = re.compile(r"^(connection failed: )?(connection to server .* failed: )?(FATAL: +)?")
 
 
 class Interfered(Exception):
@@ -152,7 +155,9 @@ def _is_refusal(text: str) -> bool:
 
 
 def _said(exc: BaseException) -> str:
+    """What the server or libpq said, in one line without a full stop."""
     if isinstance(exc, psycopg.Error) and exc.diag.message_primary:
         return exc.diag.message_primary
-    lines = str(exc).strip().splitlines()
-    return lines[-1].strip().rstrip(".") if lines else type(exc).__name__
+    lines = str(exc).strip().splitlines() or [type(exc).__name__]
+    # The first line names the host, which our message does already, and then the reason.
+    return _PREAMBLE.sub("", lines[0]).strip().rstrip(".?")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,12 +89,24 @@ class SQLiteAdapter(Adapter):
 
     # Life -------------------------------------------------------------------------------------
 
+    async def exists(self) -> bool:
+        try:
+            return self.path.stat().st_size > 0
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as exc:
+            raise AccessDenied(
+                f"The bank {self.path} cannot be looked at: {exc.strerror}.",
+                hint="Check the permissions of its folder.",
+            ) from exc
+
     async def initialize(self) -> None:
         path = str(self.path)
         with translated(path):
             self._make_file()
             db = self._connect()
             try:
+                catalog.recognize(db, path)  # before anything of another program is changed
                 _use_wal(db, path)
                 db.execute("BEGIN IMMEDIATE")
                 catalog.create(db, path)
@@ -270,8 +282,9 @@ class SQLiteAdapter(Adapter):
 
     # Writing ----------------------------------------------------------------------------------
 
-    async def commit(self, batch: Batch, options: Options) -> list[int]:
-        return await self._open_writer().commit(batch, options)
+    def commit(self, batch: Batch, options: Options) -> Coroutine[Any, Any, list[int]]:
+        # Not async itself: every coroutine on this path is paid for by every write.
+        return self._open_writer().commit(batch, options)
 
     async def remove(self, query: Query, options: Options) -> int:
         layout = self._layout(query.collection)
@@ -329,9 +342,10 @@ class SQLiteAdapter(Adapter):
         def work(db: apsw.Connection) -> list[Size]:
             taken: dict[str, int] = {}
             owners = dict(db.execute("SELECT name, tbl_name FROM sqlite_schema"))
-            for name, size in db.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name"):
-                owner = owners.get(name, name).removesuffix("__tags")
-                taken[owner] = taken.get(owner, 0) + size
+            with suppress(apsw.CorruptError):  # the sizes are unknown then, the rows need not be
+                for name, size in db.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name"):
+                    owner = owners.get(name, name).removesuffix("__tags")
+                    taken[owner] = taken.get(owner, 0) + size
             return [
                 Size(name, db.execute(f'SELECT count(*) FROM "{name}"').get, taken.get(name))
                 for name in catalog.load(db)
@@ -340,13 +354,17 @@ class SQLiteAdapter(Adapter):
         return await self._open_reader().run("sizes", work)
 
     async def inspect(self) -> AsyncIterator[str]:
-        found = await self._open_reader().run(
-            "integrity_check",
-            lambda db: [row[0] for row in db.execute("PRAGMA integrity_check(1000)")],
-        )
-        for line in found:
-            if line != "ok":
-                yield line
+        def work(db: apsw.Connection) -> list[str]:
+            found: list[str] = []
+            try:
+                for (line,) in db.execute("PRAGMA integrity_check(1000)"):
+                    found.append(line)  # what was found so far must be kept
+            except apsw.CorruptError as exc:
+                found.append(str(exc))
+            return [line for line in found if line != "ok"]
+
+        for line in await self._open_reader().run("integrity_check", work):
+            yield line
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
         layout = self._layout(collection)

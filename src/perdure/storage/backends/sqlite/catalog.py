@@ -38,10 +38,10 @@ CREATE TABLE perdure_outbox(
 _KINDS = {"text": "TEXT", "integer": "INTEGER", "real": "REAL"}
 
 
-def create(db: apsw.Connection, path: str) -> None:
-    """Make the system tables in an empty file; accept a bank; refuse anything else.
+def recognize(db: apsw.Connection, path: str) -> bool:
+    """Whether the file is a bank already; False if it is empty. Changes nothing.
 
-    Runs inside a transaction of the caller.
+    Raises `NotAStore` for a database of another program, `NewerSchema` for a newer bank.
     """
     application, version = db.pragma("application_id"), db.pragma("user_version")
     if application == APPLICATION_ID:
@@ -50,15 +50,21 @@ def create(db: apsw.Connection, path: str) -> None:
                 f"The bank {path} has format {version}; this version reads up to {FORMAT}.",
                 hint="Upgrade Perdure. The bank was left untouched.",
             )
-        return
+        return True
     if application or version or db.execute("SELECT 1 FROM sqlite_schema").get is not None:
         raise NotAStore(
             f"{path} is a SQLite database of another program.",
             hint="Choose another path; it was left untouched.",
         )
-    db.execute(_SYSTEM)
-    db.pragma("application_id", APPLICATION_ID)
-    db.pragma("user_version", FORMAT)
+    return False
+
+
+def create(db: apsw.Connection, path: str) -> None:
+    """Make the system tables, unless they are there. In a transaction of the caller."""
+    if not recognize(db, path):
+        db.execute(_SYSTEM)
+        db.pragma("application_id", APPLICATION_ID)
+        db.pragma("user_version", FORMAT)
 
 
 def load(db: apsw.Connection) -> dict[str, Layout]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 import apsw
@@ -93,7 +93,7 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name="perdure-writer", daemon=True)
         self._thread.start()
 
-    def commit(self, batch: Batch, options: Options) -> Awaitable[list[int]]:
+    def commit(self, batch: Batch, options: Options) -> Coroutine[Any, Any, list[int]]:
         """Apply a batch in a write transaction, durable when this returns; see `run`."""
         weight = 0
         for write in batch.writes:
@@ -103,7 +103,7 @@ class Writer:
 
     def run(
         self, work: Callable[[Applier], T], options: Options = DEFAULT, *, weight: int = 0
-    ) -> Awaitable[T]:
+    ) -> Coroutine[Any, Any, T]:
         """Run `work` in a write transaction, durable when this returns.
 
         Cancelled, it is withdrawn if it has not begun and carried to its end if it has; either

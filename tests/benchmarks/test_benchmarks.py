@@ -1,0 +1,92 @@
+"""The benchmarks run and report what they promise. Their times are nobody's business here."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import ours, peers, results
+from benchmarks.raw import Raw
+from benchmarks.targets import TARGETS, Target, missed
+from benchmarks.texts import Texts
+from perdure.storage.backends.sqlite import SQLiteAdapter
+
+
+def run(name: str, capsys: pytest.CaptureFixture[str], *flags: str) -> dict:
+    assert command.main([name, "--quick", "--json", *flags]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_each_runs_without_peers(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(peers.VARIABLE, "/nowhere/python")
+    figures = run(name, capsys)
+    assert figures["benchmark"] == name
+    assert figures["quick"]
+    for target in TARGETS[name]:
+        figure = figures[target.metric]
+        assert figure is None if "peer" in target.metric else figure > 0
+
+
+@pytest.mark.skipif(peers.python() is None, reason=f"no peers: {peers.HOW}")
+@pytest.mark.parametrize("name", ["append", "read", "disk_records"])
+def test_peers_take_part(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = run(name, capsys)
+    compared = {metric: figure for metric, figure in figures.items() if "best_peer" in metric}
+    assert compared
+    assert all(figure > 0 for figure in compared.values())
+
+
+async def test_raw_is_as_durable_as_a_bank(tmp_path: Path) -> None:
+    raw = Raw(tmp_path / "raw.db")
+    async with ours.open_bank(tmp_path / "ours.db") as bank:
+        assert isinstance(bank.store.adapter, SQLiteAdapter)
+        await bank.collection(ours.Message).put(ours.Message("a/1", "user", "hello"))
+        for db in (raw.db, bank.store.adapter._db):
+            assert db.pragma("synchronous") == 1  # NORMAL
+            assert db.pragma("journal_mode") == "wal"
+    raw.close()
+
+
+def test_messages_follow_from_the_seed_and_pack_like_text() -> None:
+    messages = Texts(1).messages(50, 700)
+    assert messages == Texts(1).messages(50, 700)
+    assert len({*messages, *Texts(2).messages(50, 700)}) == 100
+    assert all(len(message.encode()) == 700 for message in messages)
+    packed = sum(len(zlib.compress(message.encode())) for message in messages)
+    assert 0.5 < packed / (50 * 700) < 0.8
+
+
+def test_what_is_missed() -> None:
+    at_limits = {target.metric: target.limit for target in TARGETS["append"]}
+    assert missed("append", at_limits) == []
+    assert missed("append", dict.fromkeys(at_limits)) == []  # not measured is not missed
+    above = at_limits | {"growth": 1.3}
+    assert [target.metric for target in missed("append", above)] == ["growth"]
+    assert Target("import_s", 0.15, "", strict=True).met(0.15) is False
+
+
+def test_check_fails_on_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_run", lambda *_, **__: {"ratio": 0.7, "spread": {}})
+    assert command.main(["disk_records"]) == 0
+    assert command.main(["disk_records", "--check"]) == 1
+
+
+def test_the_results_hold_every_target_and_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "FILE", tmp_path / "RESULTS.md")
+    monkeypatch.setenv(peers.VARIABLE, "/nowhere/python")
+    nothing = {name: {t.metric: None for t in targets} for name, targets in TARGETS.items()}
+    results.write({name: {**figures, "spread": {}} for name, figures in nothing.items()})
+    page = results.FILE.read_text()
+    assert all(f"`{t.metric}`" in page for targets in TARGETS.values() for t in targets)
+    assert "cores" in page
+    assert str(peers.ROOT) not in page
+    assert str(Path.home()) not in page

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+import perdure
+from perdure.cli.app import app
+from tests.cli.conftest import Run
+
+EXPECTED = {"bank", "bank init", "bank info", "verify", "conformance", "doctor"}
+
+
+def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        place = f"{path} {name}".strip()
+        yield place, command
+        if hasattr(command, "commands"):
+            yield from commands(command, place)
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def test_every_command_is_there() -> None:
+    assert set(COMMANDS) == EXPECTED
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_is_documented(name: str, run: Run) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), f"{name} {parameter.name}"
+    result = run(*name.split(), "--help")
+    assert result.exit_code == 0
+    assert command.help.splitlines()[0] in result.stdout
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED - {"bank"}))
+def test_every_command_speaks_json(name: str, run: Run) -> None:
+    assert "--json" in run(*name.split(), "--help").stdout
+
+
+def test_the_version(run: Run) -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"perdure {perdure.__version__}\n")
+
+
+@pytest.mark.parametrize("args", [["nonsense"], ["verify", "--nonsense"], ["conformance"]])
+def test_usage_errors_exit_with_2_and_say_where_help_is(args: list[str], run: Run) -> None:
+    result = run(*args)
+    assert result.exit_code == 2
+    assert not result.stdout
+    assert "--help' for help" in result.stderr
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["bank", "--help"], ["nonsense"]])
+def test_help_loads_nothing_that_takes_time(args: list[str]) -> None:
+    heavy = ["apsw", "asyncio", "msgspec", "obstore", "perdure.bank", "platformdirs", "rich"]
+    code = f"""
+import sys
+from perdure.cli.app import app
+app({args}, standalone_mode=False) if {args} != ["nonsense"] else None
+print([name for name in {heavy} if name in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"

@@ -1,0 +1,146 @@
+"""What worker processes do; see `zygote`. Each tells a line for what was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+# Imported before the first fork, though each is only needed by some.
+import perdure.artifacts.objects
+import perdure.storage.backends.postgres
+import perdure.storage.backends.sqlite
+import perdure.sync  # noqa: F401
+from perdure.bank import Bank
+from perdure.storage.adapter import STRONG
+from perdure.storage.transaction import Transaction
+from tests.fire.records import (
+    Counter,
+    Entry,
+    Mirror,
+    Paper,
+    content_of,
+    entry,
+    increment,
+    mirror,
+)
+
+Tell: TypeAlias = Callable[[str], None]
+
+BATCH = 20
+TOTAL = "total"
+
+# Writing until it is killed -----------------------------------------------------------------------
+
+
+class Step:
+    """One thing that a writer does, all of it or nothing. Its key says which kind it is."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.kind = random.Random(key).choice(list(_STEPS))
+
+    async def run(self, bank: Bank) -> None:
+        await _STEPS[self.kind](bank, self.key)
+
+
+def step_key(round_: int, lane: int, number: int) -> str:
+    return f"{round_:04d}/{lane}/{number:04d}"
+
+
+def counter_key(key: str) -> str:
+    """The counter of the lane that the key lies in."""
+    return key.rpartition("/")[0]
+
+
+async def _put(bank: Bank, key: str) -> None:
+    assert await bank.collection(Entry).put(entry(key)) == 1
+
+
+async def _put_strong(bank: Bank, key: str) -> None:
+    assert await bank.collection(Entry).put(entry(key), STRONG) == 1
+
+
+async def _put_pair(bank: Bank, key: str) -> None:
+    async with bank.transaction() as tx:
+        await tx.collection(Entry).put(entry(key))
+        await tx.collection(Mirror).put(mirror(key))
+        tx.emit("pair", key, key=counter_key(key))
+
+
+async def _put_batch(bank: Bank, key: str) -> None:
+    await bank.collection(Entry).put_many([entry(f"{key}/{n}") for n in range(BATCH)])
+
+
+async def _count(bank: Bank, key: str) -> None:
+    counter = counter_key(key)
+    await bank.collection(Counter).change(counter, lambda found: increment(found, counter))
+
+
+async def _count_together(bank: Bank, key: str) -> None:
+    """Count what all lanes count; the entry notes which number this was."""
+
+    async def body(tx: Transaction) -> None:
+        counter = increment(await tx.collection(Counter).get(TOTAL), TOTAL)
+        await tx.collection(Counter).put(counter)
+        await tx.collection(Entry).put(entry(key, counter.value))
+
+    await bank.transact(body)
+
+
+async def _put_paper(bank: Bank, key: str) -> None:
+    async with bank.transaction(STRONG) as tx:
+        artifact = await bank.artifacts.put(content_of(key), transaction=tx)
+        await tx.collection(Paper).put(Paper(key, artifact.hash))
+
+
+_STEPS: dict[str, Callable[[Bank, str], Awaitable[None]]] = {
+    "put": _put,
+    "strong": _put_strong,
+    "pair": _put_pair,
+    "batch": _put_batch,
+    "count": _count,
+    "count_together": _count_together,
+    "paper": _put_paper,
+}
+
+
+async def write(tell: Tell, url: str, round: int, lanes: int) -> None:
+    """Write in several lanes until it is killed; tells the key of each step that is done."""
+
+    async def drive(bank: Bank, lane: int) -> None:
+        number = 0
+        while True:
+            step = Step(step_key(round, lane, number))
+            await step.run(bank)
+            tell(step.key)
+            number += 1
+
+    async with perdure.open(url) as bank:
+        await asyncio.gather(*(drive(bank, lane) for lane in range(lanes)))
+
+
+# Writing beside others ----------------------------------------------------------------------------
+
+
+async def share(tell: Tell, url: str, name: str, times: int) -> None:
+    """Write records of its own, a shared batch, a shared counter; tells how far it got."""
+    async with perdure.open(url) as bank:
+        entries, counters = bank.collection(Entry), bank.collection(Counter)
+        await entries.get("the first look makes the collection")
+        tell("ready")
+        for number in range(times):
+            own = entry(f"{name}/{number}")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(entries.put(own))
+                group.create_task(_put_pair(bank, f"{name}/pair/{number}"))
+                group.create_task(
+                    entries.put_many([entry(f"shared/{n}", number) for n in range(BATCH)])
+                )
+                group.create_task(counters.change(TOTAL, lambda found: increment(found, TOTAL)))
+            assert await entries.get(own.id) == own
+            tell(f"{name}/{number}")
+
+
+TASKS: dict[str, Callable[..., Awaitable[Any]]] = {"share": share, "write": write}
