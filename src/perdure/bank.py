@@ -68,6 +68,7 @@ class Bank:
     ) -> None:
         self.config = config if config is not None else configuration.load()
         self.url = url or self.config.bank_url()
+        self._is_open = False
         self._is_default = not (url or self.config.bank)
         self._is_temporary = self.url.startswith("memory:") and not self.config.artifacts.folder
         self.metrics = Metrics()
@@ -87,13 +88,18 @@ class Bank:
         if self._is_default:
             _make_folder(configuration.data_folder())
         await self.store.open()
+        self._is_open = True
         await self.artifacts.open()
         self._schedule()
         await self.jobs.start()
 
     async def close(self) -> None:
-        """Let running jobs end, finish every write, and release everything."""
+        """Let running jobs end, finish every write, and release everything. Safe to call twice."""
+        if not self._is_open:
+            return
+        self._is_open = False
         await self.jobs.stop(self.config.jobs.grace)
+        await self.subscriptions.release()
         await self.store.close()
         if self._is_temporary:
             shutil.rmtree(self.artifacts.root, ignore_errors=True)

@@ -157,7 +157,11 @@ def _run(work: Coroutine[Any, Any, R]) -> R:
     except InvalidInput:
         work.close()
         raise
-    return asyncio.run_coroutine_threadsafe(work, _thread.get()).result()
+    future = asyncio.run_coroutine_threadsafe(work, _thread.get())
+    try:
+        return future.result()
+    finally:
+        future.cancel()  # does nothing unless we were interrupted while waiting
 
 
 def _refuse_in_loop() -> None:

@@ -63,7 +63,7 @@ def test_files_that_are_something_else(  # noqa: PLR0917  (fixtures)
         ("", "'' is not the address of a bank"),
         ("memory.db", "'memory.db' is not the address of a bank"),
         ("sqlite:///", "names no file"),
-        ("://nothing", "names no kind of store"),
+        ("://nothing", "cannot be the address"),
         ("redis://localhost", "No storage backend is registered for redis://"),
         ("postgresql://ada@127.0.0.1:1/bank", "cannot be reached"),
     ],

@@ -11,7 +11,7 @@ from tests.fire.worker import BATCH, TOTAL
 from tests.fire.zygote import Zygote
 
 PROCESSES = 8
-TIMES = 25
+TIMES = 15
 
 
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)

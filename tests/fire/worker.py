@@ -7,6 +7,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+import apsw
+
 # Imported before the first fork, though each is only needed by some.
 import perdure.artifacts.objects
 import perdure.storage.backends.postgres
@@ -143,4 +145,14 @@ async def share(tell: Tell, url: str, name: str, times: int) -> None:
             tell(f"{name}/{number}")
 
 
-TASKS: dict[str, Callable[..., Awaitable[Any]]] = {"share": share, "write": write}
+async def hold(tell: Tell, url: str, seconds: float) -> None:
+    """Be a program that keeps SQLite's write lock for a while."""
+    db = apsw.Connection(url.removeprefix("sqlite:///"))
+    db.execute("BEGIN IMMEDIATE")
+    tell("locked")
+    await asyncio.sleep(seconds)
+    db.execute("COMMIT")
+    tell("free")
+
+
+TASKS: dict[str, Callable[..., Awaitable[Any]]] = {"hold": hold, "share": share, "write": write}

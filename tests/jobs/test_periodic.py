@@ -116,7 +116,7 @@ async def test_it_survives_errors_and_slows_down(
     chore.error = error
     periodic = runner.every("chore", 7.0, chore)
     await runner.start()
-    await until(lambda: periodic.runs == 2)
+    await until(lambda: periodic.runs >= 2)
     assert pauses[:5] == [0.1, 0.2, 0.4, 7.0, 7.0]
     assert cut_short[:5] == [False, False, False, True, True], "waking does not hurry a failure"
     assert "chore failed" in caplog.text

@@ -500,6 +500,22 @@ async def test_who_lost_the_lease_stops_working(
     assert await rows(store) == []
 
 
+async def test_a_late_process_keeps_its_job_if_nobody_took_it(
+    store: Store, runner: Runner, clock: ManualClock
+) -> None:
+    gate = Gate()
+    runner.register("work", gate)
+    await runner.start()
+    await runner.enqueue("work")
+    await until(lambda: gate.inside)
+    clock.advance("31s")
+    await asyncio.sleep(0.03)
+    assert [job.state for job in await rows(store)] == [State.RUNNING]
+    gate.open.set()
+    await runner.settle()
+    assert runner.counts == Counts(done=1)
+
+
 async def test_a_job_taken_from_a_late_process_is_not_begun_there_beside_itself(
     store: Store, make_runner: MakeRunner, clock: ManualClock
 ) -> None:

@@ -158,7 +158,9 @@ async def test_pages_both_ways(notes: Finder[Note]) -> None:
         assert [note.id for page in back[::-1] for note in page.values] == wanted, (order, size)
 
 
-async def test_a_page_is_where_it_was_though_others_write(store: Store, notes: Finder[Note]) -> None:
+async def test_a_page_is_where_it_was_though_others_write(
+    store: Store, notes: Finder[Note]
+) -> None:
     ordered = notes.order_by("-stars").limit(2)
     first = await ordered.page()
     assert [note.id for note in first.values] == ["f/1", "c"]
@@ -200,7 +202,7 @@ async def test_cursors_of_other_queries_are_refused(store: Store, notes: Finder[
     authors = store.collection(Author).query()
     for finder in (notes, notes.order_by("-stars"), notes.order_by("stars", "author"), authors):
         with pytest.raises(InvalidQuery, match="does not belong"):
-            await finder.page(after=page.next)  # type: ignore[attr-defined]
+            await finder.page(after=page.next)
     with pytest.raises(InvalidQuery, match="only one"):
         await notes.page(after=page.next, before=page.next)
 
@@ -229,7 +231,7 @@ def test_cursors_are_stable() -> None:
     order = (Order("stars"), Order("key"))
     sealed = cursors.seal("notes", order, (3, "a"))
     assert cursors.open("notes", order, sealed) == (3, "a")
-    assert sealed == "ks65_04hpJIDoWE"
+    assert sealed == "ks4aScCskgOhYQ"
 
 
 # Related records --------------------------------------------------------------------------------
@@ -244,7 +246,10 @@ async def test_include(store: Store) -> None:
     )
     await store.collection(Reply).put_many([Reply("r1", "a"), Reply("r2", "a"), Reply("r3", "c")])
     found = (
-        await store.collection(Note).query().include(Author, via="author").include(Reply, by="note")
+        await store.collection(Note)
+        .query()
+        .include(Author, via="author")
+        .include(Reply, by="note")
         .execute()
     )
     assert [[author.id for author in item.related(Author)] for item in found] == [
@@ -366,14 +371,14 @@ def test_fields_without_an_index_name_the_declaration(query: Finder[Note]) -> No
     "field", ["stars; --", 'stars" = 1 OR 1 = 1 --', "", "_value", "_id", "r.stars", "NOTES", "*"]
 )
 def test_names_are_never_sql(query: Finder[Note], field: str) -> None:
-    for attempt in (
-        lambda: query.where(field, "=", 1),
-        lambda: query.order_by(field),
-        lambda: query.group_by(field),
-        lambda: query.where(any_of(where(field, "=", 1))),
-    ):
-        with pytest.raises(NotIndexed):
-            attempt()
+    with pytest.raises(NotIndexed):
+        query.where(field, "=", 1)
+    with pytest.raises(NotIndexed):
+        query.where(any_of(where(field, "=", 1)))
+    with pytest.raises(NotIndexed):
+        query.order_by(field)
+    with pytest.raises(NotIndexed):
+        query.group_by(field)
 
 
 @pytest.mark.parametrize("op", ["", "==", "like", "IS NOT", "= 1 OR 1 =", "; --", "IN"])
@@ -422,8 +427,8 @@ async def test_a_tag_is_not_found_under_another_split(store: Store) -> None:
     notes = store.collection(Note)
     await notes.put(Note("x", labels={"a": "b=c"}))
     assert await ids(notes.query().where(tagged("a", "b=c"))) == "x"
-    with pytest.raises(InvalidQuery, match="'a=b'"):
-        await notes.query().where(tagged("a=b", "c")).values()
+    with pytest.raises(InvalidQuery, match="'a=b' cannot be the name of a tag"):
+        notes.query().where(tagged("a=b", "c"))
 
 
 async def test_infinities(store: Store) -> None:

@@ -106,32 +106,27 @@ class Cutter:
         self.cuts = 0
         self.armed = False
         self.refuses = False
+        self._serving: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> str:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         name = self._target["dbname"]
         return f"postgresql://postgres@127.0.0.1:{port}/{name}?sslmode=disable&gssencmode=disable"
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        await asyncio.gather(*self._serving)
+
+    async def _accept(self, near: asyncio.StreamReader, to_near: asyncio.StreamWriter) -> None:
+        self._serving.append(asyncio.create_task(self._serve(near, to_near)))
 
     async def _serve(self, near: asyncio.StreamReader, to_near: asyncio.StreamWriter) -> None:
-        if self.refuses:
-            to_near.close()
-            return
         host, port = str(self._target["host"]), str(self._target["port"])
         far, to_far = await asyncio.open_connection(host, int(port))
-
-        async def answer() -> None:
-            with contextlib.suppress(ConnectionError):
-                while data := await far.read(65_536):
-                    to_near.write(data)
-            to_near.close()
-
-        task = asyncio.create_task(answer())
+        answers = asyncio.create_task(_copy(far, to_near))
         with contextlib.suppress(ConnectionError):
-            while data := await near.read(65_536):
+            while (data := await near.read(65_536)) and not self.refuses:
                 if self.armed and b"COMMIT\0" in data:
                     self.armed = False
                     self.cuts += 1
@@ -141,8 +136,18 @@ class Cutter:
                         await asyncio.sleep(0.05)
                     break
                 to_far.write(data)
-        to_far.close()
-        await task
+        for stream in (to_near, to_far):
+            stream.close()
+            with contextlib.suppress(ConnectionError):
+                await stream.wait_closed()
+        await answers
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await source.read(65_536):
+            target.write(data)
+    target.close()
 
 
 @pytest.mark.parametrize("deliver", [True, False])

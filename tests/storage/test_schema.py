@@ -83,8 +83,6 @@ def _expected(old: int, new: int) -> Any:
     return wanted
 
 
-
-
 @pytest.mark.parametrize(("old", "new"), OLD_AND_NEW)
 async def test_every_old_version_is_read(store: Store, old: int, new: int) -> None:
     await store.collection(type(VERSIONS[old])).put(VERSIONS[old])

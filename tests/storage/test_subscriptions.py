@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -306,6 +308,26 @@ async def test_what_was_given_up_can_be_retried(
     assert await subscriptions.retry("stranger") == 0
 
 
+async def test_what_is_retried_does_not_disturb_the_order_of_its_key(
+    store: Store, log: Log, clock: ManualClock
+) -> None:
+    subscriptions = await subscribed(store, log, attempts=2)
+    log.broken = {"a1", "a2"}
+    await emit(store, ("a", "a1"), ("a", "a2"), ("a", "a3"))
+    await subscriptions.deliver()
+    clock.advance(1)
+    await subscriptions.deliver()
+    assert log.tried == ["a1", "a1", "a2"], "the first is given up, the second waits"
+    log.broken = {"a2"}
+    assert await subscriptions.retry("reader") == 1
+    assert await subscriptions.deliver() == 1
+    assert log.payloads == ["a1"]
+    log.broken = set()
+    clock.advance(1)
+    await subscriptions.deliver()
+    assert log.payloads == ["a1", "a2", "a3"]
+
+
 async def test_a_long_queue_behind_a_failed_event_drains_in_order(
     store: Store, log: Log, clock: ManualClock
 ) -> None:
@@ -372,9 +394,6 @@ async def test_after_a_crash_everything_unsaved_comes_again_in_order(
     store: Store, log: Log, clock: ManualClock
 ) -> None:
     """The first process dies in the middle of its second batch: nothing of that is saved."""
-
-    class Crash(BaseException):
-        pass
 
     async def crashing(event: EventReceived) -> None:
         if event.payload == 7:
@@ -558,6 +577,70 @@ async def test_two_processes_deliver_everything_once_while_both_try(
         lanes[event.key].append(event.payload)
     assert sum(map(len, lanes.values())) == 100
     assert all(lane == sorted(set(lane)) for lane in lanes.values())
+
+
+class Crash(BaseException):
+    """The end of a process, as far as its code can tell."""
+
+
+@pytest.mark.parametrize("store_url", ["memory"], indirect=True)
+@pytest.mark.parametrize("seed", range(25))
+async def test_whatever_happens_the_order_of_a_key_holds(
+    store: Store, clock: ManualClock, seed: int
+) -> None:
+    """Random emits, failures, crashes, cancellations, pauses, trims, and two processes."""
+    dice = random.Random(seed)
+    emitted: dict[str, list[int]] = {key: [] for key in "abc"}
+    taken: dict[str, list[int]] = {key: [] for key in "abc"}
+    calm = False
+
+    async def handler(event: EventReceived) -> None:
+        await asyncio.sleep(0)
+        fate = 1.0 if calm else dice.random()
+        if fate < 0.02:
+            raise Crash
+        if fate < 0.2:
+            raise ValueError
+        clock.advance(dice.choice([0.1, 5, 15]))
+        if event.payload not in taken[event.key]:  # else it comes again, which is allowed
+            taken[event.key].append(event.payload)
+
+    async def process() -> Subscriptions:
+        return await subscribed(store, handler, attempts=10_000, batch=dice.choice([2, 5, 100]))
+
+    both = [await process(), await process()]
+    for number in range(120):
+        key = dice.choice("abc")
+        emitted[key].append(number)
+        await emit(store, (key, number))
+        place = dice.randrange(2)
+        match dice.randrange(8):
+            case 0 | 1 | 2:
+                with suppress(Crash):
+                    await both[place].deliver()
+            case 3:
+                delivery = asyncio.create_task(both[place].deliver())
+                for _ in range(dice.randrange(12)):
+                    await asyncio.sleep(0)
+                delivery.cancel()
+                with suppress(Crash, asyncio.CancelledError):
+                    await delivery
+            case 4:
+                both[place] = await process()
+            case 5:
+                clock.advance(dice.choice([1, 61, 700]))
+            case 6:
+                await both[place].trim()
+            case _:
+                await both[place].release()
+    calm = True
+    for _ in range(3):
+        clock.advance("1h")
+        await both[0].deliver()
+    assert taken == emitted
+    await both[0].trim()
+    assert await outbox(store) == []
+    assert await store.collection(Parked).query().count() == 0
 
 
 # The outbox ------------------------------------------------------------------------------------

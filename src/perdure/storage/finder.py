@@ -200,17 +200,28 @@ class Finder(Generic[T]):
     async def page(
         self, *, after: str | None = None, before: str | None = None, options: Options = DEFAULT
     ) -> Page[T]:
-        """One page of `limit` (20) results, behind or in front of a cursor."""
+        """One page of `limit` (20) results, behind or in front of a cursor.
+
+        An offset applies where there is no cursor.
+        """
         if after is not None and before is not None:
             raise InvalidQuery("A page is after or before a cursor.", hint="Give only one.")
         size = 20 if self._query.limit is None else self._query.limit
         order = self._query.total_order()
         cursor = after if before is None else before
-        mark = None if cursor is None else cursors.open(self._query.collection, order, cursor)
+        mark, offset = None, self._query.offset
+        if cursor is not None:
+            opened = cursors.open(self._query.collection, order, cursor)
+            # It was in a client's hands: its values are checked like those of a condition.
+            mark = tuple(
+                self._declared.scalar(part.column, value)
+                for part, value in zip(order, opened, strict=True)
+            )
+            offset = 0
         backwards = before is not None
         if backwards:
             order = tuple(Order(part.column, not part.descending) for part in order)
-        finder = self._with(order=order, limit=size + 1, after=mark)
+        finder = self._with(order=order, limit=size + 1, offset=offset, after=mark)
         items = await finder.execute(options)
         more = len(items) > size
         items = items[:size]
@@ -285,6 +296,10 @@ class Finder(Generic[T]):
                     raise NotIndexed(
                         f"{self._declared.cls.__name__} has no tags.",
                         hint="Mark a field: tags: Annotated[dict[str, str], Tags()] = {}.",
+                    )
+                if "=" in name:
+                    raise InvalidQuery(
+                        f"{name!r} cannot be the name of a tag.", hint="Names have no '='."
                     )
                 keys.check_indexed(f"{name}={value}", "tags")
                 return condition

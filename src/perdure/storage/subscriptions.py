@@ -451,9 +451,8 @@ class _Delivery:
 
     async def _hand_over(self, parked: Parked) -> Parked | None:
         """Call the handler. Returns None if that went well, else how the event is to be kept."""
-        now = self._store.now()
-        record = self.held.value
-        if record.owner != self._settings.owner or record.until - now < self._lease // 2:
+        # Another's lease has run out, or we would not be here; ours may be about to.
+        if self.held.value.until - self._store.now() < self._lease // 2:
             await self._save_part()
         attempts = parked.attempts + 1
         try:

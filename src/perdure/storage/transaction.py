@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from perdure.core.errors import InvalidInput, Unsupported
-from perdure.storage import evaluate, keys
+from perdure.storage import codecs, evaluate, keys
 from perdure.storage.adapter import Batch, Check, Delete, Event, Layout, Options, Put, Row
-from perdure.storage.query import Query, Scalar, Summary
+from perdure.storage.query import Query, Scalar, Summary, columns_of
 from perdure.storage.records import RecordType
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Transaction:
             keys.check_indexed(text, "topic" if text is topic else "key")
         if not topic:
             raise InvalidInput("An event needs a topic.", hint='Write emit("note.added", …).')
-        self._events.append(Event(topic, key, msgspec.msgpack.encode(payload)))
+        self._events.append(Event(topic, key, codecs.BY_NAME["msgpack"].encode(payload)))
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -103,6 +103,7 @@ class Transaction:
         await self._store.ready(declared)
 
     async def read(self, name: str, wanted: Sequence[str], options: Options) -> list[Row | None]:
+        self._check_open()
         asked = [key for key in wanted if (name, key) not in self._writes]
         rows = await self._store.read(name, asked, options) if asked else []
         for key, row in zip(asked, rows, strict=True):
@@ -125,7 +126,9 @@ class Transaction:
         rows = await self._store.find(asked, options)
         for row in rows:
             self._saw(query.collection, row.key, row)
-        return self._overlay(query, rows, own) if own else rows
+        if not own:
+            return rows
+        return self._overlay(query, rows, own, await self._births(query, own, options))
 
     async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
         if any(collection == summary.query.collection for collection, _ in self._writes):
@@ -140,11 +143,16 @@ class Transaction:
         self._check_open()
         for write in writes:
             place = (write.collection, write.key)
-            if write.expected is not None and place in self._writes:
-                raise InvalidInput(
-                    f"{write.collection}/{write.key} was already written in this transaction.",
-                    hint="Expect a version at the first write only.",
-                )
+            before = self._writes.get(place)
+            if before is not None:
+                # Nothing is the right thing to expect of what we have deleted ourselves.
+                gone = isinstance(before, Delete) and write.expected == 0
+                if write.expected is not None and not gone:
+                    raise InvalidInput(
+                        f"{write.collection}/{write.key} was already written in this transaction.",
+                        hint="Expect a version at the first write only.",
+                    )
+                write = msgspec.structs.replace(write, expected=before.expected)  # noqa: PLW2901
             self._writes[place] = write
         return [0] * len(writes)
 
@@ -167,7 +175,19 @@ class Transaction:
         # The first look counts: a later one that differs means that somebody wrote in between.
         self._seen.setdefault((name, key), Check(name, key, version, created))
 
-    def _overlay(self, query: Query, rows: list[Row], own: list[Put | Delete]) -> list[Row]:
+    async def _births(
+        self, query: Query, own: list[Put | Delete], options: Options
+    ) -> dict[str, int]:
+        """When the records that we write over were created, if the query looks at that."""
+        looked_at = {part.column for part in query.order} | columns_of(query.where)
+        if "created" not in looked_at:
+            return {}
+        rows = await self._store.read(query.collection, [write.key for write in own], options)
+        return {row.key: row.created for row in rows if row is not None}
+
+    def _overlay(
+        self, query: Query, rows: list[Row], own: list[Put | Delete], births: dict[str, int]
+    ) -> list[Row]:
         """The query's results as they would be if our writes were committed."""
         layout = self._store.declared[query.collection].layout
         moment = self.now()
@@ -177,10 +197,10 @@ class Transaction:
             (row, self._columns_of_row(layout, row)) for row in rows if row.key not in hidden
         ]
         for write in own:
-            row = _as_row(write, moment)
+            row = _as_row(write, moment, births.get(write.key))
             if row is None or not isinstance(write, Put) or not row.key.startswith(query.prefix):
                 continue
-            columns = _columns_of_put(layout, write, moment)
+            columns = _columns_of_put(layout, write, row)
             if not evaluate.matches(query.where, columns.__getitem__, write.tags):
                 continue
             if query.after is None or evaluate.is_after(order, columns.__getitem__, query.after):
@@ -201,7 +221,7 @@ class Transaction:
         )
 
 
-def _as_row(write: Put | Delete, moment: int) -> Row | None:
+def _as_row(write: Put | Delete, moment: int, created: int | None = None) -> Row | None:
     if isinstance(write, Delete):
         return None
     return Row(
@@ -210,15 +230,19 @@ def _as_row(write: Put | Delete, moment: int) -> Row | None:
         write.content_type,
         write.schema,
         0,
-        moment,
+        moment if created is None else created,
         moment,
         write.expires,
         0,
     )
 
 
-def _columns_of_put(layout: Layout, put: Put, moment: int) -> dict[str, Scalar]:
+def _columns_of_put(layout: Layout, put: Put, row: Row) -> dict[str, Scalar]:
     names = [column.name for column in layout.columns]
     return dict(
-        zip(names, put.columns, strict=True), key=put.key, created=moment, updated=moment, version=0
+        zip(names, put.columns, strict=True),
+        key=row.key,
+        created=row.created,
+        updated=row.updated,
+        version=row.version,
     )

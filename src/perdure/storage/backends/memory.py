@@ -303,9 +303,9 @@ def _figure(kind: Figure, column: str, entries: list[_Entry]) -> Scalar:
         return None
     match kind:
         case Figure.MIN:
-            return min(values)  # type: ignore[type-var]
+            return min(values)
         case Figure.MAX:
-            return max(values)  # type: ignore[type-var]
+            return max(values)
         case Figure.SUM:
             return sum(values)  # type: ignore[arg-type]
         case _:

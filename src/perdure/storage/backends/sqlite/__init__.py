@@ -106,11 +106,13 @@ class SQLiteAdapter(Adapter):
             self._make_file()
             db = self._connect()
             try:
-                catalog.recognize(db, path)  # before anything of another program is changed
+                # First a look, which changes nothing and waits for nobody.
+                known = catalog.recognize(db, path)
                 _use_wal(db, path)
-                db.execute("BEGIN IMMEDIATE")
-                catalog.create(db, path)
-                db.execute("COMMIT")
+                if not known:
+                    db.execute("BEGIN IMMEDIATE")
+                    catalog.create(db, path)
+                    db.execute("COMMIT")
                 # Also collections that nobody declares in this process: `verify` reads them,
                 # and what has expired in them is swept.
                 self._layouts = catalog.load(db)
@@ -165,7 +167,15 @@ class SQLiteAdapter(Adapter):
             applier.define(layout)
             return missing
 
-        missing = await self._open_writer().run(work)
+        # A look comes first: whoever only opens a bank need not wait for those who write.
+        current = await self._open_reader().run(
+            "is_current", lambda db: catalog.is_current(db, layout)
+        )
+        if current:
+            self._applier.define(layout)
+            missing: frozenset[str] = frozenset()
+        else:
+            missing = await self._open_writer().run(work)
         self._layouts[layout.name] = layout
         return missing
 

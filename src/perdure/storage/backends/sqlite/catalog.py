@@ -77,6 +77,16 @@ def load(db: apsw.Connection) -> dict[str, Layout]:
     }
 
 
+def is_current(db: apsw.Connection, layout: Layout) -> bool:
+    """Whether `prepare` would change nothing and return nothing."""
+    known = _known(db, layout.name)
+    return (
+        known is not None
+        and known[0] == layout
+        and known[1].isdisjoint(column.name for column in layout.columns)
+    )
+
+
 def prepare(db: apsw.Connection, layout: Layout) -> frozenset[str]:
     """Bring the table to this layout; returns the declared columns that its rows lack.
 
@@ -84,15 +94,14 @@ def prepare(db: apsw.Connection, layout: Layout) -> frozenset[str]:
     not maintain it, and code that declares it again has to fill it again.
     """
     name = layout.name
-    known = db.execute("SELECT layout, stale FROM perdure_collections WHERE name = ?", (name,)).get
+    known = _known(db, name)
     wanted = {column.name: column for column in layout.columns}
     if known is None:
         _create_table(db, layout)
         _remember(db, layout, frozenset())
         _create_indexes(db, layout)
         return frozenset()
-    before = msgspec.json.decode(known[0], type=Layout)
-    stale = frozenset(msgspec.json.decode(known[1], type=list[str]))
+    before, stale = known
     if before == layout and not stale & wanted.keys():
         return frozenset()
     columns = {row[1]: row[2] for row in db.execute(f'PRAGMA table_info("{name}")')}
@@ -132,6 +141,15 @@ def activate(db: apsw.Connection, layout: Layout) -> None:
     row = db.execute("SELECT stale FROM perdure_collections WHERE name = ?", (layout.name,)).get
     stale = frozenset(msgspec.json.decode(row, type=list[str]))
     _remember(db, layout, stale - {column.name for column in layout.columns})
+
+
+def _known(db: apsw.Connection, name: str) -> tuple[Layout, frozenset[str]] | None:
+    """The collection as it was last declared, and the columns that its rows lack."""
+    row = db.execute("SELECT layout, stale FROM perdure_collections WHERE name = ?", (name,)).get
+    if row is None:
+        return None
+    stale = frozenset(msgspec.json.decode(row[1], type=list[str]))
+    return msgspec.json.decode(row[0], type=Layout), stale
 
 
 def _create_table(db: apsw.Connection, layout: Layout) -> None:

@@ -19,6 +19,11 @@ from perdure.core.errors import (
 )
 
 
+#: What a disk without room causes besides `FullError`: limits on file sizes, and no index of the
+#: write-ahead log, which even readers need.
+_UNWRITABLE = {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE}
+
+
 @contextmanager
 def translated(path: str) -> Iterator[None]:
     """Turns whatever SQLite raises inside into an error that says what to do."""
@@ -60,7 +65,7 @@ def translate(exc: apsw.Error, path: str) -> PerdureError:
             return DeadlineExceeded(
                 "The query did not end in the time allowed.", hint="Allow more."
             )
-        case apsw.IOError() if getattr(exc, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE:
+        case apsw.IOError() if getattr(exc, "extendedresult", 0) in _UNWRITABLE:
             return StorageFull(
                 f"The bank {path} could not be written: {exc}.",
                 hint="Check that the disk is neither full nor failing.",

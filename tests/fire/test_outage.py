@@ -1,0 +1,157 @@
+"""The server goes away and comes back while tasks write; or another program holds the lock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+import perdure
+from perdure.bank import Bank
+from tests.fire.audit import Auditor, Lane
+from tests.fire.records import Entry, entry
+from tests.fire.worker import Step, step_key
+from tests.fire.zygote import Zygote
+from tests.servers import PostgresServer
+
+LANES = 4
+
+
+class Writers:
+    """Tasks that write until they are told to stop."""
+
+    def __init__(self, bank: Bank) -> None:
+        self.acknowledged = 0
+        self.unavailable = 0
+        self.lanes: list[Lane] = []
+        self._bank = bank
+        self._stopping = False
+        self._tasks = [asyncio.create_task(self._drive(lane)) for lane in range(LANES)]
+
+    async def until(self, acknowledged: int) -> None:
+        """Wait for so many more acknowledgements."""
+        goal = self.acknowledged + acknowledged
+        async with asyncio.timeout(60):
+            while self.acknowledged < goal:
+                for task in self._tasks:
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        self._stopping = True
+        await asyncio.gather(*self._tasks)
+
+    async def _drive(self, lane: int) -> None:
+        round_ = 0
+        while not self._stopping:
+            done = await self._write(round_, lane)
+            self.lanes.append(Lane(round_, lane, done))
+            round_ += 1
+
+    async def _write(self, round_: int, lane: int) -> list[str]:
+        """Write steps until one is interrupted; it may have taken place or not."""
+        done: list[str] = []
+        while not self._stopping:
+            step = Step(step_key(round_, lane, len(done)))
+            try:
+                await step.run(self._bank)
+            except perdure.Unavailable:
+                self.unavailable += 1
+                break
+            done.append(step.key)
+            self.acknowledged += 1
+        return done
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_the_server_goes_away_and_comes_back(
+    postgres_server: PostgresServer, postgres_url: str, how: str
+) -> None:
+    async with perdure.open(postgres_url) as bank:
+        writers = Writers(bank)
+        for _ in range(3):
+            await writers.until(20)
+            await asyncio.to_thread(getattr(postgres_server, how))
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(postgres_server.start)
+        await writers.until(20)
+        await writers.stop()
+        auditor = Auditor()
+        await auditor.audit(bank, writers.lanes)
+        await auditor.audit_all(bank)
+    assert writers.unavailable == 0, "a short outage is waited for"
+
+
+async def test_a_deadline_ends_the_wait_for_the_server(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    async with perdure.open(postgres_url) as bank:
+        entries = bank.collection(Entry)
+        await entries.put(entry("kept"))
+        await asyncio.to_thread(postgres_server.stop)
+        start = time.monotonic()
+        with pytest.raises((perdure.DeadlineExceeded, perdure.Unavailable)) as caught:
+            await entries.put(entry("late"), perdure.Options(deadline=0.2))
+        with pytest.raises((perdure.DeadlineExceeded, perdure.Unavailable)):
+            await entries.get("kept", perdure.Options(deadline=0.2))
+        assert time.monotonic() - start < 2
+        assert caught.value.hint
+        await asyncio.to_thread(postgres_server.start)
+        assert await entries.get("kept") == entry("kept")
+        assert await entries.get("late") is None
+        assert await entries.put(entry("late")) == 1
+
+
+async def test_opening_waits_for_no_server(postgres_server: PostgresServer, postgres_url: str) -> None:
+    await asyncio.to_thread(postgres_server.stop)
+    with pytest.raises(perdure.Unavailable, match="cannot be reached") as caught:
+        async with perdure.open(postgres_url):
+            pass
+    assert "Check that the server runs" in caught.value.hint
+
+
+async def test_writers_wait_for_a_lock_that_another_program_holds(
+    tmp_path: object, zygote: Zygote
+) -> None:
+    url = f"sqlite:///{tmp_path}/bank.db"
+    async with perdure.open(url) as bank:
+        writers = Writers(bank)
+        await writers.until(20)
+        holder = zygote.start("hold", url, seconds=1.0)
+        assert await asyncio.to_thread(holder.listen, 10, 1)
+        await asyncio.sleep(0)
+        held, longest, last = writers.acknowledged, 0.0, time.monotonic()
+        while not await asyncio.to_thread(holder.listen, 0, 2):
+            await asyncio.sleep(0.005)
+            longest = max(longest, time.monotonic() - last)
+            last = time.monotonic()
+            # Another bank can be opened and read meanwhile.
+        assert writers.acknowledged - held <= LANES, "nobody can have written"
+        holder.wait()
+        await writers.until(20)
+        await writers.stop()
+        assert writers.unavailable == 0
+        assert longest < 0.5, "the event loop went on"
+        auditor = Auditor()
+        await auditor.audit(bank, writers.lanes)
+        await auditor.audit_all(bank)
+
+
+async def test_a_bank_can_be_opened_and_read_while_it_is_locked(
+    tmp_path: object, zygote: Zygote
+) -> None:
+    url = f"sqlite:///{tmp_path}/bank.db"
+    async with perdure.open(url) as bank:
+        await bank.collection(Entry).put(entry("kept"))
+    holder = zygote.start("hold", url, seconds=0.5)
+    assert holder.listen(10, 1)
+    async with perdure.open(url) as bank:
+        entries = bank.collection(Entry)
+        assert await entries.get("kept") == entry("kept")
+        with pytest.raises(perdure.DeadlineExceeded):
+            await entries.put(entry("late"), perdure.Options(deadline=0.05))
+        await entries.put(entry("patient"))
+        assert await entries.get("late") is None
+    holder.wait()
