@@ -50,6 +50,12 @@ async def run(report: Report, *, quick: bool) -> None:
                 for arena in arenas
                 for name, contestant in _contestants(arena, count).items()
             }
+            compressing = await stack.enter_async_context(
+                open_arena(Path(folder), records[1], None, compression=True)
+            )
+            for name, contestant in _contestants(compressing, count).items():
+                if name in ("ours", "ours 20 tasks"):
+                    contestants[f"{name}, compressed"] = contestant
             tallies = await alternate(contestants, rounds, quick=quick)
             idle, busy = await _stalls(arenas[-1], count, rounds)
 
@@ -59,6 +65,10 @@ async def run(report: Report, *, quick: bool) -> None:
     bare, default, strong = merged(of("raw")), merged(of("ours")), merged(of("ours strong"))
     report.ratio("ratio_to_raw", ratio(default, bare))
     report.ratio("ratio_to_raw_concurrent", ratio(merged(of("ours 20 tasks")), bare))
+    packed, packed_tasks = tallies["ours, compressed"], tallies["ours 20 tasks, compressed"]
+    bare_there = tallies[f"raw, {records[1]:,} records"]
+    report.ratio("ratio_to_raw_compressed", ratio(packed, bare_there))
+    report.ratio("ratio_to_raw_concurrent_compressed", ratio(packed_tasks, bare_there))
     theirs = merged(of("peer")) if peer is not None else None
     report.ratio("ratio_to_best_peer", None if theirs is None else ratio(default, theirs))
     report.ratio("ratio_to_best_peer_strong", None if theirs is None else ratio(strong, theirs))

@@ -66,11 +66,17 @@ class Arena:
 
 
 @asynccontextmanager
-async def open_arena(folder: Path, records: int, peer: Peer | None) -> AsyncIterator[Arena]:
-    """Make and fill the contestants' databases."""
-    raw = Raw(folder / f"raw-{records}.db")
+async def open_arena(
+    folder: Path, records: int, peer: Peer | None, *, compression: bool = False
+) -> AsyncIterator[Arena]:
+    """Make and fill the contestants' databases.
+
+    Nobody else compresses, so we do not either, unless it is asked for.
+    """
+    name = f"{records}-compressed" if compression else str(records)
+    raw = Raw(folder / f"raw-{name}.db")
     try:
-        async with ours.open_bank(folder / f"ours-{records}.db") as bank:
+        async with ours.open_bank(folder / f"ours-{name}.db", compression=compression) as bank:
             collection = bank.collection(Message)
             arena = Arena(records, collection, raw, peer, folder / f"peer-{records}.db")
             await arena.fill()

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from benchmarks import ours, raw
-from benchmarks.arena import BENCH, open_arena
-from benchmarks.harness import Block, Report, alternate, awaited, called, ratio, work_folder
+from benchmarks.arena import BENCH, Arena, open_arena
+from benchmarks.harness import (
+    Block,
+    Contestant,
+    Report,
+    alternate,
+    awaited,
+    called,
+    ratio,
+    work_folder,
+)
 
 BATCH = 20
 
@@ -14,7 +24,10 @@ BATCH = 20
 async def run(report: Report, *, quick: bool) -> None:
     records, rounds, count = (40, 2, 5) if quick else (10_000, 40, 50)
     with work_folder() as folder:
-        async with open_arena(Path(folder), records, None) as arena:
+        async with (
+            open_arena(Path(folder), records, None) as arena,
+            open_arena(Path(folder), records, None, compression=True) as compressing,
+        ):
 
             async def bare(number: int) -> Block:
                 rows = raw.pairs(BENCH, arena.texts(number, count * BATCH))
@@ -22,14 +35,20 @@ async def run(report: Report, *, quick: bool) -> None:
                 arena.raw.clear(BENCH)
                 return block
 
-            async def default(number: int) -> Block:
-                messages = ours.messages(BENCH, arena.texts(number, count * BATCH))
-                block = await awaited(arena.collection.put_many, _batches(messages))
-                await arena.clear()
+            async def put_in(place: Arena, number: int) -> Block:
+                messages = ours.messages(BENCH, place.texts(number, count * BATCH))
+                block = await awaited(place.collection.put_many, _batches(messages))
+                await place.clear()
                 return block
 
-            tallies = await alternate({"raw": bare, "ours": default}, rounds, quick=quick)
+            contestants: dict[str, Contestant] = {
+                "raw": bare,
+                "ours": partial(put_in, arena),
+                "ours compressed": partial(put_in, compressing),
+            }
+            tallies = await alternate(contestants, rounds, quick=quick)
     report.ratio("ratio_to_raw", ratio(tallies["ours"], tallies["raw"]))
+    report.ratio("ratio_to_raw_compressed", ratio(tallies["ours compressed"], tallies["raw"]))
     report.tallies(tallies)
 
 

@@ -1,4 +1,4 @@
-"""Perdure as a contestant: as it comes, with compression, metrics and background jobs."""
+"""Perdure as a contestant: as it comes, with metrics and background jobs."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ select looks at the thousand records of one agent of a hundred, and sorts those 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,11 +19,6 @@ from benchmarks.harness import Block, Report, alternate, awaited, called, ratio,
 from benchmarks.ours import open_bank
 from benchmarks.texts import Texts
 from perdure import Compressed, Indexed, Key, record
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 AGENTS = 100
 LIMIT = 20
@@ -48,26 +42,16 @@ class ByHand:
     def __init__(self, path: Path) -> None:
         self._db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         self._db.pragma("cache_size", -16_000)  # as ours
-        self._types = dict(self._db.execute("SELECT id, name FROM perdure_types"))
         self._decoder = msgspec.msgpack.Decoder(Call)
-        stored = self._db.execute(
-            "SELECT f.path || d._name, d._value FROM perdure_dictionaries d"
-            " JOIN perdure_folders f ON f.id = d._folder"
-        )
-        self._dictionaries = {
-            int(key.rpartition("/")[2]): zstd.ZstdDict(msgspec.msgpack.decode(value)["content"])
-            for key, value in stored
-            if key.startswith("calls/")
-        }
 
     def select(self, agent: str) -> list[Call]:
         rows = self._db.execute(
-            "SELECT r._type, r._value FROM calls r JOIN perdure_folders f ON f.id = r._folder"
+            "SELECT r._value FROM calls r JOIN perdure_folders f ON f.id = r._folder"
             " WHERE r.agent = ? AND r.stars >= ?"
             " ORDER BY r.tokens DESC, (f.path || r._name) DESC LIMIT ?",
             (agent, STARS, LIMIT),
         )
-        return [self._decoder.decode(self._plain(*row)) for row in rows]
+        return [self._decoder.decode(value) for (value,) in rows]
 
     def group(self) -> list[dict[str, Any]]:
         rows = self._db.execute(
@@ -81,18 +65,12 @@ class ByHand:
     def close(self) -> None:
         self._db.close()
 
-    def _plain(self, kind: int, value: bytes) -> bytes:
-        _, _, number = self._types[kind].partition(";zstd=")
-        if not number:
-            return value
-        return zstd.decompress(value, self._dictionaries.get(int(number)))
-
 
 async def run(report: Report, *, quick: bool) -> None:
     records, rounds, selects, groups = (500, 2, 5, 2) if quick else (100_000, 20, 50, 2)
     with work_folder() as folder:
         path = Path(folder) / "ours.db"
-        async with open_bank(path) as bank:
+        async with open_bank(path, compression=False) as bank:
             calls = bank.collection(Call)
             for batch in _batches(records):
                 await calls.put_many(batch)

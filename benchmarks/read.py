@@ -42,6 +42,10 @@ async def run(report: Report, *, quick: bool) -> None:
                 for arena in arenas
                 for name, contestant in _contestants(arena, count).items()
             }
+            packed = await stack.enter_async_context(
+                open_arena(Path(folder), sizes[-1], None, compression=True)
+            )
+            contestants["ours page, compressed"] = _contestants(packed, count)["ours page"]
             tallies = await alternate(contestants, rounds, quick=quick)
     grown = []
     for kind in ("point", "page"):
@@ -51,6 +55,11 @@ async def run(report: Report, *, quick: bool) -> None:
         grown.append(ratio(large, small))
         report.ratio(f"growth_{kind}", grown[-1])
     report.ratio("growth", max(grown))
+    theirs = tallies.get(f"peer page, {sizes[-1]:,} records")
+    compressed = tallies["ours page, compressed"]
+    report.ratio(
+        "page_ratio_to_best_peer_compressed", None if theirs is None else ratio(compressed, theirs)
+    )
     report.tallies(tallies)
 
 

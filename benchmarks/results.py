@@ -17,7 +17,7 @@ from benchmarks.targets import TARGETS
 
 FILE = Path(__file__).parent / "RESULTS.md"
 _VERDICT = {True: "met", False: "**missed**", None: "not measured"}
-_LIBRARIES = ("perdure", "apsw", "msgspec", "backports.zstd")
+_LIBRARIES = ("perdure", "apsw", "msgspec", "zstandard")
 
 
 def lines(name: str, figures: Mapping[str, Any]) -> Iterator[str]:

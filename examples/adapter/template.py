@@ -1,8 +1,8 @@
 """A backend to start from: copy it, and fill in your storage.
 
 This one keeps rows in a dictionary and has no capability but the core. It passes the conformance
-kit at level 1, "key-value". Replace `self._tables` by your storage, run the kit, then add capabilities
-one by one: declare it, implement its methods, and run the kit again.
+kit at level 1, "key-value". Replace `self._tables` by your storage, run the kit, then add
+capabilities one by one: declare it, implement its methods, and run the kit again.
 """
 
 from __future__ import annotations

@@ -34,15 +34,6 @@ def test_each_runs_without_peers(
         assert figure is None if "peer" in target.metric else figure > 0
 
 
-@pytest.mark.skipif(peers.python() is None, reason=f"no peers: {peers.HOW}")
-@pytest.mark.parametrize("name", ["append", "read", "disk_records"])
-def test_peers_take_part(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    figures = run(name, capsys)
-    compared = {metric: figure for metric, figure in figures.items() if "best_peer" in metric}
-    assert compared
-    assert all(figure > 0 for figure in compared.values())
-
-
 async def test_raw_is_as_durable_as_a_bank(tmp_path: Path) -> None:
     raw = Raw(tmp_path / "raw.db")
     async with ours.open_bank(tmp_path / "ours.db") as bank:

@@ -1,13 +1,19 @@
-"""Disks that are soon full."""
+"""Disks that are soon full, and what is done to a bank on them."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import perdure
+from perdure.bank import Bank
+from perdure.storage.adapter import DEFAULT, STRONG
+from tests.fire.records import Entry, entry
 
 MEGABYTE = 1024 * 1024
 
@@ -37,3 +43,78 @@ def fill(disk: Path, leave: int = 0) -> Path:
         room = shutil.disk_usage(disk).free - leave
         ballast.write(bytes(max(0, room)))
     return file
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """What is done inside is refused for want of room, with a hint."""
+    try:
+        yield
+    except perdure.StorageFull as exc:
+        assert exc.hint
+    else:
+        raise AssertionError("there was room")
+
+
+async def prepare(bank: Bank) -> list[str]:
+    """Some records, from before there was no room."""
+    keys = [f"early/{number}" for number in range(20)]
+    for key in keys:
+        await bank.collection(Entry).put(entry(key))
+    return keys
+
+
+async def write_until_full(bank: Bank, size: int = 3_000) -> list[str]:
+    """Write records until there is no room, in every way; returns the keys of those acknowledged.
+
+    Every refusal is the same clear error, and nothing of what was refused is there.
+    """
+    entries = bank.collection(Entry)
+    acknowledged: list[str] = []
+    refused: list[str] = []
+    for options in (DEFAULT, STRONG, DEFAULT):
+        while True:
+            key = f"late/{len(acknowledged) + len(refused)}"
+            try:
+                await entries.put(large(key, size), options)
+            except perdure.StorageFull as exc:
+                assert exc.hint
+                refused.append(key)
+                break
+            acknowledged.append(key)
+    for key in refused:
+        assert await entries.get(key) is None
+    with no_room():
+        async with bank.transaction() as tx:
+            for number in range(5):
+                await tx.collection(Entry).put(large(f"together/{number}", size))
+            tx.emit("full")
+    assert await entries.query().prefix("together/").count() == 0
+    return acknowledged
+
+
+async def assert_sound(bank: Bank, early: list[str], late: list[str], size: int = 3_000) -> None:
+    """Everything acknowledged can be read, and nothing else."""
+    entries = bank.collection(Entry)
+    assert await entries.get_many(early) == [entry(key) for key in early]
+    assert await entries.get_many(late) == [large(key, size) for key in late]
+    assert await entries.query().count() == len(early) + len(late)
+
+
+async def assert_works_again(bank: Bank) -> None:
+    """There is room again: writing goes on in the same bank."""
+    entries = bank.collection(Entry)
+    await entries.put(entry("after"))
+    await entries.put_many([entry(f"after/{number}") for number in range(20)])
+    async with bank.transaction() as tx:
+        await tx.collection(Entry).put(entry("after/all"))
+        tx.emit("room")
+    events, _ = await bank.store.adapter.events("", 10)
+    assert [event.topic for event in events] == ["room"]
+    assert await entries.query().prefix("after").count() == 22
+    assert [problem async for problem in bank.verify()] == []
+
+
+def large(key: str, size: int) -> Entry:
+    """A record of about so many bytes, whatever the compression."""
+    return Entry(key, 1, random.Random(key).randbytes(size // 2).hex())

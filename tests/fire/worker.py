@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import apsw
+import msgspec
 
 # Imported before the first fork, though each is only needed by some.
 import perdure.artifacts.objects
@@ -17,6 +20,7 @@ import perdure.sync  # noqa: F401
 from perdure.bank import Bank
 from perdure.storage.adapter import STRONG
 from perdure.storage.transaction import Transaction
+from tests.fire import damage, disks
 from tests.fire.records import (
     Counter,
     Entry,
@@ -155,4 +159,45 @@ async def hold(tell: Tell, url: str, seconds: float) -> None:
     tell("free")
 
 
-TASKS: dict[str, Callable[..., Awaitable[Any]]] = {"hold": hold, "share": share, "write": write}
+# Without room -------------------------------------------------------------------------------------
+
+
+async def limited(tell: Tell, url: str, size: int) -> None:
+    """Fill a bank whose files may not grow beyond a size, then lift the limit."""
+    async with perdure.open(url) as bank:
+        early = await disks.prepare(bank)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        late = await disks.write_until_full(bank)
+        await disks.assert_sound(bank, early, late)
+        with disks.no_room():
+            await bank.artifacts.put(bytes(2 * size))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        await disks.assert_sound(bank, early, late)
+        await disks.assert_works_again(bank)
+        await bank.artifacts.put(bytes(2 * size))
+    tell(f"{len(late)} fitted")
+
+
+# Looking at damage --------------------------------------------------------------------------------
+
+
+async def flip(tell: Tell, url: str, seed: int, times: int) -> None:
+    """Flip one byte in copies of a bank's file, and tell what comes of it."""
+    dice = random.Random(seed)
+    sound = Path(url.removeprefix("sqlite:///"))
+    content = sound.read_bytes()
+    for number in range(times):
+        place, change = dice.randrange(len(content)), dice.randrange(1, 256)
+        flipped = bytearray(content)
+        flipped[place] ^= change
+        copy = sound.with_name(f"flipped-{seed}-{number}.db")
+        copy.write_bytes(flipped)
+        tell(f"{place} ^ {change}")
+        found = await damage.inspect(f"sqlite:///{copy}")
+        tell(msgspec.json.encode(found).decode())
+
+
+TASKS: dict[str, Callable[..., Awaitable[Any]]] = {
+    "flip": flip,
+    "hold": hold,
+    "limited": limited, "share": share, "write": write}

@@ -116,11 +116,14 @@ def test_msgpack_keeps_what_json_refuses(number: float) -> None:
     assert "msgpack" in caught.value.hint
 
 
-@pytest.mark.parametrize("codec", [MSGPACK, JSON], ids=["msgpack", "json"])
-@pytest.mark.parametrize("value", [object(), 2**70, [print], {"a": object()}])
+@pytest.mark.parametrize(
+    ("codec", "value"),
+    [
+        (MSGPACK, 2**70),
+        *((codec, value) for codec in (MSGPACK, JSON) for value in (object(), [print], {1: print})),
+    ],
+)
 def test_what_cannot_be_encoded(codec: codecs.Codec, value: object) -> None:
-    if codec is JSON and value == 2**70:
-        pytest.skip("JSON has integers of any size")
     with pytest.raises(InvalidValue, match="cannot be stored"):
         codec.encode(value)
 

@@ -106,6 +106,7 @@ async def test_change_is_repeated_until_it_fits(store: Store) -> None:
     assert await notes.get("a") == Note("a", stars=10)
 
 
+@pytest.mark.parametrize("store_url", ["memory"], indirect=True)  # it takes its time
 async def test_change_gives_up_in_the_end(store: Store) -> None:
     notes = store.collection(Note)
     calls = 0

@@ -427,5 +427,5 @@ def test_all_backends_tell_the_same_story(arena: Arena) -> None:
     assert profile is not None
     run_state_machine_as_test(
         lambda: Story(arena),  # type: ignore[arg-type]  # anything that makes one will do
-        settings=settings(profile, max_examples=profile.max_examples // 2, stateful_step_count=30),
+        settings=settings(profile, max_examples=profile.max_examples // 3, stateful_step_count=30),
     )

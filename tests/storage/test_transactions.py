@@ -283,6 +283,7 @@ async def test_transact_repeats(store: Store) -> None:
     assert runs >= 8
 
 
+@pytest.mark.parametrize("store_url", ["memory"], indirect=True)  # it takes its time
 async def test_transact_gives_up(store: Store) -> None:
     notes = store.collection(Note)
     runs = 0

@@ -108,7 +108,7 @@ class Json:
             return msgspec.json.decode(data, type=type)
         except (msgspec.DecodeError, UnicodeDecodeError):
             try:
-                return msgspec.convert(self.decode_plain(data), type)
+                return msgspec.convert(self.decode_plain(data), type, str_keys=True)
             except msgspec.ValidationError as exc:
                 raise _undecodable(exc) from exc
 

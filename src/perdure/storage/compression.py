@@ -9,6 +9,7 @@ content type names it: ``application/msgpack;zstd=2``.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Annotated, Any, Protocol
 
@@ -200,8 +201,7 @@ class Compression:
             if row is None or _MARK not in row.content_type:
                 expanded.append(row)
                 continue
-            content_type, _, text = row.content_type.partition(_MARK)
-            number = int(text)
+            content_type, number = _parts(row.content_type)
             state = self._states.get(collection) or await self._state(collection)
             if number not in state.decompressors:
                 await self._load(collection, state, number)
@@ -260,3 +260,10 @@ class Compression:
                 "This compression belongs to no store.", hint="Call attach(store) first."
             )
         return self._host
+
+
+@functools.lru_cache(maxsize=256)
+def _parts(content_type: str) -> tuple[str, int]:
+    """The content type of the plain value, and the number of the dictionary."""
+    plain, _, number = content_type.partition(_MARK)
+    return plain, int(number)

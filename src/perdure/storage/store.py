@@ -207,10 +207,12 @@ class Store:
             return await adapter.commit(_sealed(call.batch), call.options)
         if isinstance(call, Get):
             rows = await adapter.get(call.collection, call.keys, call.options)
-            return [_verified(call.collection, row) if row is not None else None for row in rows]
+            _verify(call.collection, rows)
+            return rows
         if isinstance(call, Find):
             found = await adapter.find(call.query, call.options)
-            return [_verified(call.query.collection, row) for row in found]
+            _verify(call.query.collection, found)
+            return found
         if isinstance(call, Summarize):
             return await adapter.summarize(call.summary, call.options)
         return await adapter.remove(call.query, call.options)
@@ -246,15 +248,18 @@ def _seal(write: Put | Delete) -> Put | Delete:
     return msgspec.structs.replace(write, checksum=sum_)
 
 
-def _verified(collection: str, row: Row) -> Row:
-    if checksum(row.key, row.content_type, row.schema, row.value) != row.checksum:
-        name = f"{collection}/{row.key}"
-        raise Corrupted(
-            f"The record {name} is damaged: its checksum does not fit.",
-            hint="Run `perdure verify` to see all damage; restore it from a backup.",
-            record=name,
-        )
-    return row
+def _verify(collection: str, rows: Sequence[Row | None]) -> None:
+    """Raises `Corrupted` if a row is not what was written."""
+    for row in rows:
+        if row is not None and row.checksum != checksum(
+            row.key, row.content_type, row.schema, row.value
+        ):
+            name = f"{collection}/{row.key}"
+            raise Corrupted(
+                f"The record {name} is damaged: its checksum does not fit.",
+                hint="Run `perdure verify` to see all damage; restore it from a backup.",
+                record=name,
+            )
 
 
 def _fills(declared: RecordType[Any], rows: Iterable[Row]) -> Iterable[Fill]:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.clock import Clock
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import Closed, InvalidInput
 from perdure.storage.adapter import (
     DEFAULT,
     Adapter,
@@ -293,16 +293,24 @@ class Bench:
         try:
             for process in self._processes:
                 await process.kill()
+            if self._keys or self._emitted:
+                await self._clean_with_any()
         finally:
-            for adapter in self._adapters:
-                await adapter.close()
-        if self._keys or self._emitted:
-            adapter = adapter_for(self.url, self.clock)
-            await adapter.initialize()
+            await self._close_adapters()
+
+    async def _clean_with_any(self) -> None:
+        for adapter in self._adapters:
             try:
                 await self._clean(adapter)
-            finally:
-                await adapter.close()
+            except Closed:
+                continue
+            return
+        await self._close_adapters()  # a second one may not be allowed beside them
+        await self._clean(await self.open())
+
+    async def _close_adapters(self) -> None:
+        while self._adapters:
+            await self._adapters.pop().close()
 
     async def _clean(self, adapter: Adapter) -> None:
         for layout in self._layouts.values():

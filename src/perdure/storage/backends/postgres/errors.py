@@ -89,7 +89,7 @@ def translate(exc: BaseException, server: Server) -> PerdureError:
                 f"Others kept writing the same records in {where}; nothing was written.",
                 hint="Try again.",
             )
-        case pg.DiskFull():
+        case psycopg.Error() if _is_full(exc):
             return StorageFull(
                 f"There is no room left for the bank {where}; nothing was written.",
                 hint="Free some disk space on the server and repeat the call.",
@@ -130,6 +130,11 @@ def translate(exc: BaseException, server: Server) -> PerdureError:
                 f"PostgreSQL failed on {where}: {said}.",
                 hint="Run `perdure doctor`; the server's log says more.",
             )
+
+
+def _is_full(exc: psycopg.Error) -> bool:
+    """Whether there is no room; PostgreSQL has no SQLSTATE for quotas and limits on file sizes."""
+    return isinstance(exc, pg.DiskFull) or "could not extend file" in str(exc)
 
 
 def _unreachable(exc: psycopg.Error, where: str, said: str) -> PerdureError:

@@ -37,22 +37,31 @@ _STRONG = (
     "SELECT set_config('synchronous_commit', 'on', true)"
     " WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')"
 )
+#: How often the server is asked to stop a statement before its connection is given up.
+_REQUESTS = 40
 
 
 class _Job(Generic[T]):
     """One transaction that somebody waits for."""
 
-    __slots__ = ("committing", "expired", "first", "result", "strong", "withdrawn", "work")
+    __slots__ = ("committing", "conn", "expired", "first", "result", "strong", "withdrawn", "work")
 
     def __init__(self, work: Work[T], first: Statement | None, *, strong: bool) -> None:
         self.work = work
         self.first = first
         self.strong = strong
+        #: Where it runs, while it does.
+        self.conn: Connection | None = None
         #: COMMIT was sent, and how it ended is not known yet.
         self.committing = False
         self.expired = False
         self.withdrawn = False
         self.result: list[T] = []
+
+    def check(self) -> None:
+        """Raises `CancelledError` if nobody wants this any more."""
+        if self.withdrawn or self.expired:
+            raise asyncio.CancelledError
 
 
 class Writer:
@@ -97,22 +106,22 @@ class Writer:
         task = asyncio.create_task(self._carry_out(job))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        timer = (
-            asyncio.get_running_loop().call_later(deadline, _expire, job, task)
-            if deadline is not None
-            else None
-        )
         try:
-            return await asyncio.shield(task)
+            await asyncio.wait([task], timeout=deadline)
+            if not task.done():
+                job.expired = True
+                await _end(job, task)
         except asyncio.CancelledError:
             job.withdrawn = True
-            if not job.committing:
-                task.cancel()
-            await _settle(task)
+            ending = asyncio.create_task(_end(job, task))
+            while not ending.done():
+                # Cancelled again: the caller is told as soon as the outcome is certain.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([ending])
+            if not task.cancelled():
+                task.exception()  # seen
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
+        return task.result()
 
     async def close(self) -> None:
         """Finish what was accepted, then remove our rows from the table of writers."""
@@ -135,14 +144,14 @@ class Writer:
 
     async def _carry_out(self, job: _Job[T]) -> T:
         async def attempt(link: Link) -> T:
-            if job.withdrawn or job.expired:
-                raise asyncio.CancelledError
+            job.check()
             job.result.clear()
             try:
                 await self._transact(job, link)
             except psycopg.Error as exc:
                 if not (job.committing and is_lost(exc)):
                     job.committing = False
+                    job.check()
                     raise
                 if not await self._was_committed(link):
                     job.committing = False
@@ -165,21 +174,37 @@ class Writer:
         if not link.ticket:
             self._links.writers.append(link.writer)
         link.ticket += 1
-        async with conn.pipeline():
-            await conn.execute(_BEGIN)
-            if job.strong:
-                await conn.execute(_STRONG)
-            if job.first is not None:
-                await conn.execute(*job.first)
-            await conn.execute(self._ticket, (link.writer, link.ticket), prepare=True)
-            try:
-                job.result.append(await job.work(conn))
-            except (PerdureError, Interfered):
-                await conn.execute("ROLLBACK")
-                raise
-            job.committing = True
-            await conn.execute("COMMIT")
+        job.conn = conn
+        try:
+            async with conn.pipeline():
+                try:
+                    await self._run(job, link)
+                except asyncio.CancelledError:
+                    await conn.close()  # or the end of the pipeline would wait for the server
+                    raise
+        finally:
+            job.conn = None
+            if job.withdrawn or job.expired:
+                await conn.close()  # a request to cancel may still hit whatever runs next on it
         job.committing = False
+
+    async def _run(self, job: _Job[T], link: Link) -> None:
+        """Everything from BEGIN to COMMIT; the end of the pipeline sends what is left of it."""
+        conn = link.conn
+        await conn.execute(_BEGIN)
+        if job.strong:
+            await conn.execute(_STRONG)
+        if job.first is not None:
+            await conn.execute(*job.first)
+        await conn.execute(self._ticket, (link.writer, link.ticket), prepare=True)
+        try:
+            job.result.append(await job.work(conn))
+            job.check()
+        except (PerdureError, Interfered):
+            await conn.execute("ROLLBACK")
+            raise
+        job.committing = True
+        await conn.execute("COMMIT")
 
     async def _was_committed(self, link: Link) -> bool:
         """Whether the last transaction of a broken link was committed.
@@ -208,18 +233,18 @@ class Writer:
             ) from exc
 
 
-def _expire(job: _Job[T], task: asyncio.Task[T]) -> None:
-    job.expired = True
-    if not job.committing:
-        task.cancel()
+async def _end(job: _Job[T], task: asyncio.Task[T]) -> None:
+    """Stop a transaction that has not come to its COMMIT; wait for one that has.
 
-
-async def _settle(task: asyncio.Task[T]) -> None:
-    """Wait until the task has ended, however often we are cancelled meanwhile."""
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            continue  # the caller is told as soon as the outcome is certain
-    if not task.cancelled():
-        task.exception()  # seen
+    A request to cancel that arrives between two statements has no effect: it is repeated.
+    """
+    tries = 0
+    while not task.done() and not job.committing:
+        if job.conn is None or tries == _REQUESTS:
+            task.cancel()
+        else:
+            with contextlib.suppress(psycopg.Error):
+                await job.conn.cancel_safe(timeout=1.0)
+        tries += 1
+        await asyncio.wait([task], timeout=0.05)
+    await asyncio.wait([task])

@@ -156,6 +156,7 @@ class SQLiteAdapter(Adapter):
 
     def _connect_to_read(self) -> apsw.Connection:
         db = self._connect()
+        db.pragma("cache_size", -64_000)
         db.pragma("query_only", True)
         return db
 

@@ -18,7 +18,6 @@ from perdure.core.errors import (
     Unavailable,
 )
 
-
 #: What a disk without room causes besides `FullError`: limits on file sizes, and no index of the
 #: write-ahead log, which even readers need.
 _UNWRITABLE = {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE}

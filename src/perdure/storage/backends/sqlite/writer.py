@@ -18,6 +18,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import apsw
@@ -152,7 +153,7 @@ class Writer:
         if (
             self._inline
             and not self._queued
-            and not self._checkpointer.waiting
+            and not self._checkpointer.at_work
             and sum(job.weight for job in jobs) <= INLINE_BYTES
             and not any(job.strong for job in jobs)
             and self._busy.acquire(blocking=False)
@@ -343,9 +344,9 @@ class _Checkpointer:
         self._wanted = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        #: It wants the writer to pause. Whoever finds the lock free but this set leaves it alone:
-        #: a thread that wakes up would lose every race against a busy event loop.
-        self.waiting = False
+        #: Meanwhile nobody writes on the event loop: a write to a file that is being synced waits,
+        #: and so does whoever wants a lock that this thread is waiting for.
+        self.at_work = False
 
     def wake(self) -> None:
         if self._thread is None:
@@ -353,6 +354,7 @@ class _Checkpointer:
                 target=self._serve, name="perdure-checkpoint", daemon=True
             )
             self._thread.start()
+        self.at_work = True
         self._wanted.set()
 
     def stop(self) -> None:
@@ -370,13 +372,16 @@ class _Checkpointer:
                 self._wanted.clear()
                 if self._stopping:
                     return
-                try:
-                    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                    self.waiting = True
-                    with self._busy:
-                        self.waiting = False
-                        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                except apsw.Error:
-                    continue  # another process is at it, or the disk is full: asked again later
+                # Another process at it, or a full disk, is no matter: it is asked for again.
+                with suppress(apsw.Error):
+                    self._checkpoint(db)
+                self.at_work = False
         finally:
             db.close()
+
+    def _checkpoint(self, db: apsw.Connection) -> None:
+        # A connection that has read nothing yet does not know of a log, and would do nothing.
+        list(db.execute("SELECT 1 FROM sqlite_schema LIMIT 1"))
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        with self._busy:
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
