@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -297,6 +298,30 @@ async def test_settle_waits_for_the_other_process(
     assert not settled.done()
     gate.open.set()
     await settled
+
+
+@pytest.mark.parametrize("store_url", ["memory"], indirect=True)
+async def test_settle_does_not_miss_a_job_between_two_states(
+    store: Store, make_runner: MakeRunner, clock: ManualClock
+) -> None:
+    dice = random.Random(1)
+
+    async def slow(call: Call, proceed: Proceed) -> Any:
+        for _ in range(dice.randrange(8)):
+            await asyncio.sleep(0)
+        answer = await proceed(call)
+        for _ in range(dice.randrange(8)):
+            await asyncio.sleep(0)
+        return answer
+
+    worker = Worker()
+    runner = make_runner(Store(store.adapter, middleware=[slow], clock=clock))
+    runner.register("work", worker)
+    await runner.start()
+    for number in range(1, 201):
+        await runner.enqueue("work")
+        await runner.settle()
+        assert (len(worker.jobs), runner.counts.done) == (number, number)
 
 
 async def test_settle_needs_a_runner_at_work(runner: Runner) -> None:

@@ -10,8 +10,11 @@ import msgspec
 import pytest
 
 import perdure
+from perdure.storage.adapter import DEFAULT, Batch, Column, Layout, Put
 from perdure.storage.backends.sqlite import SQLiteAdapter
+from perdure.storage.query import Query, Tagged
 from perdure.storage.store import Store
+from perdure.testing.clock import ManualClock
 
 
 @perdure.record("log_items")
@@ -81,3 +84,22 @@ async def test_strong_writes_are_synced_and_others_are_not(tmp_path: Path) -> No
             assert synced == before + 1
     finally:
         vfs.unregister()
+
+
+async def test_what_rows_have_is_kept_when_it_is_no_longer_declared(tmp_path: Path) -> None:
+    """Code without a ttl and tags opens a collection that has them: nothing comes back to life."""
+    clock = ManualClock()
+    adapter = SQLiteAdapter(f"sqlite:///{tmp_path / 'bank.db'}", clock)
+    await adapter.initialize()
+    full = Layout("things", (Column("kind", "text"),), expires=True, tagged=True)
+    bare = Layout("things")
+    await adapter.prepare(full)
+    put = Put("things", "a", b"", "text/plain", 1, 0, ("x",), (("t", "1"),), clock() + 10)
+    await adapter.commit(Batch((put,)), DEFAULT)
+    for layout in (bare, full, bare):
+        await adapter.prepare(layout)
+        await adapter.activate(layout)
+    assert len(await adapter.find(Query("things", Tagged("t", "1")), DEFAULT)) == 1
+    clock.advance(11)
+    assert await adapter.get("things", ["a"], DEFAULT) == [None]
+    await adapter.close()

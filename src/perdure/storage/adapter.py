@@ -281,7 +281,8 @@ class Adapter(ABC):
         raised: afterwards nothing is in flight.
 
         Raises `Conflict` if an expectation or a check does not hold, `NewerSchema` if a row of a
-        newer schema would be overwritten.
+        newer schema would be overwritten, and `Unavailable` if the store went away; its message
+        says so if it could not be learnt whether the batch was applied.
         """
 
     async def find(self, query: Query, options: Options) -> list[Row]:
@@ -303,7 +304,8 @@ class Adapter(ABC):
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
         """Up to `limit` events after a position, and the position behind the last of them.
 
-        The empty position stands before the first event. No event that commits later is ever
+        Events of one key come in the order of their commits, with growing ids; events of different
+        keys may interleave. The empty position stands before the first event. No event that commits later is ever
         placed at or before a position that was returned. An empty list may come with a new
         position; keep it.
         """

@@ -41,7 +41,7 @@ except ImportError as exc:
 from perdure.storage.backends.postgres import address, catalog, damage
 from perdure.storage.backends.postgres.apply import Applier
 from perdure.storage.backends.postgres.catalog import FACTS
-from perdure.storage.backends.postgres.errors import is_starting, translated
+from perdure.storage.backends.postgres.errors import DAMAGE, is_starting, translated
 from perdure.storage.backends.postgres.links import Connection, Link, Links
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.backends.postgres.reader import Reader
@@ -69,6 +69,20 @@ class PostgresAdapter(Adapter):
         self._reader: Reader | None = None
 
     # Life -------------------------------------------------------------------------------------
+
+    async def exists(self) -> bool:
+        async def work(link: Link) -> bool:
+            name = f"{self._schema}.perdure_meta"
+            cursor = await link.conn.execute("SELECT to_regclass(%s) IS NOT NULL", (name,))
+            row = await cursor.fetchone()
+            return bool(row and row[0])
+
+        links = Links(self._server)
+        with translated(self._server):
+            try:
+                return await links.use(work)
+            finally:
+                await links.close()
 
     async def initialize(self) -> None:
         links = Links(self._server)
@@ -231,9 +245,14 @@ class PostgresAdapter(Adapter):
             found = []
             for name in await catalog.load(conn, self._schema):
                 table = self._table(name)
-                cursor = await conn.execute(
-                    f"SELECT count(*), pg_total_relation_size('{table}') FROM {table}"
-                )
+                size = f"pg_total_relation_size('{table}')"
+                try:
+                    cursor = await conn.execute(f"SELECT count(*), {size} FROM {table}")
+                except DAMAGE:  # the statistics have to do, so that `verify` can go on
+                    cursor = await conn.execute(
+                        f"SELECT greatest(reltuples, 0)::bigint, {size} FROM pg_class"
+                        f" WHERE oid = '{table}'::regclass"
+                    )
                 found += [Size(name, *row) for row in await cursor.fetchall()]
             return found
 

@@ -31,9 +31,9 @@ from perdure.storage.adapter import (
     Row,
     Size,
 )
-from perdure.storage.backends.sqlite import catalog, listing
+from perdure.storage.backends.sqlite import catalog, damage, listing
 from perdure.storage.backends.sqlite.apply import Applier
-from perdure.storage.backends.sqlite.errors import translated
+from perdure.storage.backends.sqlite.errors import DAMAGE, translated
 from perdure.storage.backends.sqlite.reader import Reader
 from perdure.storage.backends.sqlite.writer import PATIENCE, Writer
 from perdure.storage.query import All, Query, Scalar, Summary
@@ -163,21 +163,15 @@ class SQLiteAdapter(Adapter):
     # Collections ------------------------------------------------------------------------------
 
     async def prepare(self, layout: Layout) -> frozenset[str]:
-        def work(applier: Applier) -> frozenset[str]:
-            missing = catalog.prepare(applier.db, layout)
-            applier.define(layout)
-            return missing
-
         # A look comes first: whoever only opens a bank need not wait for those who write.
-        current = await self._open_reader().run(
-            "is_current", lambda db: catalog.is_current(db, layout)
-        )
-        if current:
-            self._applier.define(layout)
-            missing: frozenset[str] = frozenset()
-        else:
-            missing = await self._open_writer().run(work)
-        self._layouts[layout.name] = layout
+        known = await self._open_reader().run("peek", lambda db: catalog.peek(db, layout))
+        missing: frozenset[str] = frozenset()
+        if known is None:
+            known, missing = await self._open_writer().run(
+                lambda applier: catalog.prepare(applier.db, layout)
+            )
+        self._applier.define(known)
+        self._layouts[layout.name] = known
         return missing
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
@@ -358,8 +352,7 @@ class SQLiteAdapter(Adapter):
                     owner = owners.get(name, name).removesuffix("__tags")
                     taken[owner] = taken.get(owner, 0) + size
             return [
-                Size(name, db.execute(f'SELECT count(*) FROM "{name}"').get, taken.get(name))
-                for name in catalog.load(db)
+                Size(name, damage.count(db, name), taken.get(name)) for name in catalog.load(db)
             ]
 
         return await self._open_reader().run("sizes", work)
@@ -380,16 +373,15 @@ class SQLiteAdapter(Adapter):
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
         layout = self._layout(collection)
         text = f'SELECT {self._facts(layout)} FROM "{collection}" WHERE _id = ?'
-        name = f"SELECT f.path || r._name FROM {_JOINED.format(collection)} WHERE r._id = ?"
 
         def work(db: apsw.Connection) -> list[Row]:
             rows = []
-            for id in listing.page(db, layout, listing.Span("", after=after or None), limit):
-                key = db.execute(name, (id,)).get
-                try:
-                    rows.append(self._row(db, key, db.execute(text, (id,)).get))
-                except (apsw.CorruptError, TypeError):
-                    rows.append(Row(str(key), b"", "", 0, 0, 0, 0, None, -1))
+            with _snapshot(db):
+                for key, id in damage.places(db, layout, after, limit):
+                    try:
+                        rows.append(self._row(db, key, db.execute(text, (id,)).get))
+                    except DAMAGE:
+                        rows.append(Row(key, b"", "", 0, 0, 0, 0, None, -1))
             return rows
 
         return await self._open_reader().run(f"salvage {collection}", work)
@@ -398,6 +390,8 @@ class SQLiteAdapter(Adapter):
 
     def _row(self, db: apsw.Connection, key: str, facts: tuple[Any, ...]) -> Row:
         value, kind, schema, version, created, updated, expires, checksum = facts
+        if type(value) is not bytes:
+            raise TypeError(f"{key} has a value of another type")
         content_type = self._applier.types.text(db, kind)
         return Row(key, value, content_type, schema, version, created, updated, expires, checksum)
 

@@ -77,18 +77,19 @@ def load(db: apsw.Connection) -> dict[str, Layout]:
     }
 
 
-def is_current(db: apsw.Connection, layout: Layout) -> bool:
-    """Whether `prepare` would change nothing and return nothing."""
+def peek(db: apsw.Connection, layout: Layout) -> Layout | None:
+    """What `prepare` would return, if it would change nothing and find nothing missing."""
     known = _known(db, layout.name)
-    return (
-        known is not None
-        and known[0] == layout
-        and known[1].isdisjoint(column.name for column in layout.columns)
-    )
+    if known is None:
+        return None
+    before, stale = known
+    merged = _merged(before, layout)
+    declared = {column.name for column in layout.columns}
+    return merged if merged == before and stale.isdisjoint(declared) else None
 
 
-def prepare(db: apsw.Connection, layout: Layout) -> frozenset[str]:
-    """Bring the table to this layout; returns the declared columns that its rows lack.
+def prepare(db: apsw.Connection, layout: Layout) -> tuple[Layout, frozenset[str]]:
+    """Bring the table to this layout; returns it as it is now, and the columns that its rows lack.
 
     A column that is no longer declared is kept but marked stale: code that does not know it does
     not maintain it, and code that declares it again has to fill it again.
@@ -100,10 +101,11 @@ def prepare(db: apsw.Connection, layout: Layout) -> frozenset[str]:
         _create_table(db, layout)
         _remember(db, layout, frozenset())
         _create_indexes(db, layout)
-        return frozenset()
+        return layout, frozenset()
     before, stale = known
+    layout = _merged(before, layout)
     if before == layout and not stale & wanted.keys():
-        return frozenset()
+        return layout, frozenset()
     columns = {row[1]: row[2] for row in db.execute(f'PRAGMA table_info("{name}")')}
     for column in layout.columns:
         kind = _KINDS[column.kind]
@@ -124,23 +126,32 @@ def prepare(db: apsw.Connection, layout: Layout) -> frozenset[str]:
     if db.execute(f'SELECT 1 FROM "{name}" LIMIT 1').get is None:
         changed = set()
     stale = frozenset((stale | dropped | changed) - (wanted.keys() - changed))
-    merged = msgspec.structs.replace(
-        layout,
-        expires=layout.expires or before.expires,
-        tagged=layout.tagged or before.tagged,
-    )
-    _remember(db, merged, stale)
+    _remember(db, layout, stale)
     if not changed:
         _create_indexes(db, layout)
-    return frozenset(changed)
+    return layout, frozenset(changed)
 
 
 def activate(db: apsw.Connection, layout: Layout) -> None:
     """The columns are filled: build the indexes and trust them from now on. In a transaction."""
-    _create_indexes(db, layout)
-    row = db.execute("SELECT stale FROM perdure_collections WHERE name = ?", (layout.name,)).get
-    stale = frozenset(msgspec.json.decode(row, type=list[str]))
-    _remember(db, layout, stale - {column.name for column in layout.columns})
+    known = _known(db, layout.name)
+    if known is not None:
+        before, stale = known
+        layout = _merged(before, layout)
+        _create_indexes(db, layout)
+        _remember(db, layout, stale - {column.name for column in layout.columns})
+
+
+def _merged(before: Layout, layout: Layout) -> Layout:
+    """The layout, with what the table keeps although it is no longer declared.
+
+    Rows that were written with an expiry or with tags still have them.
+    """
+    return msgspec.structs.replace(
+        layout,
+        expires=layout.expires or before.expires,
+        tagged=layout.tagged or before.tagged,
+    )
 
 
 def _known(db: apsw.Connection, name: str) -> tuple[Layout, frozenset[str]] | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import apsw
+import msgspec
 
 from perdure.core.errors import (
     AccessDenied,
@@ -23,16 +24,22 @@ from perdure.core.errors import (
 _UNWRITABLE = {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE}
 
 
+#: What reading a damaged file can raise: text that is none, values of another type.
+DAMAGE = (apsw.CorruptError, TypeError, ValueError, msgspec.DecodeError)
+#: What a read can raise at all.
+READING = (apsw.Error, *DAMAGE)
+
+
 @contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Turns whatever SQLite raises inside into an error that says what to do."""
+    """Turns whatever reading raises inside into an error that says what to do."""
     try:
         yield
-    except apsw.Error as exc:
+    except READING as exc:
         raise translate(exc, path) from exc
 
 
-def translate(exc: apsw.Error, path: str) -> PerdureError:
+def translate(exc: Exception, path: str) -> PerdureError:
     match exc:
         case apsw.BusyError() | apsw.LockedError():
             return Unavailable(
@@ -44,7 +51,7 @@ def translate(exc: apsw.Error, path: str) -> PerdureError:
                 f"There is no room left for the bank {path}; nothing was written.",
                 hint="Free some disk space and repeat the call.",
             )
-        case apsw.CorruptError():
+        case apsw.CorruptError() | TypeError() | ValueError() | msgspec.DecodeError():
             return Corrupted(
                 f"The bank {path} is damaged: {exc}.",
                 hint="Run `perdure verify` to see which records; restore them from a backup.",

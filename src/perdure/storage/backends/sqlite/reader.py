@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import apsw
 
 from perdure.core.errors import Closed, DeadlineExceeded
-from perdure.storage.backends.sqlite.errors import translate
+from perdure.storage.backends.sqlite.errors import READING, translate
 
 T = TypeVar("T")
 #: What a reader does: run statements on a connection and return what they gave.
@@ -58,7 +58,7 @@ class Reader:
                 return work(self._quick)
             except apsw.InterruptError:
                 self._slow.add(label)
-            except apsw.Error as exc:
+            except READING as exc:
                 raise translate(exc, self._path) from exc
         return await self._in_thread(work, deadline)
 
@@ -100,7 +100,7 @@ class Reader:
                 running[0].interrupt()
 
     def _serve(self) -> None:
-        db = self._connect()
+        db: apsw.Connection | None = None
         self._loop.call_soon_threadsafe(self._became_idle)
         try:
             while (item := self._queue.get()) is not None:
@@ -108,12 +108,14 @@ class Reader:
                 if future.done():
                     self._loop.call_soon_threadsafe(self._became_idle)
                     continue
-                running.append(db)
                 outcome: Any = None
                 error: Exception | None = None
                 try:
+                    if db is None:
+                        db = self._connect()
+                    running.append(db)
                     outcome = work(db)
-                except apsw.Error as exc:
+                except READING as exc:
                     error = translate(exc, self._path)
                     error.__cause__ = exc
                 except Exception as exc:  # noqa: BLE001  # it belongs to the one who awaits
@@ -121,7 +123,8 @@ class Reader:
                 running.clear()
                 self._loop.call_soon_threadsafe(self._finish, future, outcome, error)
         finally:
-            db.close()
+            if db is not None:
+                db.close()
 
     def _became_idle(self) -> None:
         self._idle += 1

@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import apsw
+import msgspec
 
 from perdure.core.errors import Closed, DeadlineExceeded, PerdureError
 from perdure.storage.adapter import DEFAULT, Batch, Consistency, Options, Put
@@ -306,7 +307,7 @@ class Writer:
     def _fail(self, jobs: list[_Job[Any]], exc: Exception) -> None:
         for job in jobs:
             job.error = exc
-            if isinstance(exc, apsw.Error):
+            if isinstance(exc, apsw.Error | UnicodeDecodeError | msgspec.DecodeError):
                 job.error = translate(exc, self._path)
                 job.error.__cause__ = exc
 
