@@ -88,10 +88,14 @@ class Bank:
         if self._is_default:
             _make_folder(configuration.data_folder())
         await self.store.open()
+        try:
+            await self.artifacts.open()
+            await self.jobs.start()
+        except BaseException:
+            await self.store.close()  # nobody calls `close` on a bank that could not be opened
+            raise
         self._is_open = True
-        await self.artifacts.open()
         self._schedule()
-        await self.jobs.start()
 
     async def close(self) -> None:
         """Let running jobs end, finish every write, and release everything. Safe to call twice."""

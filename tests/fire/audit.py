@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -10,21 +11,23 @@ from perdure.bank import Bank
 from tests.fire.records import Counter, Entry, Mirror, Paper, content_of, entry, mirror
 from tests.fire.worker import BATCH, TOTAL, Step, counter_key, step_key
 
+T = TypeVar("T", bound=msgspec.Struct)
+
 
 class Lane:
     """What one lane of a writer had acknowledged, and the step in which it was interrupted."""
 
-    def __init__(self, round_: int, lane: int, told: Iterable[str]) -> None:
-        prefix = f"{round_:04d}/{lane}/"
+    def __init__(self, turn: int, lane: int, told: Iterable[str]) -> None:
+        prefix = f"{turn:04d}/{lane}/"
         done = [key for key in told if key.startswith(prefix)]
-        assert done == [step_key(round_, lane, number) for number in range(len(done))]
+        assert done == [step_key(turn, lane, number) for number in range(len(done))]
         self.name = prefix.rstrip("/")
         self.done = [Step(key) for key in done]
-        self.last = Step(step_key(round_, lane, len(done)))
+        self.last = Step(step_key(turn, lane, len(done)))
 
 
 class Found:
-    """What a bank holds, by collection: of one round, or of all."""
+    """What a bank holds, by collection: of one writer, or of all."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -33,14 +36,16 @@ class Found:
         self.papers: dict[str, Paper] = {}
 
     async def load(self, bank: Bank, prefix: str = "") -> None:
-        for cls, place in (
-            (Entry, self.entries),
-            (Mirror, self.mirrors),
-            (Counter, self.counters),
-            (Paper, self.papers),
-        ):
-            found = await bank.collection(cls).query().prefix(prefix).values()
-            place.update({record.id: record for record in found})  # type: ignore[attr-defined]
+        self.entries |= await _all(bank, Entry, prefix)
+        self.mirrors |= await _all(bank, Mirror, prefix)
+        self.counters |= await _all(bank, Counter, prefix)
+        self.papers |= await _all(bank, Paper, prefix)
+
+
+async def _all(bank: Bank, cls: type[T], prefix: str) -> dict[str, T]:
+    return {
+        item.key: item.value for item in await bank.collection(cls).query().prefix(prefix).execute()
+    }
 
 
 class Auditor:
@@ -57,8 +62,8 @@ class Auditor:
         """Look at what killed writers left; each last step is there wholly or not at all."""
         await self._read_events(bank)
         found = Found()
-        for round_ in sorted({lane.name.partition("/")[0] for lane in lanes}):
-            await found.load(bank, f"{round_}/")
+        for turn in sorted({lane.name.partition("/")[0] for lane in lanes}):
+            await found.load(bank, f"{turn}/")
         before = len(self.steps)
         for lane in lanes:
             self.steps += lane.done
@@ -86,9 +91,7 @@ class Auditor:
         await self._compare(bank, found, self.steps)
         numbers = sorted(found.entries[step.key].number for step in together)
         assert numbers == list(range(1, len(together) + 1))
-        assert sorted(self.events) == sorted(
-            step.key for step in self.steps if step.kind == "pair"
-        )
+        assert sorted(self.events) == sorted(step.key for step in self.steps if step.kind == "pair")
         assert [problem async for problem in bank.verify()] == []
 
     async def _read_events(self, bank: Bank) -> None:

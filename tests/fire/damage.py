@@ -76,11 +76,11 @@ async def inspect(url: str) -> Damage:
 async def _read(bank: Bank, damage: Damage) -> None:
     """Each record by its key."""
     for wanted in (ENTRIES, MIRRORS, LABELS):
-        records: Any = bank.collection(type(wanted[0]))  # type: ignore[type-var]
+        records: Any = bank.collection(type(wanted[0]))
         for record in wanted:
-            what = f"{records.name}/{record.id}"  # type: ignore[attr-defined]
+            what = f"{records.name}/{record.id}"
             try:
-                found = await records.get(record.id)  # type: ignore[attr-defined]
+                found = await records.get(record.id)
             except perdure.PerdureError as exc:
                 damage.noticed.append(f"{what}: {exc!r}")
                 continue

@@ -43,10 +43,6 @@ class Paper(msgspec.Struct, frozen=True):
     artifact: str
 
 
-def counted(key: str) -> Counter:
-    return Counter(key, 0)
-
-
 def increment(counter: Counter | None, key: str) -> Counter:
     return Counter(key, (counter.value if counter else 0) + 1)
 

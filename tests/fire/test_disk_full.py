@@ -19,7 +19,7 @@ import perdure
 from perdure.config import ArtifactsConfig, Config
 from tests.fire import disks
 from tests.fire.disks import MEGABYTE
-from tests.fire.records import Entry
+from tests.fire.records import Mirror
 from tests.fire.zygote import Zygote
 from tests.servers import PostgresServer
 
@@ -135,7 +135,7 @@ async def test_a_limit_on_files_under_postgresql(
         await disks.assert_sound(bank, early, late, MEGABYTE)
         await asyncio.to_thread(_restart, postgres_server, resource.RLIM_INFINITY)
         await disks.assert_sound(bank, early, late, MEGABYTE)
-        await bank.collection(Entry).delete_many(late)
+        await bank.collection(Mirror).delete_many(late)
         await disks.assert_works_again(bank)
 
 

@@ -53,8 +53,8 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_doubled(
             if everything:
                 await auditor.audit_all(bank)
 
-    for round_ in range(KILLS):
-        worker = zygote.start("write", store_url, round=round_, lanes=LANES)
+    for turn in range(KILLS):
+        worker = zygote.start("write", store_url, turn=turn, lanes=LANES)
         if dice.random() < 0.3:
             worker.listen(dice.uniform(0, 0.15))  # may hit while the bank is being opened
         else:
@@ -63,7 +63,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_doubled(
         told = worker.kill()
         if "postgres" in store_url:
             wait_until_alone(store_url, request.getfixturevalue("postgres_server"))
-        fresh += [Lane(round_, lane, told) for lane in range(LANES)]
+        fresh += [Lane(turn, lane, told) for lane in range(LANES)]
         acknowledged += len(told)
         # Not always: the next writer also has to cope with what this one left.
         if dice.random() < 0.7:
@@ -89,7 +89,7 @@ def test_a_bank_that_was_being_made_can_be_opened(
         url = f"{store_url}_{number}"
         if "postgres" in store_url:
             url = f"{store_url}?schema=born_{number}"
-        worker = zygote.start("write", url, round=0, lanes=1)
+        worker = zygote.start("write", url, turn=0, lanes=1)
         worker.listen(dice.uniform(0, 0.1), 1)
         told = worker.kill()
         if "postgres" in store_url:

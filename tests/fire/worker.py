@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,9 +17,12 @@ import msgspec
 import perdure.artifacts.objects
 import perdure.storage.backends.postgres
 import perdure.storage.backends.sqlite
-import perdure.sync  # noqa: F401
+import perdure.sync
 from perdure.bank import Bank
+from perdure.config import Config, StorageConfig
+from perdure.core.clock import SECOND, now
 from perdure.storage.adapter import STRONG
+from perdure.storage.subscriptions import EventReceived
 from perdure.storage.transaction import Transaction
 from tests.fire import damage, disks
 from tests.fire.records import (
@@ -51,8 +55,8 @@ class Step:
         await _STEPS[self.kind](bank, self.key)
 
 
-def step_key(round_: int, lane: int, number: int) -> str:
-    return f"{round_:04d}/{lane}/{number:04d}"
+def step_key(turn: int, lane: int, number: int) -> str:
+    return f"{turn:04d}/{lane}/{number:04d}"
 
 
 def counter_key(key: str) -> str:
@@ -112,13 +116,13 @@ _STEPS: dict[str, Callable[[Bank, str], Awaitable[None]]] = {
 }
 
 
-async def write(tell: Tell, url: str, round: int, lanes: int) -> None:
+async def write(tell: Tell, url: str, turn: int, lanes: int) -> None:
     """Write in several lanes until it is killed; tells the key of each step that is done."""
 
     async def drive(bank: Bank, lane: int) -> None:
         number = 0
         while True:
-            step = Step(step_key(round, lane, number))
+            step = Step(step_key(turn, lane, number))
             await step.run(bank)
             tell(step.key)
             number += 1
@@ -152,11 +156,74 @@ async def share(tell: Tell, url: str, name: str, times: int) -> None:
 async def hold(tell: Tell, url: str, seconds: float) -> None:
     """Be a program that keeps SQLite's write lock for a while."""
     db = apsw.Connection(url.removeprefix("sqlite:///"))
+    db.set_busy_timeout(10_000)
     db.execute("BEGIN IMMEDIATE")
     tell("locked")
     await asyncio.sleep(seconds)
     db.execute("COMMIT")
     tell("free")
+
+
+# Events -------------------------------------------------------------------------------------------
+
+
+async def emit_number(bank: Bank, key: str) -> int:
+    """Emit the next number of a key; the numbers are in the order of the commits."""
+
+    async def body(tx: Transaction) -> int:
+        counter = increment(await tx.collection(Counter).get(key), key)
+        await tx.collection(Counter).put(counter)
+        tx.emit("number", counter.value, key=key)
+        return counter.value
+
+    return await bank.transact(body)
+
+
+async def emit(tell: Tell, url: str, keys: list[str], times: int) -> None:
+    """Emit numbers, whoever else does the same."""
+    async with perdure.open(url) as bank:
+        for number in range(times):
+            await asyncio.gather(*(emit_number(bank, key) for key in keys[number % 2 :]))
+    tell("done")
+
+
+async def receive(tell: Tell, url: str, expected: int) -> None:
+    """Subscribe, and tell the events until so many have come."""
+    enough = asyncio.Event()
+    received = 0
+
+    async def handler(event: EventReceived) -> None:
+        nonlocal received
+        tell(f"{event.key} {event.payload}")
+        received += 1
+        if received == expected:
+            enough.set()
+
+    config = Config(storage=StorageConfig(deliver_every=0.02))
+    async with perdure.open(url, config=config) as bank:
+        await bank.subscribe("receiver", handler, ["number"], from_start=True)
+        await enough.wait()
+        await bank.settle()
+
+
+async def emit_and_receive(tell: Tell, url: str, keys: list[str], ahead: int) -> None:
+    """Do both until it is killed; tells what was committed and what was received.
+
+    The clock is ahead, so that the lease of a killed predecessor has run out.
+    """
+
+    async def handler(event: EventReceived) -> None:
+        tell(f"received {event.key} {event.payload}")
+        await asyncio.sleep(0.001)  # so that there is always something left to deliver
+
+    async def drive(bank: Bank, key: str) -> None:
+        while True:
+            number = await emit_number(bank, key)
+            tell(f"committed {key} {number}")
+
+    async with Bank(url, clock=lambda: now() + ahead * SECOND) as bank:
+        await bank.subscribe("receiver", handler, ["number"], from_start=True)
+        await asyncio.gather(*(drive(bank, key) for key in keys))
 
 
 # Without room -------------------------------------------------------------------------------------
@@ -197,7 +264,37 @@ async def flip(tell: Tell, url: str, seed: int, times: int) -> None:
         tell(msgspec.json.encode(found).decode())
 
 
-TASKS: dict[str, Callable[..., Awaitable[Any]]] = {
-    "flip": flip,
-    "hold": hold,
-    "limited": limited, "share": share, "write": write}
+# Without rights -----------------------------------------------------------------------------------
+
+
+async def trespass(tell: Tell, url: str) -> None:
+    """Open a bank as somebody without any rights, and tell the error."""
+    async with perdure.open("memory://"):
+        pass  # everything is imported: there may be no right to read the modules either
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    try:
+        async with perdure.open(url, config=Config()) as bank:
+            await bank.collection(Entry).put(entry("trespasser"))
+    except perdure.PerdureError as exc:
+        tell(type(exc).__name__)
+        tell(exc.message)
+        tell(exc.hint)
+
+
+TASKS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+    task.__name__: task
+    for task in (
+        emit,
+        emit_and_receive,
+        flip,
+        hold,
+        limited,
+        receive,
+        share,
+        trespass,
+        write,
+    )
+}

@@ -161,7 +161,7 @@ def _work(job: dict[str, Any], pipe: int) -> None:
     try:
         asyncio.run(worker.TASKS[job.pop("task")](tell=tell, **job))
         status = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # it is told, and the process ends
         tell(traceback.format_exc())
     finally:
         os._exit(status)

@@ -23,15 +23,10 @@ from perdure.core import clock as real_clock
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, InvalidKey
 from perdure.storage.backends.sqlite import SQLiteAdapter
+from perdure.storage.delivery import Parked, Subscriber
 from perdure.storage.records import Key, record
 from perdure.storage.store import Store
-from perdure.storage.subscriptions import (
-    EventReceived,
-    Handler,
-    Parked,
-    Subscriber,
-    Subscriptions,
-)
+from perdure.storage.subscriptions import EventReceived, Handler, Subscriptions
 from perdure.storage.transaction import Transaction
 from perdure.testing.clock import ManualClock
 

@@ -46,8 +46,6 @@ _log = logging.getLogger(__name__)
 
 #: Seconds a cancelled handler has to end before it is left to itself.
 CANCEL_PATIENCE = 5.0
-#: Seconds until the first look for a job whose transaction is still to be committed.
-SOON = 0.005
 
 
 class Runner:
@@ -72,7 +70,6 @@ class Runner:
         self._periodic: dict[str, Periodic] = {}
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
-        self._pace = poll
         self._takeover_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -126,7 +123,7 @@ class Runner:
             await self._store.transact(add)
         else:
             await add(transaction)
-            self._pace = SOON  # nobody tells when it commits, so look often for a while
+            transaction.after_commit(self._wake.set)
         self._wake.set()
         return job.id
 
@@ -261,10 +258,9 @@ class Runner:
         claimed = await asyncio.gather(*(self._claim(each) for each in due))
         if not all(claimed):
             return 0.0  # others were faster: there may be more behind those
-        pause, self._pace = self._pace, min(2 * self._pace, self._poll_every)
         if len(due) < len(found):
-            pause = min(pause, max(0, found[len(due)].value.due - now) / SECOND)
-        return pause
+            return min(self._poll_every, max(0, found[len(due)].value.due - now) / SECOND)
+        return self._poll_every
 
     async def _take_over(self) -> None:
         """Make jobs whose worker is dead pending again; looks only once in a poll interval."""

@@ -117,6 +117,13 @@ class Layout(msgspec.Struct, frozen=True):
     expires: bool = False
     #: Rows may carry tags.
     tagged: bool = False
+    #: The schema version whose records the columns are taken from. When it grows, every column has
+    #: to be filled again: a migration may have changed what it holds.
+    schema: int = 1
+
+    def constants(self) -> frozenset[tuple[str, str | int]]:
+        """The column values that partial indexes are made for."""
+        return frozenset(pair for index in self.indexes for pair in index.where)
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -304,10 +311,10 @@ class Adapter(ABC):
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
         """Up to `limit` events after a position, and the position behind the last of them.
 
-        Events of one key come in the order of their commits, with growing ids; events of different
-        keys may interleave. The empty position stands before the first event. No event that commits later is ever
-        placed at or before a position that was returned. An empty list may come with a new
-        position; keep it.
+        Everybody reads them in the same order: those of one key as they were committed, with
+        growing ids; those of different keys may interleave. The empty position stands before the
+        first event. No event that commits later is ever placed at or before a position that was
+        returned. An empty list may come with a new position; keep it.
         """
         raise self._unsupported(Capability.OUTBOX)
 
@@ -340,9 +347,8 @@ class Adapter(ABC):
 
         A row that cannot be read comes back empty, with checksum -1.
         """
-        return await self.find(
-            Query(collection, after=(after,) if after else None, limit=limit), DEFAULT
-        )
+        mark = (after,) if after else None
+        return await self.find(Query(collection, after=mark, limit=limit), DEFAULT)
 
     def _unsupported(self, capability: Capability) -> Unsupported:
         return Unsupported(

@@ -110,6 +110,7 @@ class RecordType(Generic[T]):
             _indexes(cls, marked, declared, indexes),
             expires=ttl is not None,
             tagged=bool(tags),
+            schema=self.schema,
         )
         self.kinds: dict[str, Kind] = {column.name: column.kind for column in declared}
 

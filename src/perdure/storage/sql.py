@@ -31,6 +31,8 @@ from perdure.storage.query import (
 )
 
 Params: TypeAlias = list[Scalar]
+#: Declared constants of partial indexes: column and value.
+Constants: TypeAlias = frozenset[tuple[str, str | int]]
 #: A condition without its values: nested tuples of operators, columns and counts.
 Shape: TypeAlias = tuple["str | int | Shape", ...]
 
@@ -75,21 +77,27 @@ class Emitter:
         self._select = functools.lru_cache(maxsize=512)(self._emit_select)
         self._summarize = functools.lru_cache(maxsize=512)(self._emit_summary)
 
-    def select(self, query: Query, columns: str, moment: int | None) -> tuple[str, Params]:
+    def select(
+        self, query: Query, columns: str, moment: int | None, constants: Constants = frozenset()
+    ) -> tuple[str, Params]:
         """A SELECT of `columns`; `moment` is the time rows must outlive, if any can expire."""
-        selection, params = _describe(query, query.total_order(), moment)
+        selection, params = _describe(query, query.total_order(), moment, constants)
         return self._select(selection, columns), params
 
-    def summarize(self, summary: Summary, moment: int | None) -> tuple[str, Params]:
+    def summarize(
+        self, summary: Summary, moment: int | None, constants: Constants = frozenset()
+    ) -> tuple[str, Params]:
         """A SELECT of figures, grouped and ordered by group."""
         query = msgspec.structs.replace(summary.query, order=(), limit=None, offset=0, after=None)
-        selection, params = _describe(query, (), moment)
+        selection, params = _describe(query, (), moment, constants)
         return self._summarize(selection, summary.figures, summary.group), params
 
-    def delete(self, query: Query, moment: int | None) -> tuple[str, Params]:
+    def delete(
+        self, query: Query, moment: int | None, constants: Constants = frozenset()
+    ) -> tuple[str, Params]:
         """A DELETE of the rows the query finds."""
         row_id = self._dialect.row_id
-        text, params = self.select(query, f"r.{row_id}", moment)
+        text, params = self.select(query, f"r.{row_id}", moment, constants)
         return f'DELETE FROM "{query.collection}" WHERE {row_id} IN ({text})', params
 
     def _emit_select(self, selection: _Selection, columns: str) -> str:
@@ -155,6 +163,8 @@ class Emitter:
             case ("prefix", str(name), int(bounds)):
                 text = f"{self._column(name)} >= {mark}"
                 return f"({text} AND {self._column(name)} < {mark})" if bounds == 2 else text
+            case ("constant", str(name), str(text)):
+                return f"{self._column(name)} = {text}"
             case ("!=", str(name)):
                 return f"{self._column(name)} {self._dialect.differs} {mark}"
             case (str(op), str(name)):
@@ -206,11 +216,16 @@ _NEVER_NULL = frozenset(BUILT_IN)
 _NULL_TESTS = {Op.EQ: "null", Op.NE: "not null"}
 
 
+def literal(value: str | int) -> str:
+    """A constant of a partial index. It is a plain word or a number: see `records`."""
+    return str(int(value)) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
 def _describe(
-    query: Query, order: tuple[Order, ...], moment: int | None
+    query: Query, order: tuple[Order, ...], moment: int | None, constants: Constants
 ) -> tuple[_Selection, Params]:
     params: Params = []
-    where = _shape(query.where, params)
+    where = _shape(query.where, params, constants)
     prefix = _bounds(query.prefix, params) if query.prefix else 0
     if moment is not None:
         params.append(moment)
@@ -238,12 +253,12 @@ def _describe(
     return selection, params
 
 
-def _shape(condition: Condition, params: Params) -> Shape:
+def _shape(condition: Condition, params: Params, constants: Constants) -> Shape:
     match condition:
         case All(parts):
-            return ("all", *(_shape(part, params) for part in parts))
+            return ("all", *(_shape(part, params, constants) for part in parts))
         case AnyOf(parts):
-            return ("any", *(_shape(part, params) for part in parts))
+            return ("any", *(_shape(part, params, constants) for part in parts))
         case Tagged(name, value):
             params.append(f"{name}={value}")
             return ("tagged",)
@@ -253,6 +268,9 @@ def _shape(condition: Condition, params: Params) -> Shape:
                 return ("in", column, len(value))
             if value is None:
                 return (_NULL_TESTS[op], column) if op in _NULL_TESTS else ("any",)
+            if op is Op.EQ and (column, value) in constants:
+                # Declared, so it may stand in the text: only then is the partial index used.
+                return ("constant", column, literal(value))  # type: ignore[arg-type]
             if op is Op.PREFIX:
                 return ("prefix", column, _bounds(str(value), params))
             params.append(value)

@@ -16,13 +16,13 @@ What that means:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from perdure.core.errors import InvalidInput, Unsupported
+from perdure.core.errors import InvalidInput, TooLarge, Unsupported
 from perdure.storage import codecs, evaluate, keys
 from perdure.storage.adapter import Batch, Check, Delete, Event, Layout, Options, Put, Row
 from perdure.storage.query import Query, Scalar, Summary, columns_of
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=msgspec.Struct)
 _Place = tuple[str, str]  # collection, key
 
+#: Events carry news, not content.
+MAX_EVENT_BYTES = 1024 * 1024
+
 
 class Transaction:
     """All or nothing, across collections. Made by `Store.transaction`."""
@@ -45,6 +48,7 @@ class Transaction:
         self._writes: dict[_Place, Put | Delete] = {}
         self._seen: dict[_Place, Check] = {}
         self._events: list[Event] = []
+        self._callbacks: list[Callable[[], None]] = []
         self._open = False
 
     async def __aenter__(self) -> Self:
@@ -58,6 +62,9 @@ class Transaction:
                 tuple(self._writes.values()), tuple(self._seen.values()), tuple(self._events)
             )
             await self._store.commit(batch, self._options)
+        if kind is None:
+            for callback in self._callbacks:
+                callback()
 
     def collection(self, cls: type[T]) -> Collection[T]:
         """The collection of a record type, as this transaction sees it."""
@@ -75,7 +82,21 @@ class Transaction:
             keys.check_indexed(text, "topic" if text is topic else "key")
         if not topic:
             raise InvalidInput("An event needs a topic.", hint='Write emit("note.added", …).')
-        self._events.append(Event(topic, key, codecs.BY_NAME["msgpack"].encode(payload)))
+        data = codecs.BY_NAME["msgpack"].encode(payload)
+        if len(data) > MAX_EVENT_BYTES:
+            raise TooLarge(
+                f"The event {topic!r} takes {len(data):,} bytes; {MAX_EVENT_BYTES:,} is the limit.",
+                hint="Store the content as a record or an artifact, and send its key.",
+            )
+        self._events.append(Event(topic, key, data))
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Call something in this process once the transaction is committed.
+
+        It is not called if the process dies first: what must happen belongs in an event or a job.
+        """
+        self._check_open()
+        self._callbacks.append(callback)
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:

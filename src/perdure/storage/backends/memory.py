@@ -117,6 +117,8 @@ class MemoryAdapter(Adapter):
         self._check_open()
         known = self._collections.setdefault(layout.name, _Collection(layout))
         held = {column for column in known.layout.columns if column.name not in known.stale}
+        if known.layout.schema < layout.schema:
+            held.clear()
         wanted = set(layout.columns)
         # What is new has to be filled; what is gone is no longer kept up to date.
         changed = frozenset(column.name for column in held ^ wanted)

@@ -162,20 +162,22 @@ class PostgresAdapter(Adapter):
         return [found.get(key) for key in keys]
 
     async def find(self, query: Query, options: Options) -> list[Row]:
-        moment = self._moment(self._layout(query.collection))
-        text, params = self._emitter.select(query, FACTS, moment)
+        layout = self._layout(query.collection)
+        moment = self._moment(layout)
+        text, params = self._emitter.select(query, FACTS, moment, layout.constants())
         rows = await self._open_reader().fetch(text, params, options.deadline)
         return [Row(*row) for row in rows]
 
     async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
-        moment = self._moment(self._layout(summary.query.collection))
+        layout = self._layout(summary.query.collection)
+        moment = self._moment(layout)
         # The average of integers comes rounded to a decimal: take it apart, and divide here.
         parts: list[tuple[Figure, str]] = []
         for figure, column in summary.figures:
             split = (Figure.SUM, Figure.COUNT) if figure is Figure.AVG else (figure,)
             parts += [(part, column) for part in split]
         whole = msgspec.structs.replace(summary, figures=tuple(parts))
-        text, params = self._emitter.summarize(whole, moment)
+        text, params = self._emitter.summarize(whole, moment, layout.constants())
         rows = await self._open_reader().fetch(text, params, options.deadline)
         size = len(summary.group)
         return [(*row[:size], *_figures(summary, row[size:])) for row in rows]
@@ -193,8 +195,9 @@ class PostgresAdapter(Adapter):
         )
 
     async def remove(self, query: Query, options: Options) -> int:
-        moment = self._moment(self._layout(query.collection))
-        text, params = self._emitter.select(query, "r._key", moment)
+        layout = self._layout(query.collection)
+        moment = self._moment(layout)
+        text, params = self._emitter.select(query, "r._key", moment, layout.constants())
         return await self._open_writer().run(
             lambda conn: self._delete(conn, query.collection, f"{text} FOR UPDATE", params),
             strong=options.consistency is Consistency.STRONG,

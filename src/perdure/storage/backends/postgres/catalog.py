@@ -24,6 +24,7 @@ from perdure.core.errors import InvalidRecordType, NewerSchema, NotAStore, Unsup
 from perdure.storage.adapter import Layout
 from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.links import Connection
+from perdure.storage.sql import literal
 
 #: The parts of a `Row`, in its order.
 FACTS = (
@@ -148,6 +149,8 @@ async def prepare(conn: Connection, schema: str, layout: Layout) -> tuple[Layout
                 f'ALTER TABLE {table} ADD COLUMN "{column.name}" {_declared(column.kind)}'
             )
     held = {column.name: column for column in before.columns if column.name not in stale}
+    if before.schema < layout.schema:
+        held.clear()
     changed = {column for column in wanted if held.get(column) != wanted[column]}
     dropped = held.keys() - wanted.keys()
     cursor = await conn.execute(f"SELECT 1 FROM {table} LIMIT 1")
@@ -291,7 +294,7 @@ async def _create_indexes(conn: Connection, schema: str, layout: Layout) -> None
     wanted: dict[str, str] = {}
     for index in layout.indexes:
         columns = ", ".join(_sorted(column) for column in index.columns)
-        where = " AND ".join(f'"{column}" = {_literal(value)}' for column, value in index.where)
+        where = " AND ".join(f'"{column}" = {literal(value)}' for column, value in index.where)
         definition = f"({columns})" + (f" WHERE {where}" if where else "")
         wanted[_label(layout.name, "_".join(index.columns), definition)] = definition
     if layout.expires:
@@ -327,11 +330,6 @@ def _sorted(column: str) -> str:
 
 def _declared(kind: str) -> str:
     return _KINDS[kind] + (' COLLATE "C"' if kind == "text" else "")
-
-
-def _literal(value: str | int) -> str:
-    """A constant of a partial index, which cannot be a parameter."""
-    return str(int(value)) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
 def _check_names(layout: Layout) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import apsw
 
@@ -79,6 +80,11 @@ class SQLiteAdapter(Adapter):
             raise InvalidURL(
                 f"The address {url!r} names no file.",
                 hint="Write sqlite:///memory.db; for a bank that need not last, memory://.",
+            )
+        if urlsplit(url).netloc:
+            raise InvalidURL(
+                f"The address {url!r} has two slashes where a file has three or four.",
+                hint="Write sqlite:///folder/memory.db, or sqlite:////folder/… if it is absolute.",
             )
         self.path = Path(address.path).absolute()
         self._inline = address.flag("inline", default=True)
@@ -165,13 +171,13 @@ class SQLiteAdapter(Adapter):
     async def prepare(self, layout: Layout) -> frozenset[str]:
         # A look comes first: whoever only opens a bank need not wait for those who write.
         known = await self._open_reader().run("peek", lambda db: catalog.peek(db, layout))
-        missing: frozenset[str] = frozenset()
         if known is None:
-            known, missing = await self._open_writer().run(
+            known = await self._open_writer().run(
                 lambda applier: catalog.prepare(applier.db, layout)
             )
-        self._applier.define(known)
-        self._layouts[layout.name] = known
+        layout, missing = known
+        self._applier.define(layout)
+        self._layouts[layout.name] = layout
         return missing
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
@@ -217,7 +223,9 @@ class SQLiteAdapter(Adapter):
                 lambda db: self._list(db, layout, query, moment),
                 options.deadline,
             )
-        text, params = _EMITTER.select(query, f"f.path || r._name, {self._facts(layout)}", moment)
+        text, params = _EMITTER.select(
+            query, f"f.path || r._name, {self._facts(layout)}", moment, layout.constants()
+        )
         return await self._open_reader().run(
             text,
             lambda db: [self._row(db, row[0], row[1:]) for row in db.execute(text, params)],
@@ -226,7 +234,7 @@ class SQLiteAdapter(Adapter):
 
     async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
         layout = self._layout(summary.query.collection)
-        text, params = _EMITTER.summarize(summary, self._moment(layout))
+        text, params = _EMITTER.summarize(summary, self._moment(layout), layout.constants())
         return await self._open_reader().run(
             text, lambda db: list(db.execute(text, params)), options.deadline
         )
@@ -293,7 +301,7 @@ class SQLiteAdapter(Adapter):
 
     async def remove(self, query: Query, options: Options) -> int:
         layout = self._layout(query.collection)
-        text, params = _EMITTER.delete(query, self._moment(layout))
+        text, params = _EMITTER.delete(query, self._moment(layout), layout.constants())
 
         def work(applier: Applier) -> int:
             applier.db.execute(text, params)

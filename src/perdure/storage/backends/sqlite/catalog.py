@@ -19,6 +19,7 @@ import msgspec
 
 from perdure.core.errors import NewerSchema, NotAStore
 from perdure.storage.adapter import Layout
+from perdure.storage.sql import literal
 
 #: "Perd" — in the file's header, so that `file` and we can tell a bank from other databases.
 APPLICATION_ID = 0x50657264
@@ -77,7 +78,7 @@ def load(db: apsw.Connection) -> dict[str, Layout]:
     }
 
 
-def peek(db: apsw.Connection, layout: Layout) -> Layout | None:
+def peek(db: apsw.Connection, layout: Layout) -> tuple[Layout, frozenset[str]] | None:
     """What `prepare` would return, if it would change nothing and find nothing missing."""
     known = _known(db, layout.name)
     if known is None:
@@ -85,7 +86,9 @@ def peek(db: apsw.Connection, layout: Layout) -> Layout | None:
     before, stale = known
     merged = _merged(before, layout)
     declared = {column.name for column in layout.columns}
-    return merged if merged == before and stale.isdisjoint(declared) else None
+    if merged != before or not stale.isdisjoint(declared):
+        return None
+    return merged, frozenset()
 
 
 def prepare(db: apsw.Connection, layout: Layout) -> tuple[Layout, frozenset[str]]:
@@ -121,6 +124,8 @@ def prepare(db: apsw.Connection, layout: Layout) -> tuple[Layout, frozenset[str]
     if layout.tagged and not before.tagged:
         _create_tags(db, name)
     held = {column.name: column for column in before.columns if column.name not in stale}
+    if before.schema < layout.schema:
+        held.clear()
     changed = {column for column in wanted if held.get(column) != wanted[column]}
     dropped = held.keys() - wanted.keys()
     if db.execute(f'SELECT 1 FROM "{name}" LIMIT 1').get is None:
@@ -251,8 +256,3 @@ def _remember(db: apsw.Connection, layout: Layout, stale: frozenset[str]) -> Non
 def quoted(column: str) -> str:
     """The SQL name of a declared or built-in column."""
     return f"_{column}" if column in ("created", "updated", "version") else f'"{column}"'
-
-
-def literal(value: str | int) -> str:
-    """A constant of a partial index, which cannot be a parameter."""
-    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"

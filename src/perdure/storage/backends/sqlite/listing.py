@@ -39,6 +39,8 @@ class Span:
 
 def page(db: apsw.Connection, layout: Layout, span: Span, limit: int) -> list[int]:
     """Row ids of up to `limit` rows of the span, in key order; all of them if it is negative."""
+    if span.high is not None and span.high <= span.low:
+        return []
     entries = _Merge(db, layout, span).merge()
     return [row for _, row in itertools.islice(entries, limit if limit >= 0 else None)]
 
