@@ -56,6 +56,8 @@ class Auditor:
         self.events: list[str] = []
         #: Every step that took place.
         self.steps: list[Step] = []
+        #: Of the steps that were interrupted: how many took place, and how many did not.
+        self.done = 0
         self.undone = 0
 
     async def audit(self, bank: Bank, lanes: list[Lane]) -> None:
@@ -76,6 +78,7 @@ class Auditor:
                 took_place = _is_trace(lane.last.key, found, self.events)
             if took_place:
                 self.steps.append(lane.last)
+                self.done += 1
             else:
                 self.undone += 1
         await self._compare(bank, found, self.steps[before:])

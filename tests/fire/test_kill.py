@@ -69,7 +69,10 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_doubled(
         if dice.random() < 0.7:
             asyncio.run(audit(everything=False))
     asyncio.run(audit(everything=True))
-    print(f"{KILLS} kills, {acknowledged} acknowledged, {auditor.undone} undone")
+    print(
+        f"{KILLS} kills, {acknowledged} steps acknowledged;"
+        f" of those interrupted, {auditor.done} took place and {auditor.undone} did not"
+    )
     assert acknowledged > KILLS
     assert auditor.undone, "no kill came in the middle of a step"
 

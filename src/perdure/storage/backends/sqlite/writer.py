@@ -9,7 +9,10 @@ and returns: no fsync, some thirty microseconds. Handing it to a thread and back
 times as much. So small groups run right on the event loop, *if* nothing can make them wait: the
 lock is free (no other process writes, no checkpoint runs), no strong write is among them, and
 nothing is queued. Everything else goes to the writer thread, where waiting harms nobody.
-Checkpoints, which do fsync, have a thread of their own.
+
+Who runs it? Each writer puts its job on the list and lets the event loop take one turn, in which
+others that are ready add theirs. The first to come back runs the whole list; the others find their
+jobs done. So nobody waits on a future unless the writer thread is involved.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+import types
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 import apsw
@@ -27,6 +30,7 @@ import msgspec
 from perdure.core.errors import Closed, DeadlineExceeded, PerdureError
 from perdure.storage.adapter import DEFAULT, Batch, Consistency, Options, Put
 from perdure.storage.backends.sqlite.apply import Applier
+from perdure.storage.backends.sqlite.checkpoint import Checkpointer
 from perdure.storage.backends.sqlite.errors import translate
 
 T = TypeVar("T")
@@ -42,30 +46,17 @@ PATIENCE = 30.0
 class _Job(Generic[T]):
     """One piece of work for the writer: all of it is done, or nothing."""
 
-    __slots__ = (
-        "error",
-        "finished",
-        "future",
-        "result",
-        "settled",
-        "started",
-        "strong",
-        "weight",
-        "work",
-    )
+    __slots__ = ("error", "finished", "result", "started", "strong", "waiter", "weight", "work")
 
-    def __init__(
-        self, work: Callable[[Applier], T] | Batch, future: asyncio.Future[T], weight: int
-    ) -> None:
+    def __init__(self, work: Callable[[Applier], T] | Batch, weight: int, *, strong: bool) -> None:
         self.work = work
-        self.future = future
         self.weight = weight
-        self.strong = False
+        self.strong = strong
         self.started = False
+        self.finished = False
         self.result: T | None = None
         self.error: Exception | None = None
-        self.finished = False
-        self.settled: asyncio.Event | None = None
+        self.waiter: asyncio.Future[None] | None = None
 
     def run(self, applier: Applier) -> None:
         work = self.work
@@ -89,7 +80,7 @@ class Writer:
         self._full_sync = False
         self._patience = -1
         self._closed = False
-        self._checkpointer = _Checkpointer(path, self._busy)
+        self._checkpointer = Checkpointer(path, self._busy)
         self._checkpoint_at = CHECKPOINT_PAGES
         db.set_wal_hook(self._after_commit)
         self._thread = threading.Thread(target=self._serve, name="perdure-writer", daemon=True)
@@ -101,7 +92,8 @@ class Writer:
         for write in batch.writes:
             if isinstance(write, Put):
                 weight += len(write.value)
-        return self._submit(_Job(batch, self._loop.create_future(), weight), options)
+        strong = options.consistency is Consistency.STRONG
+        return self._submit(_Job(batch, weight, strong=strong), options.deadline)
 
     def run(
         self, work: Callable[[Applier], T], options: Options = DEFAULT, *, weight: int = 0
@@ -112,27 +104,8 @@ class Writer:
         way nothing is in flight when `CancelledError` is raised. A missed deadline withdraws it;
         work that has begun is waited for.
         """
-        return self._submit(_Job(work, self._loop.create_future(), weight), options)
-
-    async def _submit(self, job: _Job[T], options: Options) -> T:
-        if self._closed:
-            raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
-        job.strong = options.consistency is Consistency.STRONG
-        if not self._ready:
-            self._loop.call_soon(self._flush)
-        self._ready.append(job)
-        timer = None
-        if options.deadline is not None:
-            timer = self._loop.call_later(options.deadline, self._expire, job)
-        try:
-            return await job.future
-        except asyncio.CancelledError:
-            if not self._withdraw(job):
-                await self._settle(job)
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
+        strong = options.consistency is Consistency.STRONG
+        return self._submit(_Job(work, weight, strong=strong), options.deadline)
 
     async def close(self) -> None:
         """Finish what was accepted, then stop both threads."""
@@ -146,16 +119,32 @@ class Writer:
 
     # On the event loop ------------------------------------------------------------------------
 
+    async def _submit(self, job: _Job[T], deadline: float | None) -> T:
+        if self._closed:
+            raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
+        self._ready.append(job)
+        try:
+            await _one_turn()
+            if not job.finished:
+                if self._ready:
+                    self._flush()
+                if not job.finished:
+                    await self._finish(job, deadline)
+        except asyncio.CancelledError:
+            if not self._withdraw(job):
+                await self._settle(job)
+            raise
+        if job.error is not None:
+            raise job.error
+        return job.result  # type: ignore[return-value]
+
     def _flush(self) -> None:
-        jobs = [job for job in self._ready if not job.future.done()]
-        self._ready = []
-        if not jobs:
-            return
+        jobs, self._ready = self._ready, []
         if (
             self._inline
             and not self._queued
             and not self._checkpointer.at_work
-            and sum(job.weight for job in jobs) <= INLINE_BYTES
+            and sum([job.weight for job in jobs]) <= INLINE_BYTES
             and not any(job.strong for job in jobs)
             and self._busy.acquire(blocking=False)
         ):
@@ -164,25 +153,30 @@ class Writer:
             finally:
                 self._busy.release()
             if done:
-                self._deliver(jobs)
+                for job in jobs:
+                    job.finished = True
                 return
         self._queued += 1
         self._queue.put(jobs)
 
+    async def _finish(self, job: _Job[Any], deadline: float | None) -> None:
+        """Wait for the writer thread."""
+        job.waiter = self._loop.create_future()
+        timer = None
+        if deadline is not None:
+            timer = self._loop.call_later(deadline, self._expire, job)
+        try:
+            await job.waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+
     def _deliver(self, jobs: list[_Job[Any]]) -> None:
+        self._queued -= 1
         for job in jobs:
             job.finished = True
-            if not job.future.done():
-                if job.error is not None:
-                    job.future.set_exception(job.error)
-                else:
-                    job.future.set_result(job.result)
-            elif job.settled is not None:
-                job.settled.set()
-
-    def _deliver_queued(self, jobs: list[_Job[Any]]) -> None:
-        self._queued -= 1
-        self._deliver(jobs)
+            if job.waiter is not None and not job.waiter.done():
+                job.waiter.set_result(None)
 
     def _withdraw(self, job: _Job[Any]) -> bool:
         """Whether the job was still waiting; it never runs then."""
@@ -193,23 +187,20 @@ class Writer:
             return True
 
     async def _settle(self, job: _Job[Any]) -> None:
-        if job.finished:
-            return
-        job.settled = asyncio.Event()
-        while not job.settled.is_set():
+        while not job.finished:
+            job.waiter = self._loop.create_future()
             try:
-                await job.settled.wait()
+                await job.waiter
             except asyncio.CancelledError:
                 continue  # the caller is told as soon as the outcome is certain
 
     def _expire(self, job: _Job[Any]) -> None:
-        if not job.future.done() and self._withdraw(job):
-            job.future.set_exception(
-                DeadlineExceeded(
-                    "The write did not begin in the time allowed; nothing was written.",
-                    hint="Repeat it, or allow more time.",
-                )
+        if job.waiter is not None and not job.waiter.done() and self._withdraw(job):
+            job.error = DeadlineExceeded(
+                "The write did not begin in the time allowed; nothing was written.",
+                hint="Repeat it, or allow more time.",
             )
+            job.waiter.set_result(None)
 
     # On the writer thread ---------------------------------------------------------------------
 
@@ -217,12 +208,12 @@ class Writer:
         while (group := self._queue.get()) is not None:
             with self._busy:
                 self._execute(group, patience=PATIENCE)
-            self._loop.call_soon_threadsafe(self._deliver_queued, group)
+            self._loop.call_soon_threadsafe(self._deliver, group)
 
     # On either, holding `_busy` ---------------------------------------------------------------
 
     def _execute(self, group: list[_Job[Any]], patience: float) -> bool:
-        """Run the jobs in one transaction. False if the lock was not to be had in time."""
+        """Run the jobs in one transaction. False if it would have to wait, and may not."""
         self._be_patient(patience)
         self._set_sync(full=any(job.strong for job in group))
         try:
@@ -241,10 +232,14 @@ class Writer:
             self._roll_back()
             if len(jobs) == 1:
                 self._fail(jobs, exc)
-            else:
+            elif patience:
                 self._one_by_one(jobs)
-        finally:
+            else:
+                self._unclaim(jobs)  # doing it again may have to wait
+                return False
+        except BaseException:
             self._roll_back()
+            raise
         return True
 
     def _attempt(self, jobs: list[_Job[Any]]) -> None:
@@ -288,9 +283,8 @@ class Writer:
             self._applier.keep()
             job.error = None
         except Exception as exc:  # noqa: BLE001  # it belongs to the one who awaits this job
-            self._fail([job], exc)
-        finally:
             self._roll_back()
+            self._fail([job], exc)
 
     def _claim(self, group: list[_Job[Any]]) -> list[_Job[Any]]:
         with self._claiming:
@@ -299,9 +293,15 @@ class Writer:
                 job.started = True
         return jobs
 
+    def _unclaim(self, jobs: list[_Job[Any]]) -> None:
+        with self._claiming:
+            for job in jobs:
+                job.started = False
+
     def _roll_back(self) -> None:
+        # SQLite ends some transactions itself, such as when the disk is full.
+        self._applier.forget()
         if self._db.in_transaction:
-            self._applier.forget()
             self._db.execute("ROLLBACK")
 
     def _fail(self, jobs: list[_Job[Any]], exc: Exception) -> None:
@@ -331,58 +331,7 @@ class Writer:
         return apsw.SQLITE_OK
 
 
-class _Checkpointer:
-    """Moves the write-ahead log into the database file, beside the writers.
-
-    The long part, copying and fsync, runs while others write. What was written meanwhile is
-    copied while the writer pauses, so that the log is empty for a moment and starts over: that
-    bounds its size under any load.
-    """
-
-    def __init__(self, path: str, busy: threading.Lock) -> None:
-        self._path = path
-        self._busy = busy
-        self._wanted = threading.Event()
-        self._stopping = False
-        self._thread: threading.Thread | None = None
-        #: Meanwhile nobody writes on the event loop: a write to a file that is being synced waits,
-        #: and so does whoever wants a lock that this thread is waiting for.
-        self.at_work = False
-
-    def wake(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._serve, name="perdure-checkpoint", daemon=True
-            )
-            self._thread.start()
-        self.at_work = True
-        self._wanted.set()
-
-    def stop(self) -> None:
-        self._stopping = True
-        self._wanted.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _serve(self) -> None:
-        db = apsw.Connection(self._path)
-        db.set_busy_timeout(0)
-        try:
-            while True:
-                self._wanted.wait()
-                self._wanted.clear()
-                if self._stopping:
-                    return
-                # Another process at it, or a full disk, is no matter: it is asked for again.
-                with suppress(apsw.Error):
-                    self._checkpoint(db)
-                self.at_work = False
-        finally:
-            db.close()
-
-    def _checkpoint(self, db: apsw.Connection) -> None:
-        # A connection that has read nothing yet does not know of a log, and would do nothing.
-        list(db.execute("SELECT 1 FROM sqlite_schema LIMIT 1"))
-        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        with self._busy:
-            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+@types.coroutine
+def _one_turn() -> Generator[None, None, None]:
+    """Let the event loop run what else is ready."""
+    yield

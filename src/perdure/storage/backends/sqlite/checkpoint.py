@@ -1,0 +1,65 @@
+"""Checkpoints: the write-ahead log moves into the database file, in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+import apsw
+
+
+class Checkpointer:
+    """Moves the write-ahead log into the database file, beside the writers.
+
+    The long part, copying and fsync, runs while others write. What was written meanwhile is
+    copied while the writer pauses, so that the log is empty for a moment and starts over: that
+    bounds its size under any load.
+    """
+
+    def __init__(self, path: str, busy: threading.Lock) -> None:
+        self._path = path
+        self._busy = busy
+        self._wanted = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        #: Meanwhile nobody writes on the event loop: a write to a file that is being synced waits,
+        #: and so does whoever wants a lock that this thread is waiting for.
+        self.at_work = False
+
+    def wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._serve, name="perdure-checkpoint", daemon=True
+            )
+            self._thread.start()
+        self.at_work = True
+        self._wanted.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        db = apsw.Connection(self._path)
+        db.set_busy_timeout(0)
+        try:
+            while True:
+                self._wanted.wait()
+                self._wanted.clear()
+                if self._stopping:
+                    return
+                # Another process at it, or a full disk, is no matter: it is asked for again.
+                with suppress(apsw.Error):
+                    self._checkpoint(db)
+                self.at_work = False
+        finally:
+            db.close()
+
+    def _checkpoint(self, db: apsw.Connection) -> None:
+        # A connection that has read nothing yet does not know of a log, and would do nothing.
+        list(db.execute("SELECT 1 FROM sqlite_schema LIMIT 1"))
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        with self._busy:
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
