@@ -22,13 +22,12 @@ WORKERS = 4
 VICTIM = MIRRORS[33]
 
 
-def flip(file: Path, content: bytes, *, beyond: int = 0) -> int:
-    """Flip a byte inside this content, wherever it is in the file; returns the place."""
-    data = bytearray(file.read_bytes())
-    place = data.index(content, beyond) + len(content) // 2
-    data[place] ^= 0x20
-    file.write_bytes(data)
-    return place
+def flip(file: Path, content: bytes) -> None:
+    """Flip a byte inside this content; also in copies of it that lie in free space."""
+    data, middle = file.read_bytes(), len(content) // 2
+    assert content in data
+    flipped = content[:middle] + bytes([content[middle] ^ 0x01]) + content[middle + 1 :]
+    file.write_bytes(data.replace(content, flipped))
 
 
 async def assert_only_the_victim_is_hit(url: str) -> None:
@@ -79,6 +78,15 @@ async def test_in_an_artifact_in_sqlite(bank_file: Path) -> None:
         assert [problem.subject async for problem in bank.verify()] == [hashes[2]]
         await bank.artifacts.put(content_of(PAPERS[2]))
         assert [problem async for problem in bank.verify()] == []
+
+
+async def test_in_the_declaration_of_a_table_in_sqlite(bank_file: Path) -> None:
+    """The ids of folders, PSIMARY KEY now, are nothing; SQLite itself is content with that."""
+    flip(bank_file, b"folders(id INTEGER PRIMARY KEY, path TEXT")
+    found = await damage.inspect(f"sqlite:///{bank_file}")
+    assert found.wrong
+    assert found.lies == []
+    assert "store: The declaration of the table perdure_folders is damaged." in found.noticed
 
 
 def test_anywhere_in_sqlite(bank_file: Path, zygote: Zygote) -> None:

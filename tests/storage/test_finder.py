@@ -115,6 +115,8 @@ async def test_first(notes: Finder[Note]) -> None:
 
 ORDERS = [
     ("id",),
+    ("id", "-stars", "created"),
+    ("stars", "-id", "weight"),
     ("-id",),
     ("stars",),
     ("-stars",),

@@ -142,7 +142,9 @@ class Finder(Generic[T]):
             for field in fields
         )
         self._check_indexed({part.column for part in order})
-        return self._with(order=order)
+        # Keys are unique: what stands behind the key decides nothing, and a mark has the key last.
+        keyed = [place for place, part in enumerate(order, 1) if part.column == "key"]
+        return self._with(order=order[: keyed[0]] if keyed else order)
 
     def limit(self, limit: int) -> Finder[T]:
         """At most so many results."""
@@ -200,10 +202,7 @@ class Finder(Generic[T]):
     async def page(
         self, *, after: str | None = None, before: str | None = None, options: Options = DEFAULT
     ) -> Page[T]:
-        """One page of `limit` (20) results, behind or in front of a cursor.
-
-        An offset applies where there is no cursor.
-        """
+        """One page of `limit` (20) results, behind or in front of a cursor, or from the offset."""
         if after is not None and before is not None:
             raise InvalidQuery("A page is after or before a cursor.", hint="Give only one.")
         size = 20 if self._query.limit is None else self._query.limit

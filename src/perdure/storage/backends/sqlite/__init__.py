@@ -162,7 +162,8 @@ class SQLiteAdapter(Adapter):
 
     def _connect_to_read(self) -> apsw.Connection:
         db = self._connect()
-        db.pragma("cache_size", -64_000)
+        # A page that is not in the cache is looked at where the kernel has it, without a copy.
+        db.pragma("mmap_size", 1 << 28)
         db.pragma("query_only", True)
         return db
 
@@ -371,7 +372,8 @@ class SQLiteAdapter(Adapter):
             try:
                 for (line,) in db.execute("PRAGMA integrity_check(1000)"):
                     found.append(line)  # what was found so far must be kept
-            except apsw.CorruptError as exc:
+                found += catalog.faults(db)
+            except DAMAGE as exc:
                 found.append(str(exc))
             return [line for line in found if line != "ok"]
 

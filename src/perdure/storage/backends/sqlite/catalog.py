@@ -14,6 +14,8 @@ hundred and more. Interned ids are never changed or deleted, so every process ma
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import apsw
 import msgspec
 
@@ -36,6 +38,19 @@ CREATE TABLE perdure_outbox(
     id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key TEXT NOT NULL,
     payload BLOB NOT NULL, at INTEGER NOT NULL);
 """
+#: The columns that every collection begins with. `faults` looks for this and the above in the file:
+#: a change to either is a new format.
+_FACTS = (
+    "_id INTEGER PRIMARY KEY",
+    "_folder INTEGER NOT NULL",
+    "_name TEXT NOT NULL",
+    "_type INTEGER NOT NULL",
+    "_schema INTEGER NOT NULL",
+    "_version INTEGER NOT NULL",
+    "_created INTEGER NOT NULL",
+    "_updated INTEGER NOT NULL",
+    "_checksum INTEGER NOT NULL",
+)
 _KINDS = {"text": "TEXT", "integer": "INTEGER", "real": "REAL"}
 
 
@@ -66,6 +81,16 @@ def create(db: apsw.Connection, path: str) -> None:
         db.execute(_SYSTEM)
         db.pragma("application_id", APPLICATION_ID)
         db.pragma("user_version", FORMAT)
+
+
+def faults(db: apsw.Connection) -> Iterator[str]:
+    """Tables that are not declared as we declare them: SQLite believes what stands in the file."""
+    stored = dict(db.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'"))
+    expected = {text.partition("(")[0].split()[-1]: text for text in _SYSTEM.strip().split(";\n")}
+    expected |= {name: f'CREATE TABLE "{name}"({", ".join(_FACTS)}, ' for name in load(db)}
+    for name, text in expected.items():
+        if not str(stored.get(name)).startswith(text.rstrip(";")):
+            yield f"The declaration of the table {name} is damaged."
 
 
 def load(db: apsw.Connection) -> dict[str, Layout]:
@@ -175,15 +200,7 @@ def _create_table(db: apsw.Connection, layout: Layout) -> None:
     expires = ["_expires INTEGER"] if layout.expires else []
     declared = ", ".join(
         [
-            "_id INTEGER PRIMARY KEY",
-            "_folder INTEGER NOT NULL",
-            "_name TEXT NOT NULL",
-            "_type INTEGER NOT NULL",
-            "_schema INTEGER NOT NULL",
-            "_version INTEGER NOT NULL",
-            "_created INTEGER NOT NULL",
-            "_updated INTEGER NOT NULL",
-            "_checksum INTEGER NOT NULL",
+            *_FACTS,
             *expires,
             *columns,
             "_value BLOB NOT NULL",
