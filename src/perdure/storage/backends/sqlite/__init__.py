@@ -1,15 +1,14 @@
 """SQLite, through apsw: the default backend.
 
-One writer and several readers per process, any number of processes. `catalog` makes the tables,
-`writer` commits, `apply` turns batches into SQL, `reader` answers, `listing` keeps key order.
+One writer and several readers per process, any number of processes. `connections` opens the file,
+`catalog` makes the tables, `writer` commits, `apply` turns batches into SQL, `reader` answers,
+`listing` keeps key order, `checkpoint` keeps the log short, `damage` reads what can still be read.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 import apsw
 
 from perdure.core.clock import Clock, now
-from perdure.core.errors import AccessDenied, Closed, InvalidInput, InvalidURL, Unavailable
+from perdure.core.errors import AccessDenied, Closed, InvalidInput, InvalidURL
 from perdure.storage import keys as key_rules
 from perdure.storage import urls
 from perdure.storage.adapter import (
@@ -32,11 +31,11 @@ from perdure.storage.adapter import (
     Row,
     Size,
 )
-from perdure.storage.backends.sqlite import catalog, damage, listing
+from perdure.storage.backends.sqlite import catalog, connections, damage, listing
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.errors import DAMAGE, translated
 from perdure.storage.backends.sqlite.reader import Reader
-from perdure.storage.backends.sqlite.writer import PATIENCE, Writer
+from perdure.storage.backends.sqlite.writer import Writer
 from perdure.storage.query import All, Query, Scalar, Summary
 from perdure.storage.sql import Dialect, Emitter
 
@@ -109,12 +108,12 @@ class SQLiteAdapter(Adapter):
     async def initialize(self) -> None:
         path = str(self.path)
         with translated(path):
-            self._make_file()
-            db = self._connect()
+            connections.make_file(self.path)
+            db = connections.connect(self.path)
             try:
                 # First a look, which changes nothing and waits for nobody.
                 known = catalog.recognize(db, path)
-                _use_wal(db, path)
+                connections.use_wal(db, path)
                 if not known:
                     db.execute("BEGIN IMMEDIATE")
                     catalog.create(db, path)
@@ -128,7 +127,9 @@ class SQLiteAdapter(Adapter):
             self._db = db
             self._applier = Applier(db, self._clock)
             self._writer = Writer(db, self._applier, path, inline=self._inline)
-            self._reader = Reader(self._connect_to_read, path, inline=self._inline)
+            self._reader = Reader(
+                lambda: connections.connect_to_read(self.path), path, inline=self._inline
+            )
 
     async def close(self) -> None:
         if self._writer is None or self._reader is None:
@@ -136,36 +137,6 @@ class SQLiteAdapter(Adapter):
         await self._reader.close()
         await self._writer.close()
         self._db.close()
-
-    def _make_file(self) -> None:
-        # Memories are private: nobody else may read a new bank. The log files inherit this.
-        try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-        except FileNotFoundError as exc:
-            raise AccessDenied(
-                f"The folder of the bank {self.path} does not exist.", hint="Make it first."
-            ) from exc
-        except OSError as exc:
-            raise AccessDenied(
-                f"The bank {self.path} cannot be opened: {exc.strerror}.",
-                hint="Choose a file in a folder that you may write to.",
-            ) from exc
-
-    def _connect(self) -> apsw.Connection:
-        db = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
-        db.set_busy_timeout(int(PATIENCE * 1_000))
-        db.pragma("synchronous", "NORMAL")
-        db.pragma("wal_autocheckpoint", 0)
-        db.pragma("journal_size_limit", 8 * 1024 * 1024)
-        db.pragma("cache_size", -16_000)
-        return db
-
-    def _connect_to_read(self) -> apsw.Connection:
-        db = self._connect()
-        # A page that is not in the cache is looked at where the kernel has it, without a copy.
-        db.pragma("mmap_size", 1 << 28)
-        db.pragma("query_only", True)
-        return db
 
     # Collections ------------------------------------------------------------------------------
 
@@ -274,7 +245,7 @@ class SQLiteAdapter(Adapter):
         text = (
             f"SELECT f.path || r._name, {facts} FROM {_JOINED.format(layout.name)} WHERE r._id = ?"
         )
-        with _snapshot(db):
+        with connections.snapshot(db):
             span = listing.Span(
                 query.prefix, after=after, descending=descending, moment=moment or 0
             )
@@ -386,7 +357,7 @@ class SQLiteAdapter(Adapter):
 
         def work(db: apsw.Connection) -> list[Row]:
             rows = []
-            with _snapshot(db):
+            with connections.snapshot(db):
                 for key, id in damage.places(db, layout, after, limit):
                     try:
                         rows.append(self._row(db, key, db.execute(text, (id,)).get))
@@ -429,30 +400,3 @@ class SQLiteAdapter(Adapter):
         if self._reader is None:
             raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
         return self._reader
-
-
-@contextmanager
-def _snapshot(db: apsw.Connection) -> Iterator[None]:
-    """Several statements that see the same state."""
-    db.execute("BEGIN")
-    try:
-        yield
-    finally:
-        if db.in_transaction:
-            db.execute("COMMIT")
-
-
-def _use_wal(db: apsw.Connection, path: str) -> None:
-    """Turn on the write-ahead log; SQLite does not wait for others who do it at the same time."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            if db.pragma("journal_mode", "wal") == "wal":
-                return
-        except apsw.BusyError:
-            pass
-        if time.monotonic() > deadline:
-            raise Unavailable(
-                f"The bank {path} is locked by another process.", hint="Close it there, try again."
-            )
-        time.sleep(0.01)

@@ -46,6 +46,7 @@ class Reader:
         self._queue = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
+        self._stopping = threading.Lock()  # so that nobody stops the read after the one they mean
         self._closed = False
 
     async def run(self, label: str, work: Work[T], deadline: float | None = None) -> T:
@@ -60,6 +61,9 @@ class Reader:
                 self._slow.add(label)
             except READING as exc:
                 raise translate(exc, self._path) from exc
+            finally:
+                self._looks = -(10**9)
+                _end_transaction(self._quick)
         return await self._in_thread(work, deadline)
 
     async def close(self) -> None:
@@ -96,8 +100,9 @@ class Reader:
                 hint="Allow more time, or ask for less.",
             ) from exc
         finally:
-            if running and not future.done():
-                running[0].interrupt()
+            with self._stopping:
+                if running and not future.done():
+                    running[0].interrupt()
 
     def _serve(self) -> None:
         db: apsw.Connection | None = None
@@ -120,7 +125,10 @@ class Reader:
                     error.__cause__ = exc
                 except Exception as exc:  # noqa: BLE001  # it belongs to the one who awaits
                     error = exc
-                running.clear()
+                with self._stopping:
+                    running.clear()
+                if db is not None:
+                    _end_transaction(db)
                 self._loop.call_soon_threadsafe(self._finish, future, outcome, error)
         finally:
             if db is not None:
@@ -137,3 +145,10 @@ class Reader:
             future.set_exception(error)
         else:
             future.set_result(outcome)
+
+
+def _end_transaction(db: apsw.Connection) -> None:
+    """A read that was stopped may have been stopped while it ended its own: the next one would see
+    the past."""
+    if db.in_transaction:
+        db.execute("ROLLBACK")

@@ -31,6 +31,7 @@ from perdure.core.errors import Closed, DeadlineExceeded, PerdureError
 from perdure.storage.adapter import DEFAULT, Batch, Consistency, Options, Put
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.checkpoint import Checkpointer
+from perdure.storage.backends.sqlite.connections import PATIENCE
 from perdure.storage.backends.sqlite.errors import translate
 
 T = TypeVar("T")
@@ -39,8 +40,6 @@ T = TypeVar("T")
 CHECKPOINT_PAGES = 1_000
 #: A group larger than this would keep the event loop from its other work.
 INLINE_BYTES = 256 * 1024
-#: Seconds a writer waits for the lock of another process, without a deadline.
-PATIENCE = 30.0
 
 
 class _Job(Generic[T]):

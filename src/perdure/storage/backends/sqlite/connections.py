@@ -1,0 +1,79 @@
+"""Connections to the file of a bank, and how they are set up."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from perdure.core.errors import AccessDenied, Unavailable
+
+#: Seconds to wait for the lock of another process, without a deadline.
+PATIENCE = 30.0
+
+
+def make_file(path: Path) -> None:
+    """Make sure that the file is there and may be written."""
+    # Memories are private: nobody else may read a new bank. The log files inherit this.
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except FileNotFoundError as exc:
+        raise AccessDenied(
+            f"The folder of the bank {path} does not exist.", hint="Make it first."
+        ) from exc
+    except OSError as exc:
+        raise AccessDenied(
+            f"The bank {path} cannot be opened: {exc.strerror}.",
+            hint="Choose a file in a folder that you may write to.",
+        ) from exc
+
+
+def connect(path: Path) -> apsw.Connection:
+    """A connection that survives kill -9, and leaves checkpoints to the checkpointer."""
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    db.set_busy_timeout(int(PATIENCE * 1_000))
+    db.pragma("synchronous", "NORMAL")
+    db.pragma("wal_autocheckpoint", 0)
+    db.pragma("journal_size_limit", 8 * 1024 * 1024)
+    db.pragma("cache_size", -16_000)
+    return db
+
+
+def connect_to_read(path: Path) -> apsw.Connection:
+    """A connection that cannot write."""
+    db = connect(path)
+    # A page that is not in the cache is looked at where the kernel has it, without a copy.
+    db.pragma("mmap_size", 1 << 28)
+    db.pragma("query_only", True)
+    return db
+
+
+def use_wal(db: apsw.Connection, path: str) -> None:
+    """Turn on the write-ahead log; SQLite does not wait for others who do it at the same time."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            if db.pragma("journal_mode", "wal") == "wal":
+                return
+        except apsw.BusyError:
+            pass
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                f"The bank {path} is locked by another process.", hint="Close it there, try again."
+            )
+        time.sleep(0.01)
+
+
+@contextmanager
+def snapshot(db: apsw.Connection) -> Iterator[None]:
+    """Several statements that see the same state."""
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if db.in_transaction:
+            db.execute("COMMIT")
