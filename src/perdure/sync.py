@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from perdure.bank import Bank
 from perdure.core.errors import Conflict, InvalidInput
-from perdure.storage.collection import ATTEMPTS
+from perdure.storage.collection import ATTEMPTS, back_off
 
 R = TypeVar("R")
 
@@ -97,6 +97,7 @@ class SyncBank(Bridge):
             except Conflict:
                 if attempt == ATTEMPTS - 1:
                     raise
+                _run(back_off(attempt))
         raise AssertionError("unreachable")
 
 

@@ -149,6 +149,7 @@ class Reader:
 
 def _end_transaction(db: apsw.Connection) -> None:
     """A read that was stopped may have been stopped while it ended its own: the next one would see
-    the past."""
+    the past.
+    """
     if db.in_transaction:
         db.execute("ROLLBACK")
