@@ -42,24 +42,34 @@ from perdure.core.errors import (
 )
 
 if TYPE_CHECKING:
+    from perdure.artifacts import Artifact
     from perdure.bank import Bank, open
     from perdure.config import Config
+    from perdure.jobs import Job
     from perdure.storage.adapter import Consistency, Index, Options
+    from perdure.storage.collection import Collection, Stored
     from perdure.storage.contexts import Context, ContextStore
-    from perdure.storage.finder import all_of, any_of, tagged, where
+    from perdure.storage.finder import Page, all_of, any_of, tagged, where
     from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, record
+    from perdure.storage.subscriptions import EventReceived
+    from perdure.storage.transaction import Transaction
     from perdure.storage.windows import TimeWindow
     from perdure.sync import open_sync
 
 __version__ = "0.1.0"
 
 _LAZY = {
+    "perdure.artifacts": ("Artifact",),
     "perdure.bank": ("Bank", "open"),
     "perdure.config": ("Config",),
+    "perdure.jobs": ("Job",),
     "perdure.storage.adapter": ("Consistency", "Index", "Options"),
+    "perdure.storage.collection": ("Collection", "Stored"),
     "perdure.storage.contexts": ("Context", "ContextStore"),
-    "perdure.storage.finder": ("all_of", "any_of", "tagged", "where"),
+    "perdure.storage.finder": ("Page", "all_of", "any_of", "tagged", "where"),
     "perdure.storage.records": ("Compressed", "Encrypted", "Indexed", "Key", "Tags", "record"),
+    "perdure.storage.subscriptions": ("EventReceived",),
+    "perdure.storage.transaction": ("Transaction",),
     "perdure.storage.windows": ("TimeWindow",),
     "perdure.sync": ("open_sync",),
 }
@@ -67,9 +77,11 @@ _MODULES = {name: module for module, names in _LAZY.items() for name in names}
 
 __all__ = [
     "AccessDenied",
+    "Artifact",
     "ArtifactMissing",
     "Bank",
     "Closed",
+    "Collection",
     "Compressed",
     "Config",
     "Conflict",
@@ -79,6 +91,7 @@ __all__ = [
     "Corrupted",
     "DeadlineExceeded",
     "Encrypted",
+    "EventReceived",
     "Index",
     "Indexed",
     "InvalidConfig",
@@ -88,18 +101,22 @@ __all__ = [
     "InvalidRecordType",
     "InvalidURL",
     "InvalidValue",
+    "Job",
     "Key",
     "MigrationFailed",
     "NewerSchema",
     "NotAStore",
     "NotIndexed",
     "Options",
+    "Page",
     "PerdureError",
     "StorageError",
     "StorageFull",
+    "Stored",
     "Tags",
     "TimeWindow",
     "TooLarge",
+    "Transaction",
     "Unavailable",
     "UnknownBackend",
     "Unsupported",
@@ -113,12 +130,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'perdure' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would take any name for granted
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -7,9 +7,12 @@ async with perdure.open("sqlite:///memory.db") as bank:
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self, TypeVar
 from urllib.parse import urlsplit
@@ -20,7 +23,7 @@ from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
 from perdure.config import Config
 from perdure.core.clock import Clock, now
-from perdure.core.errors import AccessDenied
+from perdure.core.errors import AccessDenied, Closed, PerdureError
 from perdure.core.ids import new_id
 from perdure.jobs import Runner
 from perdure.storage import registry, urls
@@ -40,6 +43,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 
 _SWEEP_PAGE = 1_000
+#: Seconds to give leases back in, when the bank is closed.
+_RELEASE_PATIENCE = 2.0
 _TRIM_EVERY = 300.0
 _TRAIN_EVERY = 30.0
 
@@ -67,9 +72,9 @@ class Bank:
         clock: Clock = now,
     ) -> None:
         self.config = config if config is not None else configuration.load()
-        self.url = url or self.config.bank_url()
-        self._is_open = False
-        self._is_default = not (url or self.config.bank)
+        self.url = self.config.bank_url() if url is None else url
+        self._is_open = self._was_closed = False
+        self._is_default = url is None and not self.config.bank
         self._is_temporary = self.url.startswith("memory:") and not self.config.artifacts.folder
         self.metrics = Metrics()
         self._compression = Compression(writing=self.config.storage.compression)
@@ -84,7 +89,13 @@ class Bank:
         self.artifacts = ArtifactStore(self.store, self._artifact_folder())
 
     async def open(self) -> None:
-        """Connect, and start the background work."""
+        """Connect, and start the background work. Safe to call on an open bank."""
+        if self._is_open:
+            return
+        if self._was_closed:
+            raise Closed(
+                "A bank that was closed stays closed.", hint="Open it anew with perdure.open(…)."
+            )
         if self._is_default:
             _make_folder(configuration.data_folder())
         await self.store.open()
@@ -101,12 +112,16 @@ class Bank:
         """Let running jobs end, finish every write, and release everything. Safe to call twice."""
         if not self._is_open:
             return
-        self._is_open = False
-        await self.jobs.stop(self.config.jobs.grace)
-        await self.subscriptions.release()
-        await self.store.close()
-        if self._is_temporary:
-            shutil.rmtree(self.artifacts.root, ignore_errors=True)
+        self._is_open, self._was_closed = False, True
+        try:
+            await self.jobs.stop(self.config.jobs.grace)
+            with suppress(PerdureError, TimeoutError):  # leases run out by themselves
+                async with asyncio.timeout(_RELEASE_PATIENCE):
+                    await self.subscriptions.release()
+        finally:
+            await self.store.close()
+            if self._is_temporary:
+                shutil.rmtree(self.artifacts.root, ignore_errors=True)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -215,10 +230,12 @@ def open(
 
 def _slug(url: str) -> str:
     """A folder name for a bank on a server: two banks never share one."""
-    parts = urlsplit(url)
-    schema = urls.parse(url).options.get("schema", "perdure")
-    place = f"{parts.hostname or 'local'}-{parts.port or 5432}-{parts.path.strip('/')}-{schema}"
-    return "".join(char if char.isalnum() or char in "-_." else "_" for char in place)
+    parts, options = urlsplit(url), urls.parse(url).options
+    host = parts.hostname or options.get("host", "local")
+    schema = options.get("schema", "perdure")
+    place = f"{host}-{parts.port or 5432}-{parts.path.strip('/')}-{schema}"
+    readable = "".join(char if char.isalnum() or char in "-_." else "_" for char in place)
+    return f"{readable}-{zlib.crc32(place.encode()):08x}"
 
 
 def _make_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from perdure.core.errors import UnknownBackend
-from perdure.storage import registry
+from perdure.storage import registry, urls
 from perdure.storage.adapter import DEFAULT, Batch, Capability, Layout, Options, Put, Row
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.backends.postgres import PostgresAdapter
@@ -18,7 +18,6 @@ from perdure.storage.query import Query
 from perdure.storage.registry import adapter_for
 from perdure.testing import ManualClock, perform, run, trials_for
 from perdure.testing.conformance import LEVELS, Report, Standing, Trial, registered
-from perdure.testing.conformance.report import without_password
 from tests.conftest import DURABLE
 
 COVERED = frozenset(Capability) - {Capability.FULL_TEXT, Capability.VECTORS}
@@ -174,7 +173,7 @@ async def test_unknown_backend_is_an_error() -> None:
     ],
 )
 def test_passwords_are_not_shown(url: str, shown: str) -> None:
-    assert without_password(url) == shown
+    assert urls.shown(url) == shown
 
 
 # What the kit leaves behind -------------------------------------------------------------------

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
+import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import apsw
 import msgspec
@@ -103,3 +107,62 @@ async def test_what_rows_have_is_kept_when_it_is_no_longer_declared(tmp_path: Pa
     clock.advance(11)
     assert await adapter.get("things", ["a"], DEFAULT) == [None]
     await adapter.close()
+
+
+def _write_much(url: str, name: str) -> None:
+    """Keep a bank busy, in a process of its own."""
+
+    async def write() -> None:
+        async with Store(SQLiteAdapter(url)) as store:
+            items = store.collection(Item)
+            for number in range(250):
+                await items.put_many([Item(f"{name}/{number}/{n}", "x" * 4_096) for n in range(20)])
+
+    asyncio.run(write())
+
+
+async def test_the_log_stays_small_when_several_processes_write(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    async with Store(SQLiteAdapter(url)) as store:
+        await store.collection(Item).put(Item("a"))
+    spawn = multiprocessing.get_context("spawn")
+    writers = [spawn.Process(target=_write_much, args=(url, name)) for name in "abc"]
+    for writer in writers:
+        writer.start()
+    largest = 0
+    while any(writer.is_alive() for writer in writers):
+        with suppress(FileNotFoundError):
+            largest = max(largest, (tmp_path / "bank.db-wal").stat().st_size)
+        await asyncio.sleep(0.01)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert 0 < largest < 40_000_000  # 75 MB are written
+
+
+async def test_a_damaged_record_does_not_keep_an_index_from_being_added(tmp_path: Path) -> None:
+    def declare(kind: Any) -> type[Any]:
+        fields = [("id", Annotated[str, perdure.Key()]), ("size", kind)]
+        return perdure.record("sized")(msgspec.defstruct("Sized", fields, frozen=True))
+
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    plain = declare(int)
+    async with Store(SQLiteAdapter(url)) as store:
+        await store.collection(plain).put_many([plain(f"a/{n}", n) for n in range(5)])
+    db = apsw.Connection(str(tmp_path / "bank.db"))
+    db.execute("UPDATE sized SET _value = x'00' WHERE _name = '3'")
+    db.close()
+    indexed = declare(Annotated[int, perdure.Indexed()])
+    async with Store(SQLiteAdapter(url)) as store:
+        found = await store.collection(indexed).query().where("size", ">=", 2).values()
+        assert [item.id for item in found] == ["a/2", "a/4"]
+        with pytest.raises(perdure.Corrupted, match="sized/a/3"):
+            await store.collection(indexed).get("a/3")
+
+
+async def test_large_values_are_not_read_on_the_event_loop(tmp_path: Path) -> None:
+    async with Store(SQLiteAdapter(f"sqlite:///{tmp_path / 'bank.db'}")) as store:
+        items = store.collection(Item)
+        await items.put_many([Item(f"a/{n}", "x" * 500_000) for n in range(6)])
+        threads = {thread.name for thread in threading.enumerate()}
+        assert "perdure-reader" not in threads
+        assert len((await items.list("a/")).items) == 6
+        assert "perdure-reader" in {thread.name for thread in threading.enumerate()}

@@ -74,7 +74,8 @@ class Job(msgspec.Struct, frozen=True):
 
 
 #: What does the work: returns when it is done, raises if it has to be tried again.
-Handler: TypeAlias = Callable[[Job], Awaitable[object]]
+#: Async, or plain: a plain one runs on the event loop, and should be short.
+Handler: TypeAlias = Callable[[Job], Awaitable[object] | object]
 
 
 class Kind(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 
 import msgspec
 
@@ -111,4 +112,6 @@ class Work:
 
 async def _call(kind: Kind, job: Job) -> None:
     async with asyncio.timeout(kind.timeout):
-        await kind.handler(job)
+        answer = kind.handler(job)
+        if isinstance(answer, Awaitable):
+            await answer

@@ -22,7 +22,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from perdure.core.errors import NewerSchema, Unsupported
+from perdure.core.errors import InvalidInput, NewerSchema, Unsupported
 from perdure.storage.query import Query, Scalar, Summary
 
 #: Values above this are refused; they belong in the artifact store.
@@ -82,6 +82,27 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     #: The version the record must have: 0 means that it must not exist.
     expected: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.consistency, Consistency):
+            raise InvalidInput(
+                f"{self.consistency!r} is not a consistency.",
+                hint="Use perdure.Consistency.EVENTUAL, BOUNDED or STRONG.",
+            )
+        if self.expected is not None and (type(self.expected) is not int or self.expected < 0):
+            raise InvalidInput(
+                f"{self.expected!r} cannot be an expected version.",
+                hint="Use the number that fetch gave, or 0 for a record that must not exist.",
+            )
+        if self.deadline is not None and not self.deadline > 0:
+            raise InvalidInput(
+                f"A deadline of {self.deadline!r} seconds has passed before the call.",
+                hint="Use a positive number of seconds, or None.",
+            )
+        if (self.max_staleness is not None) != (self.consistency is Consistency.BOUNDED):
+            raise InvalidInput(
+                "max_staleness and Consistency.BOUNDED belong together.", hint="Give both or none."
+            )
 
 
 DEFAULT = Options()

@@ -42,6 +42,8 @@ def column_of(cls: type, field: str, hint: Any) -> tuple[Kind, Callable[[Any], S
         if isinstance(value, enum.Enum):
             value = value.value
         if kind == "text":
+            if not isinstance(value, str):
+                raise _misfit(value, field, "text")
             return keys.check_indexed(value, field)
         if kind == "real":
             return real(value, field)
@@ -50,6 +52,11 @@ def column_of(cls: type, field: str, hint: Any) -> tuple[Kind, Callable[[Any], S
         return integer(value, field)
 
     return kind, convert
+
+
+def is_time(hint: Any) -> bool:
+    """Whether a field of this type holds times."""
+    return hint is datetime or datetime in get_args(hint)
 
 
 def _scalar_kind(hint: Any) -> Kind | None:
@@ -69,7 +76,9 @@ def _scalar_kind(hint: Any) -> Kind | None:
 
 
 def integer(value: int, field: str) -> int:
-    if value not in _INT64:
+    if not isinstance(value, int):  # in a range, anything else would be looked for one by one
+        raise _misfit(value, field, "a whole number")
+    if int(value) not in _INT64:
         raise InvalidValue(
             f"{value} in indexed field {field!r} does not fit in 64 bits.",
             hint="Index a smaller number, or its text.",
@@ -78,12 +87,20 @@ def integer(value: int, field: str) -> int:
 
 
 def real(value: float | None, field: str) -> float | None:
+    if value is not None and not isinstance(value, int | float):
+        raise _misfit(value, field, "a number")
     if value is not None and math.isnan(value):
         raise InvalidValue(
             f"Indexed field {field!r} is not a number (NaN), which has no place in an order.",
             hint="Use None.",
         )
     return None if value is None else float(value)
+
+
+def _misfit(value: object, field: str, wanted: str) -> InvalidValue:
+    return InvalidValue(
+        f"{value!r} in indexed field {field!r} is not {wanted}.", hint="Use a value of its type."
+    )
 
 
 def _moment(value: datetime, field: str) -> int:

@@ -31,6 +31,11 @@ _WORTH_IT = 64
 #: once there is more variety; after that `Compression.train` makes one when it is asked to.
 _TRAIN_AT = (64 * 1024, 1024 * 1024)
 _FEWEST_SAMPLES = 50
+#: What is kept to train with: so much of one value, so much in all; then one in so many replaces
+#: another.
+_SAMPLE_BYTES = 16 * 1024
+_SAMPLES_BYTES = 2 * 1024 * 1024
+_SPARSELY = 16
 _DICTIONARY_BYTES = 32 * 1024
 
 
@@ -59,7 +64,9 @@ class _State:
         self.compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self.decompressors = {0: zstandard.ZstdDecompressor()}
         self.samples: list[bytes | bytearray | memoryview] = []
+        self.kept = 0  # bytes of samples
         self.seen = 0
+        self.count = 0
         self.training = False
 
     def use(self, number: int, content: bytes) -> None:
@@ -72,8 +79,17 @@ class _State:
             self.compressor = zstandard.ZstdCompressor(level=_LEVEL, dict_data=data)
 
     def note(self, value: bytes) -> None:
+        """Keep a value to train with: of many, every so often one; of a long one, a part."""
         self.seen += len(value)
-        self.samples.append(value)
+        self.count += 1
+        sample = value[:_SAMPLE_BYTES]
+        if self.kept + len(sample) <= _SAMPLES_BYTES:
+            self.samples.append(sample)
+            self.kept += len(sample)
+        elif self.samples and self.count % _SPARSELY == 0:
+            place = self.count // _SPARSELY % len(self.samples)
+            self.kept += len(sample) - len(self.samples[place])
+            self.samples[place] = sample
 
     @property
     def due(self) -> bool:
@@ -129,7 +145,7 @@ class Compression:
 
     async def _train(self, name: str, state: _State) -> None:
         state.training = True
-        samples, state.samples = state.samples, []
+        samples, state.samples, state.kept = state.samples, [], 0
         try:
             size = min(_DICTIONARY_BYTES, sum(map(len, samples)) // 8)
             try:
@@ -174,10 +190,9 @@ class Compression:
         return Commit(Batch(tuple(writes), batch.checks, batch.events), commit.options)
 
     def _compress(self, put: Put, state: _State) -> Put:
-        if state.number < len(_TRAIN_AT):
-            state.note(put.value)
-            if state.due:
-                self.on_due()
+        state.note(put.value)
+        if state.number < len(_TRAIN_AT) and state.due:
+            self.on_due()
         packed = state.compressor.compress(put.value)
         if len(packed) >= len(put.value):
             return put

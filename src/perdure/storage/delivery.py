@@ -37,7 +37,8 @@ class EventReceived(msgspec.Struct, frozen=True):
     at: int
 
 
-Handler: TypeAlias = Callable[[EventReceived], Awaitable[None]]
+#: Async, or plain: a plain one runs on the event loop, and should be short.
+Handler: TypeAlias = Callable[[EventReceived], Awaitable[object] | object]
 
 
 class GivenUp(msgspec.Struct, frozen=True):
@@ -241,7 +242,9 @@ class Delivery:
         attempts = parked.attempts + 1
         try:
             async with asyncio.timeout(self._settings.timeout):
-                await self._subscription.handler(received(parked))
+                answer = self._subscription.handler(received(parked))
+                if isinstance(answer, Awaitable):
+                    await answer
         except (Exception, asyncio.CancelledError) as exc:
             # It is the subscriber's function: anything may come out of it.
             task = asyncio.current_task()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from perdure.core import clock
 from perdure.core.errors import InvalidQuery, NotIndexed
 from perdure.storage import cursors, keys
 from perdure.storage.adapter import DEFAULT, Options
@@ -33,7 +34,6 @@ from perdure.storage.query import (
     Op,
     Order,
     Query,
-    Scalar,
     Summary,
     Tagged,
 )
@@ -173,6 +173,11 @@ class Finder(Generic[T]):
             raise InvalidQuery(
                 f"{self._declared.cls.__name__} has no field {via!r}.", hint="Check via=."
             )
+        if any(include.cls is cls for include in self._includes):
+            raise InvalidQuery(
+                f"{cls.__name__} is included twice, and one would hide the other.",
+                hint="Load the second with get_many.",
+            )
         return self._copy(includes=(*self._includes, _Include(cls, via, by)))
 
     def group_by(self, *fields: str) -> Finder[T]:
@@ -249,9 +254,7 @@ class Finder(Generic[T]):
         await self._collection.make()
         return await self._collection.executor.remove(self._query, options)
 
-    async def aggregate(
-        self, options: Options = DEFAULT, **figures: str
-    ) -> list[dict[str, Scalar]]:
+    async def aggregate(self, options: Options = DEFAULT, **figures: str) -> list[dict[str, Any]]:
         """Figures over what matches, one dict per group (one in all, without `group_by`).
 
         ``aggregate(messages="count", tokens="sum tokens")``: a function (count, sum, avg, min,
@@ -262,7 +265,18 @@ class Finder(Generic[T]):
         summary = Summary(self._query, parsed, self._group)
         rows = await self._collection.executor.summarize(summary, options)
         names = (*self._group, *figures)
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        times = self._declared.times
+        are_times = [
+            *(column in times for column in self._group),
+            *(kind in (Figure.MIN, Figure.MAX) and column in times for kind, column in parsed),
+        ]
+        return [
+            {
+                name: clock.to_datetime(value) if is_time and isinstance(value, int) else value
+                for name, value, is_time in zip(names, row, are_times, strict=True)
+            }
+            for row in rows
+        ]
 
     # ------------------------------------------------------------------------------------------
 
@@ -310,14 +324,14 @@ class Finder(Generic[T]):
         if op is Op.IN:
             if isinstance(value, str) or not isinstance(value, Iterable):
                 raise InvalidQuery(f"{value!r} is not a list.", hint="Give 'in' a list of values.")
-            values = tuple(dict.fromkeys(self._declared.scalar(column, one) for one in value))
+            values = tuple(dict.fromkeys(self._declared.comparable(column, one) for one in value))
             if len(values) > MAX_IN:
                 raise InvalidQuery(
                     f"{len(values):,} values are too many for 'in'.",
                     hint=f"Ask for at most {MAX_IN:,} at a time.",
                 )
             return Compare(column, op, values)
-        scalar = self._declared.scalar(column, value)
+        scalar = self._declared.comparable(column, value)
         if scalar is None and op not in (Op.EQ, Op.NE):
             raise InvalidQuery(f"Nothing is {op} None.", hint="Use = or != with None.")
         if op is Op.PREFIX and not isinstance(scalar, str):
@@ -332,10 +346,11 @@ class Finder(Generic[T]):
             name = self._declared.cls.__name__
             if column in ("created", "updated"):
                 hint = f'Declare it: @record("{layout.name}", indexes=[Index(("{column}",))]).'
-            elif column in self._declared.cls.__struct_fields__:
-                hint = f"Mark it in {name}: {column}: Annotated[…, Indexed()]."
+            elif column not in self._declared.cls.__struct_fields__:
+                known = ", ".join(self._declared.cls.__struct_fields__)
+                raise NotIndexed(f"{name} has no field {column!r}.", hint=f"It has {known}.")
             else:
-                hint = f"Indexed are: {', '.join(sorted(covered))}."
+                hint = f"Mark it in {name}: {column}: Annotated[…, Indexed()]."
             raise NotIndexed(f"The field {column!r} of {name} is not indexed.", hint=hint)
 
     def _figure(self, text: str) -> tuple[Figure, str]:

@@ -26,6 +26,7 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import (
+    Corrupted,
     InvalidRecordType,
     InvalidValue,
     MigrationFailed,
@@ -96,6 +97,7 @@ class RecordType(Generic[T]):
         self._migrations = tuple(migrations)
         codec = codecs.BY_NAME[serializer]
         self._encode = codec.encode
+        self._decode = codec.decode
         self._content_type = codec.content_type
         marked = _marked_fields(cls)
         self.key_field = _only_key(cls, marked)
@@ -112,6 +114,10 @@ class RecordType(Generic[T]):
             tagged=bool(tags),
             schema=self.schema,
         )
+        #: Columns whose numbers are times.
+        self.times = {"created", "updated"} | {
+            field for field, (_, hint) in marked.items() if columns.is_time(hint)
+        }
         self.kinds: dict[str, Kind] = {column.name: column.kind for column in declared}
 
     def key(self, record: T) -> str:
@@ -132,6 +138,7 @@ class RecordType(Generic[T]):
             )
         key = keys.check(self._key(record))
         value = self._encode(record)
+        self._check_readable(key, value)
         if len(value) > MAX_VALUE_BYTES:
             raise TooLarge(
                 f"{self.name}/{key} takes {len(value):,} bytes; {MAX_VALUE_BYTES:,} is the limit.",
@@ -151,11 +158,26 @@ class RecordType(Generic[T]):
             expected,
         )
 
+    def _check_readable(self, key: str, value: bytes) -> None:
+        """Structs do not check what they are made of: what could not be read is not written."""
+        try:
+            self._decode(value, self.cls)
+        except Corrupted as exc:
+            raise InvalidValue(
+                f"{self.name}/{key} has a field of another type than {self.cls.__name__} declares:"
+                f" {exc.__cause__}.",
+                hint="Use a value of the declared type.",
+            ) from exc
+
     def decode(self, row: Row) -> T:
         """The record of a row, brought to the current schema."""
         codec = codecs.codec_of(row.content_type)
         if row.schema == self.schema:
-            return codec.decode(row.value, self.cls)
+            try:
+                return codec.decode(row.value, self.cls)
+            except Corrupted as exc:
+                name = f"{self.name}/{row.key}"
+                raise Corrupted(f"{name}: {exc.message}", hint=exc.hint, record=name) from exc
         if row.schema > self.schema:
             raise newer_schema(self.name, row.key, row.schema, self.schema)
         plain = codec.decode_plain(row.value)
@@ -163,7 +185,8 @@ class RecordType(Generic[T]):
         try:
             for step in range(row.schema, self.schema):
                 plain = self._migrations[step - 1](plain)
-            return msgspec.convert(plain, self.cls)
+            # JSON has no keys but text.
+            return msgspec.convert(plain, self.cls, str_keys="json" in row.content_type)
         except Exception as exc:  # it is the user's function: anything may come out of it
             raise MigrationFailed(
                 f"{self.name}/{row.key} could not be brought from schema {step} to"
@@ -175,8 +198,17 @@ class RecordType(Generic[T]):
         """The column of a field: the key field is called "key" in queries' inner form."""
         return "key" if name == self.key_field else name
 
+    def comparable(self, column: str, value: object) -> Scalar:
+        """A caller's value to compare a column with: times with times, and so on."""
+        if column in self.times and value is not None and not isinstance(value, datetime):
+            raise InvalidValue(
+                f"{self.name}.{column} holds times, and cannot be compared with {value!r}.",
+                hint="Compare it with an aware datetime, such as datetime.now(UTC).",
+            )
+        return self.scalar(column, value)
+
     def scalar(self, column: str, value: object) -> Scalar:
-        """A value to compare a column with, checked against the column's kind."""
+        """A value as a column of this kind holds it."""
         kind: Kind = "text" if column == "key" else self.kinds.get(column, "integer")
         if isinstance(value, enum.Enum):
             value = value.value
@@ -222,6 +254,10 @@ def record(
 
     Raises `InvalidRecordType` if the declaration cannot work.
     """
+    if not isinstance(name, str):
+        raise InvalidRecordType(
+            "A record needs the name of its collection.", hint='Write @perdure.record("notes").'
+        )
     if _RESERVED(name):
         raise InvalidRecordType(
             f"The name {name!r} is reserved.", hint="Begin it with something else."
@@ -280,9 +316,9 @@ def type_of(cls: type[T]) -> RecordType[T]:
     """The declaration of a record class."""
     try:
         return _types[cls]
-    except KeyError:
+    except (KeyError, TypeError):
         raise InvalidRecordType(
-            f"{cls.__name__} is not declared as a record type.",
+            f"{getattr(cls, '__name__', repr(cls))} is not declared as a record type.",
             hint='Decorate it with @perdure.record("name").',
         ) from None
 

@@ -78,7 +78,7 @@ class Store:
         self._progress = progress
         self._handle: Handler = compose(middleware, self._perform)
         self._declared: dict[str, RecordType[Any]] = {}
-        self._declaring = asyncio.Lock()
+        self._declaring: dict[str, asyncio.Lock] = {}
         #: Called after a commit that emitted events, so that delivery need not wait for a poll.
         self.on_events: Callable[[], None] = lambda: None
 
@@ -158,14 +158,15 @@ class Store:
         known = self._declared.get(declared.name)
         if known is declared:
             return
-        if known is not None:
+        if known is not None and _full_name(known) != _full_name(declared):
             raise InvalidRecordType(
                 f"Both {known.cls.__name__} and {declared.cls.__name__} are declared as the"
                 f" collection {declared.name!r}.",
                 hint="Give one of them another name.",
             )
-        async with self._declaring:
-            if declared.name not in self._declared:
+        # One lock each: filling an index of one collection may need another's records.
+        async with self._declaring.setdefault(declared.name, asyncio.Lock()):
+            if self._declared.get(declared.name) is not declared:
                 missing = await self.adapter.prepare(declared.layout)
                 if missing:
                     await self._fill(declared)
@@ -217,12 +218,33 @@ class Store:
             return await adapter.summarize(call.summary, call.options)
         return await adapter.remove(call.query, call.options)
 
+    async def _readable(self, name: str, after: tuple[str, ...] | None) -> list[Row]:
+        """A page of rows without the damaged ones, which `verify` names."""
+        rows: list[Row] = []
+        position = after[0] if after else ""
+        while not rows:
+            page = await self.adapter.salvage(name, position, _FILL_PAGE)
+            if not page:
+                break
+            for row in page:
+                try:
+                    (found,) = await self._handle(Get(name, (row.key,), DEFAULT))
+                except Corrupted as exc:
+                    _log.warning("not indexed: %s", exc)
+                else:
+                    rows += [found] if found is not None else []
+            position = page[-1].key
+        return rows
+
     async def _fill(self, declared: RecordType[Any]) -> None:
         """Give existing rows the columns they lack: the migration that adds an index."""
         done, after = 0, None
         while True:
             query = Query(declared.name, limit=_FILL_PAGE, after=after)
-            rows: list[Row] = await self._handle(Find(query, DEFAULT))
+            try:
+                rows: list[Row] = await self._handle(Find(query, DEFAULT))
+            except Corrupted:
+                rows = await self._readable(declared.name, after)
             if not rows:
                 return
             await self.adapter.fill(declared.name, list(_fills(declared, rows)))
@@ -230,6 +252,11 @@ class Store:
             done += len(rows)
             if self._progress is not None:
                 self._progress(f"indexing {declared.name}", done, 0)
+
+
+def _full_name(declared: RecordType[Any]) -> str:
+    """What a class is called; one that is declared again, in a notebook, keeps its name."""
+    return f"{declared.cls.__module__}.{declared.cls.__qualname__}"
 
 
 def _sealed(batch: Batch) -> Batch:

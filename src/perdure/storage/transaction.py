@@ -106,12 +106,13 @@ class Transaction:
         was read stays checked.
         """
         self._check_open()
-        writes, events = dict(self._writes), len(self._events)
+        writes, events, callbacks = dict(self._writes), len(self._events), len(self._callbacks)
         try:
             yield
         except BaseException:
             self._writes = writes
             del self._events[events:]
+            del self._callbacks[callbacks:]
             raise
 
     # What collections use ---------------------------------------------------------------------

@@ -33,8 +33,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     text: Annotated[str, Compressed()]
     kind: str = "note"
     data: dict[str, Any] = {}
-    #: How many original entries this one stands for; 1 for an original.
-    covers: int = 1
+    #: How many original entries this one stands for; 0 for an original.
+    covers: int = 0
     #: The entry that stands for this one now; empty while it stands for itself.
     folded: Annotated[str, Indexed()] = ""
 
@@ -113,7 +113,7 @@ class MemoryWindows:
         )
         if not folded:
             return await finder.where("folded", "=", "").values()
-        return [entry for entry in await finder.values() if entry.covers == 1]
+        return [entry for entry in await finder.values() if not entry.covers]
 
     async def compress(self, context: str, strategy: Strategy) -> int:
         """Fold what the strategy says, all or nothing; returns how many entries were folded."""
@@ -157,7 +157,7 @@ class MemoryWindows:
             at=folded[-1].at,
             text=replacement.text,
             kind=replacement.kind,
-            covers=sum(entry.covers for entry in folded),
+            covers=sum(entry.covers or 1 for entry in folded),
         )
         await entries.put_many(
             [digest, *(msgspec.structs.replace(entry, folded=id) for entry in folded)]

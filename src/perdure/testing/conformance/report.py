@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -169,15 +168,6 @@ class Report(msgspec.Struct, frozen=True):
         else:
             standing = Standing.FAILED if failed else Standing.PROVEN
         return Line(str(group), declared, standing, len(outcomes) - failed, failed)
-
-
-def without_password(url: str) -> str:
-    """An address that may be shown."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:…@{host}"))
 
 
 def _counts(line: Line) -> str:

@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 
+from perdure.storage import urls
 from perdure.storage.adapter import Capability
 from perdure.storage.registry import adapter_for
 from perdure.testing.conformance.bench import Bench
-from perdure.testing.conformance.report import Outcome, Report, Result, without_password
+from perdure.testing.conformance.report import Outcome, Report, Result
 from perdure.testing.conformance.trials import Trial, registered
 
 #: Called before each check: the check, how many are done, how many there are.
@@ -90,7 +91,7 @@ async def run(
             progress(trial, done, len(trials))
         results.append(await attempt(trial, url))
     return Report(
-        without_password(url),
+        urls.shown(url),
         type(adapter).__name__,
         adapter.capabilities,
         tuple(results),

@@ -85,6 +85,11 @@ class SQLiteAdapter(Adapter):
                 f"The address {url!r} has two slashes where a file has three or four.",
                 hint="Write sqlite:///folder/memory.db, or sqlite:////folder/… if it is absolute.",
             )
+        if unknown := address.options.keys() - {"inline"}:
+            raise InvalidURL(
+                f"The address {url!r} has an option {min(unknown)!r}, unknown to SQLite banks.",
+                hint="The only one is inline=yes or inline=no.",
+            )
         self.path = Path(address.path).absolute()
         self._inline = address.flag("inline", default=True)
         self._clock = clock
@@ -373,6 +378,7 @@ class SQLiteAdapter(Adapter):
         value, kind, schema, version, created, updated, expires, checksum = facts
         if type(value) is not bytes:
             raise TypeError(f"{key} has a value of another type")
+        self._open_reader().taken(db, len(value))
         content_type = self._applier.types.text(db, kind)
         return Row(key, value, content_type, schema, version, created, updated, expires, checksum)
 

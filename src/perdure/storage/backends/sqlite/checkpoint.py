@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 
 import apsw
+
+#: Pages of a log that is too long to be left to the next time (16 MB).
+LONG = 4_000
 
 
 class Checkpointer:
@@ -27,12 +31,12 @@ class Checkpointer:
         self.at_work = False
 
     def wake(self) -> None:
-        if self._thread is None:
+        self.at_work = True
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(
                 target=self._serve, name="perdure-checkpoint", daemon=True
             )
             self._thread.start()
-        self.at_work = True
         self._wanted.set()
 
     def stop(self) -> None:
@@ -42,8 +46,7 @@ class Checkpointer:
             self._thread.join()
 
     def _serve(self) -> None:
-        db = apsw.Connection(self._path)
-        db.set_busy_timeout(0)
+        db: apsw.Connection | None = None
         try:
             while True:
                 self._wanted.wait()
@@ -52,14 +55,29 @@ class Checkpointer:
                     return
                 # Another process at it, or a full disk, is no matter: it is asked for again.
                 with suppress(apsw.Error):
+                    if db is None:
+                        db = apsw.Connection(self._path)
                     self._checkpoint(db)
                 self.at_work = False
         finally:
-            db.close()
+            self.at_work = False
+            if db is not None:
+                db.close()
 
     def _checkpoint(self, db: apsw.Connection) -> None:
         # A connection that has read nothing yet does not know of a log, and would do nothing.
         list(db.execute("SELECT 1 FROM sqlite_schema LIMIT 1"))
+        db.set_busy_timeout(0)
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         with self._busy:
-            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            frames, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if frames >= LONG:
+                # Other processes write before it can start over: make them wait for a moment.
+                db.set_busy_handler(_insist)
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+
+
+def _insist(tries: int) -> bool:
+    """Try for the lock more often than those who write: they wait longer each time."""
+    time.sleep(0.000_5)
+    return tries < 10_000

@@ -19,8 +19,20 @@ PATIENCE = 30.0
 def make_file(path: Path) -> None:
     """Make sure that the file is there and may be written."""
     # Memories are private: nobody else may read a new bank. The log files inherit this.
+    # An existing file is not opened: closing it again would drop the locks that this process holds.
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        if path.is_dir():
+            raise AccessDenied(
+                f"The bank {path} cannot be opened: Is a directory.",
+                hint="Name a file in it.",
+            ) from None
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise AccessDenied(
+                f"The bank {path} may not be read and written.",
+                hint="Choose a file in a folder that you may write to.",
+            ) from None
     except FileNotFoundError as exc:
         raise AccessDenied(
             f"The folder of the bank {path} does not exist.", hint="Make it first."

@@ -3,8 +3,8 @@
 Rows lie sorted by name within each folder. A listing that stays in one folder is a plain index
 scan. One that spans folders merges them: key order interleaves a folder's names with its
 sub-folders (``a/1`` < ``a/1/x`` < ``a/2``), so the folders are opened one by one, only when the
-merge has reached the first key they could hold. A page costs what is on the page, however many
-folders there are.
+merge has reached the first key they could hold. A page costs what is on the page, and a look at
+each folder of other collections that lies between.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class _Merge:
         self._descending = span.descending
         self._moment = span.moment
         self._direction = "DESC" if span.descending else "ASC"
+        self._table = layout.name
         self._expiring = layout.expires
         alive = " AND (_expires IS NULL OR _expires > ?)" if layout.expires else ""
         self._names = (
@@ -112,7 +113,11 @@ class _Merge:
         seen = set(_folders_above(self._low))
         for path in sorted(seen):
             yield from self._folder(path)
-        text = "SELECT id, path FROM perdure_folders WHERE path >= ?"
+        # Folders are shared by all collections: those that hold nothing here are passed over.
+        text = (
+            "SELECT id, path FROM perdure_folders AS f WHERE path >= ?"
+            f' AND EXISTS (SELECT 1 FROM "{self._table}" WHERE _folder = f.id)'
+        )
         params = [self._low]
         if self._high is not None:
             text += " AND path < ?"

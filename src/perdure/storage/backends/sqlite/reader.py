@@ -27,6 +27,8 @@ Work = Callable[[apsw.Connection], T]
 #: few hundred microseconds.
 STEPS = 1_000
 LOOKS = 8
+#: Bytes of values that are read on the event loop.
+BYTES = 1024 * 1024
 THREADS = 3
 
 
@@ -41,6 +43,7 @@ class Reader:
         if self._quick is not None:
             self._quick.set_progress_handler(self._look, STEPS)
         self._looks = 0
+        self._bytes = 0
         self._slow: set[str] = set()
         self._queue: queue.SimpleQueue[tuple[Work[Any], asyncio.Future[Any], list[Any]] | None]
         self._queue = queue.SimpleQueue()
@@ -54,7 +57,7 @@ class Reader:
         if self._closed:
             raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
         if self._quick is not None and label not in self._slow:
-            self._looks = 0
+            self._looks = self._bytes = 0
             try:
                 return work(self._quick)
             except apsw.InterruptError:
@@ -76,6 +79,13 @@ class Reader:
             await asyncio.to_thread(thread.join)
         if self._quick is not None:
             self._quick.close()
+
+    def taken(self, db: apsw.Connection, size: int) -> None:
+        """Note that a read has taken so many bytes; too many are read again in a thread."""
+        if db is self._quick:
+            self._bytes += size
+            if self._bytes > BYTES:
+                raise apsw.InterruptError("too much for the event loop")
 
     def _look(self) -> bool:
         """Whether to stop: called by SQLite while it works."""

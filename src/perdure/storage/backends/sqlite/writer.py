@@ -40,6 +40,10 @@ T = TypeVar("T")
 CHECKPOINT_PAGES = 1_000
 #: A group larger than this would keep the event loop from its other work.
 INLINE_BYTES = 256 * 1024
+#: Jobs that the writer thread takes into one transaction.
+MOST_JOBS = 500
+#: What a write costs besides its bytes, in bytes.
+WRITE_WEIGHT = 512
 
 
 class _Job(Generic[T]):
@@ -87,7 +91,7 @@ class Writer:
 
     def commit(self, batch: Batch, options: Options) -> Coroutine[Any, Any, list[int]]:
         """Apply a batch in a write transaction, durable when this returns; see `run`."""
-        weight = 0
+        weight = WRITE_WEIGHT * len(batch.writes)
         for write in batch.writes:
             if isinstance(write, Put):
                 weight += len(write.value)
@@ -123,7 +127,8 @@ class Writer:
             raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
         self._ready.append(job)
         try:
-            await _one_turn()
+            if not job.strong:  # a strong one goes to the thread, and finds its group there
+                await _one_turn()
             if not job.finished:
                 if self._ready:
                     self._flush()
@@ -170,8 +175,8 @@ class Writer:
             if timer is not None:
                 timer.cancel()
 
-    def _deliver(self, jobs: list[_Job[Any]]) -> None:
-        self._queued -= 1
+    def _deliver(self, jobs: list[_Job[Any]], groups: int) -> None:
+        self._queued -= groups
         for job in jobs:
             job.finished = True
             if job.waiter is not None and not job.waiter.done():
@@ -204,18 +209,27 @@ class Writer:
     # On the writer thread ---------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (group := self._queue.get()) is not None:
+        while (jobs := self._queue.get()) is not None:
+            groups = 1
+            # What came in meanwhile shares the transaction, and the fsync of a strong one.
+            while self._queue.qsize() and len(jobs) < MOST_JOBS:
+                more = self._queue.get()
+                if more is None:
+                    self._queue.put(None)
+                    break
+                jobs = jobs + more
+                groups += 1
             with self._busy:
-                self._execute(group, patience=PATIENCE)
-            self._loop.call_soon_threadsafe(self._deliver, group)
+                self._execute(jobs, patience=PATIENCE)
+            self._loop.call_soon_threadsafe(self._deliver, jobs, groups)
 
     # On either, holding `_busy` ---------------------------------------------------------------
 
     def _execute(self, group: list[_Job[Any]], patience: float) -> bool:
         """Run the jobs in one transaction. False if it would have to wait, and may not."""
-        self._be_patient(patience)
-        self._set_sync(full=any(job.strong for job in group))
         try:
+            self._be_patient(patience)
+            self._set_sync(full=any(job.strong for job in group))
             self._db.execute("BEGIN IMMEDIATE")
         except apsw.Error as exc:
             if isinstance(exc, apsw.BusyError) and not patience:
