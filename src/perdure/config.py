@@ -102,7 +102,7 @@ def _read(file: Path, *, required: bool) -> dict[str, Any]:
     except FileNotFoundError:
         if required:
             raise InvalidConfig(
-                f"There is no configuration file {file}.", hint="Make it, or unset PERDURE_CONFIG."
+                f"There is no configuration file {file}.", hint="Make it, or name another."
             ) from None
         return {}
     except (OSError, UnicodeDecodeError) as exc:
@@ -143,5 +143,6 @@ def _explain(exc: msgspec.ValidationError) -> str:
     key = path.rstrip("`")
     if "unknown field" in text:
         field = text.rpartition("field `")[2].rstrip("`")
-        return f"{key + '.' if key else ''}{field} is not a setting."
+        name = f"{key}.{field}" if key else field
+        return f"{name} is not a setting; docs/configuration.md lists them."
     return f"{key}: {text[0].lower()}{text[1:]}." if key else f"{text}."
