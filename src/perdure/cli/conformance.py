@@ -22,7 +22,8 @@ def conformance(
     """Try a storage backend on everything it declares.
 
     The store may hold data: the kit works beside it, and removes the records it wrote; a few empty
-    collections, perdure_kit_…, stay. A store that is not there is made. Exits with 0 if the backend does all it declares, and with 1 if it does not.
+    collections, perdure_kit_…, stay. A store that is not there is made. Exits with 0 if the backend
+    does all it declares, and with 1 if it does not.
     """
     import asyncio
 

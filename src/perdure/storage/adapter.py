@@ -147,6 +147,33 @@ class Layout(msgspec.Struct, frozen=True):
         return frozenset(pair for index in self.indexes for pair in index.where)
 
 
+class Staleness(msgspec.Struct, frozen=True):
+    """Which columns of a collection cannot be trusted, and which of them are wanted."""
+
+    stale: frozenset[str]
+    missing: frozenset[str]
+
+    @classmethod
+    def after(
+        cls, before: Layout, stale: frozenset[str], layout: Layout, *, empty: bool
+    ) -> Staleness:
+        """What changes when a collection goes from one layout to another.
+
+        A column that is no longer declared becomes stale: code that does not know it does not
+        maintain it, and code that declares it again has to fill it again.
+        """
+        held = {column for column in before.columns if column.name not in stale}
+        if before.schema < layout.schema:
+            held = set()
+        wanted = {column.name for column in layout.columns}
+        dropped = {column.name for column in held} - wanted
+        missing = {column.name for column in layout.columns if column not in held}
+        if empty:
+            missing = set()
+        remaining = (stale | dropped | missing) - (wanted - missing)
+        return cls(frozenset(remaining), frozenset(missing))
+
+
 class Row(msgspec.Struct, frozen=True, gc=False):
     """A stored row as it is read. Times are microseconds since 1970."""
 

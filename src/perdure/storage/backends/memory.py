@@ -1,7 +1,7 @@
 """The in-memory backend: the reference that all others are compared with.
 
-It keeps everything in dictionaries and forgets it when closed. Every operation runs without an
-await, so it is atomic on its event loop. Good for tests, and for state that need not last.
+It keeps everything in dictionaries, for as long as the adapter lives. Every operation runs without
+an await, so it is atomic on its event loop. Good for tests, and for state that need not last.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from perdure.storage.adapter import (
     Put,
     Row,
     Size,
+    Staleness,
     newer_schema,
 )
 from perdure.storage.query import Figure, Query, Scalar, Summary
@@ -116,16 +117,9 @@ class MemoryAdapter(Adapter):
     async def prepare(self, layout: Layout) -> frozenset[str]:
         self._check_open()
         known = self._collections.setdefault(layout.name, _Collection(layout))
-        held = {column for column in known.layout.columns if column.name not in known.stale}
-        if known.layout.schema < layout.schema:
-            held.clear()
-        wanted = set(layout.columns)
-        # What is new has to be filled; what is gone is no longer kept up to date.
-        changed = frozenset(column.name for column in held ^ wanted)
-        known.stale = (known.stale | changed) if known.entries else frozenset()
-        known.stale -= {column.name for column in held & wanted}
-        known.layout = layout
-        return known.stale & {column.name for column in wanted}
+        found = Staleness.after(known.layout, known.stale, layout, empty=not known.entries)
+        known.layout, known.stale = layout, found.stale
+        return found.missing
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
         target = self._collection(collection)

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.errors import InvalidRecordType, NewerSchema, NotAStore, Unsupported
-from perdure.storage.adapter import Layout
+from perdure.storage.adapter import Layout, Staleness
 from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.sql import literal
@@ -115,9 +115,7 @@ async def peek(
 async def prepare(conn: Connection, schema: str, layout: Layout) -> tuple[Layout, frozenset[str]]:
     """Bring the table to this layout, and return it with the columns that rows lack.
 
-    The layout returned expires or is tagged if the collection ever did or was. A column that is
-    no longer declared is kept but marked stale: code that does not know it does not maintain it,
-    and code that declares it again has to fill it again. In a transaction.
+    The layout returned expires or is tagged if the collection ever did or was. In a transaction.
     """
     _check_names(layout)
     await _lock(conn, schema)
@@ -134,8 +132,7 @@ async def prepare(conn: Connection, schema: str, layout: Layout) -> tuple[Layout
         return layout, frozenset()
     before, stale = known
     merged = _merged(layout, before)
-    wanted = {column.name: column for column in layout.columns}
-    if before == layout and not stale & wanted.keys():
+    if before == layout and stale.isdisjoint(column.name for column in layout.columns):
         return merged, frozenset()
     present = await _columns(conn, schema, name)
     for column in layout.columns:
@@ -148,19 +145,13 @@ async def prepare(conn: Connection, schema: str, layout: Layout) -> tuple[Layout
             await conn.execute(
                 f'ALTER TABLE {table} ADD COLUMN "{column.name}" {_declared(column.kind)}'
             )
-    held = {column.name: column for column in before.columns if column.name not in stale}
-    if before.schema < layout.schema:
-        held.clear()
-    changed = {column for column in wanted if held.get(column) != wanted[column]}
-    dropped = held.keys() - wanted.keys()
     cursor = await conn.execute(f"SELECT 1 FROM {table} LIMIT 1")
-    if await cursor.fetchone() is None:
-        changed = set()
-    stale = frozenset((stale | dropped | changed) - (wanted.keys() - changed))
-    await _remember(conn, schema, merged, stale)
-    if not changed:
+    empty = await cursor.fetchone() is None
+    found = Staleness.after(before, stale, layout, empty=empty)
+    await _remember(conn, schema, merged, found.stale)
+    if not found.missing:
         await _create_indexes(conn, schema, merged)
-    return merged, frozenset(changed)
+    return merged, found.missing
 
 
 async def activate(conn: Connection, schema: str, layout: Layout) -> None:

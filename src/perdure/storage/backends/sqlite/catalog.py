@@ -20,7 +20,7 @@ import apsw
 import msgspec
 
 from perdure.core.errors import NewerSchema, NotAStore
-from perdure.storage.adapter import Layout
+from perdure.storage.adapter import Layout, Staleness
 from perdure.storage.sql import literal
 
 #: "Perd" — in the file's header, so that `file` and we can tell a bank from other databases.
@@ -119,12 +119,10 @@ def peek(db: apsw.Connection, layout: Layout) -> tuple[Layout, frozenset[str]] |
 def prepare(db: apsw.Connection, layout: Layout) -> tuple[Layout, frozenset[str]]:
     """Bring the table to this layout; returns it as it is now, and the columns that its rows lack.
 
-    A column that is no longer declared is kept but marked stale: code that does not know it does
-    not maintain it, and code that declares it again has to fill it again.
+    In a transaction of the caller.
     """
     name = layout.name
     known = _known(db, name)
-    wanted = {column.name: column for column in layout.columns}
     if known is None:
         _create_table(db, layout)
         _remember(db, layout, frozenset())
@@ -132,7 +130,7 @@ def prepare(db: apsw.Connection, layout: Layout) -> tuple[Layout, frozenset[str]
         return layout, frozenset()
     before, stale = known
     layout = _merged(before, layout)
-    if before == layout and not stale & wanted.keys():
+    if before == layout and stale.isdisjoint(column.name for column in layout.columns):
         return layout, frozenset()
     columns = {row[1]: row[2] for row in db.execute(f'PRAGMA table_info("{name}")')}
     for column in layout.columns:
@@ -148,18 +146,12 @@ def prepare(db: apsw.Connection, layout: Layout) -> tuple[Layout, frozenset[str]
         db.execute(f'ALTER TABLE "{name}" ADD COLUMN _expires INTEGER')
     if layout.tagged and not before.tagged:
         _create_tags(db, name)
-    held = {column.name: column for column in before.columns if column.name not in stale}
-    if before.schema < layout.schema:
-        held.clear()
-    changed = {column for column in wanted if held.get(column) != wanted[column]}
-    dropped = held.keys() - wanted.keys()
-    if db.execute(f'SELECT 1 FROM "{name}" LIMIT 1').get is None:
-        changed = set()
-    stale = frozenset((stale | dropped | changed) - (wanted.keys() - changed))
-    _remember(db, layout, stale)
-    if not changed:
+    empty = db.execute(f'SELECT 1 FROM "{name}" LIMIT 1').get is None
+    found = Staleness.after(before, stale, layout, empty=empty)
+    _remember(db, layout, found.stale)
+    if not found.missing:
         _create_indexes(db, layout)
-    return layout, frozenset(changed)
+    return layout, found.missing
 
 
 def activate(db: apsw.Connection, layout: Layout) -> None:
