@@ -164,7 +164,9 @@ async def test_closing_finishes_what_was_accepted(
     assert [outcome == 1 for outcome in outcomes] == [author is not None for author in found]
 
 
-async def test_a_read_has_a_deadline(store: Store, authors: None) -> None:
+async def test_a_read_that_missed_its_deadline_leaves_the_store_usable(
+    store: Store, authors: None
+) -> None:
     await store.collection(Note).put_many([Note(f"{n}", stars=n % 7) for n in range(2_000)])
     query = store.collection(Note).query().where("stars", "!=", 3).order_by("-stars")
     with contextlib.suppress(DeadlineExceeded):

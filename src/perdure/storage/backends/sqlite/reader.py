@@ -111,7 +111,7 @@ class Reader:
             ) from exc
         finally:
             with self._stopping:
-                if running and not future.done():
+                if running:  # it is ours until the thread takes it off
                     running[0].interrupt()
 
     def _serve(self) -> None:
