@@ -7,6 +7,7 @@ One writer and several readers per process, any number of processes. `connection
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -113,28 +114,34 @@ class SQLiteAdapter(Adapter):
     async def initialize(self) -> None:
         path = str(self.path)
         with translated(path):
-            connections.make_file(self.path)
-            db = connections.connect(self.path)
-            try:
-                # First a look, which changes nothing and waits for nobody.
-                known = catalog.recognize(db, path)
-                connections.use_wal(db, path)
-                if not known:
-                    db.execute("BEGIN IMMEDIATE")
-                    catalog.create(db, path)
-                    db.execute("COMMIT")
-                # Also collections that nobody declares in this process: `verify` reads them,
-                # and what has expired in them is swept.
-                self._layouts = catalog.load(db)
-            except BaseException:
-                db.close()
-                raise
+            # In a thread: another process that is making the bank may have to be waited for.
+            db = await asyncio.to_thread(self._open)
             self._db = db
             self._applier = Applier(db, self._clock)
             self._writer = Writer(db, self._applier, path, inline=self._inline)
             self._reader = Reader(
                 lambda: connections.connect_to_read(self.path), path, inline=self._inline
             )
+
+    def _open(self) -> apsw.Connection:
+        path = str(self.path)
+        connections.make_file(self.path)
+        db = connections.connect(self.path)
+        try:
+            # First a look, which changes nothing and waits for nobody.
+            known = catalog.recognize(db, path)
+            connections.use_wal(db, path)
+            if not known:
+                db.execute("BEGIN IMMEDIATE")
+                catalog.create(db, path)
+                db.execute("COMMIT")
+            # Also collections that nobody declares in this process: `verify` reads them, and what
+            # has expired in them is swept.
+            self._layouts = catalog.load(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
 
     async def close(self) -> None:
         if self._writer is None or self._reader is None:
