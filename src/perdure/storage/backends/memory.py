@@ -156,9 +156,7 @@ class MemoryAdapter(Adapter):
     async def find(self, query: Query, options: Options) -> list[Row]:
         order = query.total_order()
         found = list(self._matching(query))
-        if order[0].column == "key" and not order[0].descending:
-            pass  # `_matching` goes in key order
-        else:
+        if order[0].column != "key" or order[0].descending:  # `_matching` goes in key order
             found.sort(key=lambda entry: evaluate.sort_key(order, entry.column))
         if query.after is not None:
             mark = query.after
