@@ -17,7 +17,7 @@ import pytest
 
 from perdure.core.errors import DeadlineExceeded
 from perdure.storage.adapter import DEFAULT, STRONG, Consistency, Options
-from perdure.storage.compression import Dictionary
+from perdure.storage.compression import InUse
 from perdure.storage.store import Store
 from tests.conftest import DURABLE, MakeStore
 from tests.servers import PostgresServer
@@ -51,7 +51,7 @@ def locked(request: pytest.FixtureRequest, store_url: str, store: Store, tmp_pat
 @pytest.fixture
 async def authors(store: Store) -> None:
     # The first use of a collection makes its table, which waits for as long as it takes.
-    await store.declare(Author, Note, Dictionary)
+    await store.declare(Author, Note, InUse)
     await store.collection(Author).put(Author("a", "before"))
 
 

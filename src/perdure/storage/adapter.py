@@ -54,6 +54,8 @@ class Capability(StrEnum):
     STRONG = "strong"
     #: Several processes may have the store open.
     SHARED = "shared"
+    #: `Adapter.scrub`.
+    ERASURE = "erasure"
     #: `Adapter.search_text`.
     FULL_TEXT = "full_text"
     #: `Adapter.search_vectors`.
@@ -268,6 +270,18 @@ class Fill(msgspec.Struct, frozen=True):
     columns: tuple[Scalar, ...]
 
 
+class Recode(msgspec.Struct, frozen=True):
+    """The content of a row in other bytes, for the row as it was read and for no later one.
+
+    A row with another version, creation time or checksum is a later one.
+    """
+
+    row: Row
+    value: bytes
+    content_type: str
+    checksum: int
+
+
 class Size(msgspec.Struct, frozen=True):
     """What a collection takes: rows, and bytes with its indexes where the backend can tell."""
 
@@ -339,6 +353,31 @@ class Adapter(ABC):
         newer schema would be overwritten, and `Unavailable` if the store went away; its message
         says so if it could not be learnt whether the batch was applied.
         """
+
+    async def recode(
+        self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check]
+    ) -> int:
+        """Keep the content of rows in other bytes, all in one transaction.
+
+        Everything else about a row stays, its version and times included: nobody who has read it
+        can tell. Rows that are no longer as they were read are skipped; returns how many were not.
+
+        Raises `Conflict`, having changed nothing, if a check does not hold.
+        """
+        raise self._unsupported(Capability.TRANSACTIONS)
+
+    async def scrub(self) -> None:
+        """Make unreadable whatever was deleted or overwritten before this call.
+
+        That means the store's own files, as far as the backend can see to them; each says how
+        far that is. It makes no promise about backups, replicas and logs that an administrator
+        keeps. Others go on, or wait for it. It takes time in proportion to what the store holds,
+        and may be repeated.
+
+        Raises `Unavailable` if others who have the store open did not let it finish: bytes may
+        still be there then.
+        """
+        raise self._unsupported(Capability.ERASURE)
 
     async def find(self, query: Query, options: Options) -> list[Row]:
         """Rows in order. `Capability.LISTING` for prefixes, QUERY and TAGS for conditions."""

@@ -49,6 +49,7 @@ class Transaction:
         self._seen: dict[_Place, Check] = {}
         self._events: list[Event] = []
         self._callbacks: list[Callable[[], None]] = []
+        self._versions: list[int] = []
         self._open = False
 
     async def __aenter__(self) -> Self:
@@ -61,7 +62,7 @@ class Transaction:
             batch = Batch(
                 tuple(self._writes.values()), tuple(self._seen.values()), tuple(self._events)
             )
-            await self._store.commit(batch, self._options)
+            self._versions = await self._store.commit(batch, self._options)
         if kind is None:
             for callback in self._callbacks:
                 callback()
@@ -97,6 +98,10 @@ class Transaction:
         """
         self._check_open()
         self._callbacks.append(callback)
+
+    def version(self, collection: str, key: str) -> int:
+        """The version that a record got when this transaction was committed. Only afterwards."""
+        return self._versions[list(self._writes).index((collection, key))]
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:

@@ -259,6 +259,7 @@ NEEDING: dict[Capability, Callable[[Table], Awaitable[object]]] = {
     Capability.OUTBOX: lambda table: table.commit(
         table.put("one"), events=[Event("perdure.kit", "", b"")]
     ),
+    Capability.ERASURE: lambda table: table.adapter.scrub(),
     Capability.FULL_TEXT: lambda table: table.adapter.search_text(
         table.layout.name, "words", 1, DEFAULT
     ),

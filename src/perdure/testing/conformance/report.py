@@ -28,7 +28,13 @@ LEVELS: dict[Level, frozenset[Capability]] = {
         {Capability.TRANSACTIONS, Capability.QUERY, Capability.TAGS, Capability.AGGREGATE}
     ),
     Level(4, "complete"): frozenset(
-        {Capability.OUTBOX, Capability.DURABLE, Capability.STRONG, Capability.SHARED}
+        {
+            Capability.OUTBOX,
+            Capability.DURABLE,
+            Capability.STRONG,
+            Capability.SHARED,
+            Capability.ERASURE,
+        }
     ),
 }
 #: Declared now, and checked when they are used.

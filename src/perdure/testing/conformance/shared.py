@@ -8,7 +8,7 @@ from perdure.core.errors import Conflict
 from perdure.storage.adapter import DEFAULT, Capability
 from perdure.storage.query import Compare, Op, Tagged
 from perdure.testing.conformance.bench import Bench, Table
-from perdure.testing.conformance.trials import check, refused, same
+from perdure.testing.conformance.trials import check, check_each, refused, same
 
 
 async def _two(bench: Bench) -> tuple[Table, Table]:
@@ -63,6 +63,27 @@ async def others_win_too(bench: Bench) -> None:
     await other.commit(other.put("one", expected=1))
     with refused(Conflict):
         await one.commit(one.put("one", expected=1))
+
+
+@check_each(Capability.SHARED, Capability.TRANSACTIONS, cases={"at_once": 0, "later": 3})
+async def checks_see_what_others_did(bench: Bench, commits: int) -> None:
+    """A check that has held is refused once another has changed the row, also if commits that
+    did not check it came in between.
+    """
+    one, other = await _two(bench)
+    guard, others_guard = [await bench.plain_table(table.adapter) for table in (one, other)]
+    await guard.commit(guard.put("seen"))
+    row = await guard.get("seen")
+    seen = [guard.check("seen", 1, row.created if row else 0)]
+    for number in range(1, 4):
+        same(await one.commit(one.put("new"), checks=seen), [number], "the version")
+        await other.commit(other.put("another"))
+    same(await one.commit(one.put("new"), checks=seen), [4], "the version")
+    await others_guard.commit(others_guard.put("seen"))
+    for _ in range(commits):
+        await one.commit(one.put("unchecked"))
+    with refused(Conflict):
+        await one.commit(one.put("new"), checks=seen)
 
 
 @check(Capability.SHARED)

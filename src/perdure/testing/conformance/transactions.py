@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from perdure.core.errors import Conflict, NewerSchema, PerdureError
 from perdure.storage.adapter import DEFAULT, Capability, Check
-from perdure.testing.conformance.bench import Bench
+from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, check_each, refused, same
 
 
@@ -106,6 +107,81 @@ async def checks_come_first(bench: Bench) -> None:
     same(await table.commit(table.put("one"), checks=[seen]), [2], "the version")
     with refused(Conflict):
         await table.commit(table.delete("one"), checks=[seen])
+
+
+async def _put(table: Table) -> None:
+    await table.commit(table.put("one"))
+
+
+async def _delete(table: Table) -> None:
+    await table.commit(table.delete("one"))
+
+
+async def _remove(table: Table) -> None:
+    if Capability.QUERY in table.bench.capabilities:
+        await table.adapter.remove(table.query(), DEFAULT)
+    else:
+        await _delete(table)
+
+
+#: How a row ceases to be what it was.
+ENDS: dict[str, Callable[[Table], Awaitable[None]]] = {
+    "overwritten": _put,
+    "deleted": _delete,
+    "removed": _remove,
+}
+
+
+@check_each(Capability.TRANSACTIONS, cases=ENDS)
+async def checks_are_made_each_time(bench: Bench, end: Callable[[Table], Awaitable[None]]) -> None:
+    """A check that has held many times is refused as soon as it does not hold any more."""
+    table = await bench.plain_table()
+    other = await bench.table(table.adapter)
+    await table.commit(table.put("one"))
+    row = await table.get("one")
+    seen = [table.check("one", 1, row.created if row else 0)]
+    for number in range(1, 4):
+        same(await other.commit(other.put("new"), checks=seen), [number], "the version")
+        same(await other.commit(other.put("unchecked")), [number], "the version")
+    await end(table)
+    with refused(Conflict):
+        await other.commit(other.put("new"), checks=seen)
+
+
+@check(Capability.TRANSACTIONS, Capability.TTL)
+async def checks_notice_expiry(bench: Bench) -> None:
+    """A check of a row holds until the row expires."""
+    table = await bench.table()
+    await table.commit(table.put("one", expires=bench.clock() + 1_000))
+    row = await table.get("one")
+    seen = [table.check("one", 1, row.created if row else 0)]
+    for number in range(1, 4):
+        same(await table.commit(table.put("new"), checks=seen), [number], "the version")
+    bench.clock.tick(1_000)
+    with refused(Conflict):
+        await table.commit(table.put("new"), checks=seen)
+
+
+@check(Capability.TRANSACTIONS)
+async def checks_of_many_at_once(bench: Bench) -> None:
+    """Of commits at once that check a row, all those go through that come before it changes."""
+    table = await bench.plain_table()
+    other = await bench.table(table.adapter)
+    await table.commit(table.put("one"))
+    row = await table.get("one")
+    seen = [table.check("one", 1, row.created if row else 0)]
+    names = [f"{number}" for number in range(20)]
+    before = [other.commit(other.put(name), checks=seen) for name in names[:10]]
+    after = [other.commit(other.put(name), checks=seen) for name in names[10:]]
+    outcomes = await asyncio.gather(
+        *before, table.commit(table.put("one")), *after, return_exceptions=True
+    )
+    values = await other.values(names)
+    done = [outcome == [1] for outcome in (*outcomes[:10], *outcomes[11:])]
+    same([value is not None for value in values], done, "what is there")
+    same(outcomes[10], [2], "the version of the change")
+    with refused(Conflict):
+        await other.commit(other.put("late"), checks=seen)
 
 
 @check(Capability.TRANSACTIONS)

@@ -19,11 +19,13 @@ from perdure.storage.adapter import (
     Adapter,
     Batch,
     Capability,
+    Check,
     Consistency,
     Delivered,
     Fill,
     Layout,
     Options,
+    Recode,
     Row,
     Size,
 )
@@ -194,6 +196,30 @@ class PostgresAdapter(Adapter):
             deadline=options.deadline,
         )
 
+    async def recode(
+        self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check]
+    ) -> int:
+        await self._known(collection)
+        for check in checks:
+            self._layout(check.collection)
+        return await self._open_writer().run(
+            lambda conn: self._applier.recode(conn, collection, recodes, checks)
+        )
+
+    async def scrub(self) -> None:
+        """VACUUM: what was deleted leaves the tables, unless an open transaction still sees it.
+
+        Its room is used again or given back. Until it is used, bytes can remain in the files of
+        the server, where its administrator could find them; VACUUM FULL would remove these, but
+        keeps everybody out meanwhile.
+        """
+
+        async def work(conn: Connection) -> None:
+            names = [*await catalog.load(conn, self._schema), "perdure_outbox"]
+            await conn.execute(f"VACUUM {', '.join(self._table(name) for name in names)}")
+
+        await self._open_reader().run(work)
+
     async def remove(self, query: Query, options: Options) -> int:
         layout = self._layout(query.collection)
         moment = self._moment(layout)
@@ -274,7 +300,7 @@ class PostgresAdapter(Adapter):
             yield fault
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
-        self._layout(collection)
+        await self._known(collection)
         table = self._table(collection)
         return await self._open_reader().run(lambda conn: damage.salvage(conn, table, after, limit))
 
@@ -285,6 +311,13 @@ class PostgresAdapter(Adapter):
 
     def _moment(self, layout: Layout) -> int | None:
         return self._clock() if layout.expires else None
+
+    async def _known(self, collection: str) -> Layout:
+        """The layout also of a collection that nobody declared here, even if it was made since."""
+        if collection not in self._layouts:
+            found = await self._open_reader().run(lambda conn: catalog.load(conn, self._schema))
+            self._layouts = found | self._layouts
+        return self._layout(collection)
 
     def _layout(self, collection: str) -> Layout:
         try:

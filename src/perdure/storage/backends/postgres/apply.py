@@ -16,7 +16,16 @@ from collections.abc import Sequence
 
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput
-from perdure.storage.adapter import Batch, Check, Delete, Fill, Layout, Put, newer_schema
+from perdure.storage.adapter import (
+    Batch,
+    Check,
+    Delete,
+    Fill,
+    Layout,
+    Put,
+    Recode,
+    newer_schema,
+)
 from perdure.storage.backends.postgres.errors import Interfered
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.backends.postgres.outbox import Outbox
@@ -164,6 +173,33 @@ class Applier:
         text = self._of(collection).fill
         for fill in sorted(fills, key=lambda fill: fill.key):
             await conn.execute(text, (*fill.columns, fill.key, fill.version))
+
+    async def recode(
+        self, conn: Connection, collection: str, recodes: Sequence[Recode], checks: Sequence[Check]
+    ) -> int:
+        """Lock and write in the order of commits, so that neither can block the other for good."""
+        moment = self._clock()
+        touches = self._touches(Batch(checks=tuple(checks)))
+        for place, touch in touches.items():
+            if place[0] < collection:
+                await touch.send(conn, self._of(place[0]), moment, alone=False)
+        text = (
+            f'UPDATE {self._schema}."{collection}" SET _value = %s, _type = %s, _checksum = %s'
+            " WHERE _key = %s AND _version = %s AND _created = %s AND _checksum = %s RETURNING 1"
+        )
+        cursors = []
+        for recode in sorted(recodes, key=lambda recode: recode.row.key):
+            was = (recode.row.key, recode.row.version, recode.row.created, recode.row.checksum)
+            params = (recode.value, recode.content_type, recode.checksum, *was)
+            cursors.append(await conn.execute(text, params, prepare=True, binary=True))
+        for place, touch in touches.items():
+            if place[0] >= collection:
+                await touch.send(conn, self._of(place[0]), moment, alone=False)
+        for place, touch in touches.items():
+            await touch.receive(conn, self._of(place[0]), moment)
+        for check in checks:
+            _check(check, touches[check.collection, check.key])
+        return sum([await cursor.fetchone() is not None for cursor in cursors])
 
     def _of(self, collection: str) -> _Statements:
         try:

@@ -2,7 +2,8 @@
 
 One writer and several readers per process, any number of processes. `connections` opens the file,
 `catalog` makes the tables, `writer` commits, `apply` turns batches into SQL, `reader` answers,
-`listing` keeps key order, `checkpoint` keeps the log short, `damage` reads what can still be read.
+`listing` keeps key order, `checkpoint` keeps the log short, `scrub` makes deleted content
+unreadable, `damage` reads what can still be read.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from perdure.storage.adapter import (
     Adapter,
     Batch,
     Capability,
+    Check,
     Delivered,
     Fill,
     Layout,
     Options,
+    Recode,
     Row,
     Size,
 )
@@ -283,6 +286,18 @@ class SQLiteAdapter(Adapter):
         # Not async itself: every coroutine on this path is paid for by every write.
         return self._open_writer().commit(batch, options)
 
+    async def recode(
+        self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check]
+    ) -> int:
+        await self._known(collection)
+        return await self._open_writer().run(
+            lambda applier: applier.recode(collection, recodes, checks), weight=_HEAVY
+        )
+
+    async def scrub(self) -> None:
+        with translated(str(self.path)):
+            await self._open_writer().scrub()
+
     async def remove(self, query: Query, options: Options) -> int:
         layout = self._layout(query.collection)
         text, params = _EMITTER.delete(query, self._moment(layout), layout.constants())
@@ -364,7 +379,7 @@ class SQLiteAdapter(Adapter):
             yield line
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
-        layout = self._layout(collection)
+        layout = await self._known(collection)
         text = f'SELECT {self._facts(layout)} FROM "{collection}" WHERE _id = ?'
 
         def work(db: apsw.Connection) -> list[Row]:
@@ -395,6 +410,13 @@ class SQLiteAdapter(Adapter):
 
     def _moment(self, layout: Layout) -> int | None:
         return self._clock() if layout.expires else None
+
+    async def _known(self, collection: str) -> Layout:
+        """The layout also of a collection that nobody declared here, even if it was made since."""
+        if collection not in self._layouts:
+            found = await self._open_reader().run("layouts", catalog.load)
+            self._layouts = found | self._layouts
+        return self._layout(collection)
 
     def _layout(self, collection: str) -> Layout:
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import apsw
 
@@ -17,12 +18,17 @@ from perdure.storage.adapter import (
     Fill,
     Layout,
     Put,
+    Recode,
     newer_schema,
 )
+
+T = TypeVar("T")
 
 _COLLECTION = operator.attrgetter("collection")
 #: From so many rows on, inserting them in one go pays for its savepoint.
 _MANY = 4
+#: Checks that are remembered as true.
+_MOST_TRUE = 32
 
 
 class Interned:
@@ -74,6 +80,57 @@ class Interned:
         self._fresh.clear()
 
 
+class _Truths:
+    """Checks that were found true, for as long as nobody has written since.
+
+    Many commits check the same row. SQLite tells for next to nothing whether any other connection
+    has written since our last commit; what we write ourselves we know.
+    """
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self._version = -1  # of the file, as they were found
+        self._looked = False  # at the version, in this transaction
+        self._true: dict[int, Check] = {}  # by identity, which is cheaper than equality
+        self._collections: set[str] = set()
+
+    def holds(self, check: Check) -> bool:
+        """Whether it is known to be true. In a write transaction."""
+        if not self._looked:
+            self._looked = True
+            version = self._db.data_version()
+            if version != self._version:
+                self._clear()
+                self._version = version
+        return self._true.get(id(check)) is check
+
+    def add(self, check: Check) -> None:
+        if len(self._true) == _MOST_TRUE:
+            self._clear()
+        self._true[id(check)] = check
+        self._collections.add(check.collection)
+
+    def written(self, collection: str) -> None:
+        """Rows of this collection are about to change."""
+        if collection in self._collections:
+            self._clear()
+
+    def keep(self) -> None:
+        """The transaction is committed, which makes a new version."""
+        if self._looked:
+            self._version = self._db.data_version()
+            self._looked = False
+
+    def forget(self) -> None:
+        """What is written now is not known, or the transaction was rolled back."""
+        self._clear()
+        self._looked = False
+
+    def _clear(self) -> None:
+        self._true.clear()
+        self._collections.clear()
+
+
 class _Statements:
     """The statements that write to one collection."""
 
@@ -102,6 +159,15 @@ class _Statements:
             f" SET _version = {version}, _created = {created}, _updated = ?3, {assign}"
             " WHERE _schema <= excluded._schema RETURNING _version, _id"
         )
+        #: Where the version is known and nothing expires: one statement instead of three.
+        self.replace = ""
+        if not layout.expires and not layout.tagged:
+            given = ", ".join(f"{name} = ?{number}" for number, name in enumerate(always, 4))
+            self.replace = (
+                f"UPDATE {table} SET _version = _version + 1, _updated = ?3, {given}"
+                f" WHERE _folder = ?1 AND _name = ?2 AND _version = ?{4 + len(always)}"
+                " AND _schema <= ?5"
+            )
         alive = " AND (_expires IS NULL OR _expires > ?)" if layout.expires else ""
         self.state = (
             f"SELECT _version, _created FROM {table} WHERE _folder = ? AND _name = ?{alive}"
@@ -125,6 +191,7 @@ class Applier:
         self.types = Interned("perdure_types", "name")
         self.tags = Interned("perdure_tags", "tag")
         self._interned = (self.folders, self.types, self.tags)
+        self._truths = _Truths(db)
 
     def define(self, layout: Layout) -> None:
         self._statements[layout.name] = _Statements(layout)
@@ -132,10 +199,17 @@ class Applier:
     def keep(self) -> None:
         for table in self._interned:
             table.keep()
+        self._truths.keep()
 
     def forget(self) -> None:
         for table in self._interned:
             table.forget()
+        self._truths.forget()
+
+    def run(self, work: Callable[[Applier], T]) -> T:
+        """Let somebody else write on this connection."""
+        self._truths.forget()
+        return work(self)
 
     def apply(self, batch: Batch) -> list[int]:
         """Check, write and emit; raises before anything is visible if a check fails."""
@@ -158,8 +232,13 @@ class Applier:
         Raises whatever one of them raises, having done a part: the caller rolls back.
         """
         if len(batches) >= _MANY and (puts := _plain_puts(batches)):
-            statements = self._of(puts[0].collection)
-            if not statements.layout.tagged and self._insert_all(statements, puts, self._clock()):
+            statements, moment = self._of(puts[0].collection), self._clock()
+            self._truths.written(puts[0].collection)
+            # Batches of one writer share their checks: one look will do for all of them.
+            for checks in {id(batch.checks): batch.checks for batch in batches}.values():
+                for check in checks:
+                    self._check(check, moment)
+            if not statements.layout.tagged and self._insert_all(statements, puts, moment):
                 return [[1] * len(batch.writes) for batch in batches]
         return [self.apply(batch) for batch in batches]
 
@@ -168,6 +247,22 @@ class Applier:
         self.db.executemany(
             text, [(*fill.columns, *self._place(fill.key), fill.version) for fill in fills]
         )
+
+    def recode(self, collection: str, recodes: Iterable[Recode], checks: Iterable[Check]) -> int:
+        moment = self._clock()
+        for check in checks:
+            self._check(check, moment)
+        text = (
+            f'UPDATE "{collection}" SET _value = ?, _type = ?, _checksum = ? WHERE _folder = ?'
+            " AND _name = ? AND _version = ? AND _created = ? AND _checksum = ?"
+        )
+        done = 0
+        for recode in recodes:
+            row, kind = recode.row, self.types.id(self.db, recode.content_type)
+            was = (*self._place(row.key), row.version, row.created, row.checksum)
+            self.db.execute(text, (recode.value, kind, recode.checksum, *was))
+            done += self.db.changes()
+        return done
 
     def _of(self, collection: str) -> _Statements:
         try:
@@ -189,10 +284,15 @@ class Applier:
         return self.db.execute(statements.state, params).get  # type: ignore[no-any-return]
 
     def _check(self, check: Check, moment: int) -> None:
-        state = self._state(self._of(check.collection), check.key, moment)
+        if self._truths.holds(check):
+            return
+        statements = self._of(check.collection)
+        state = self._state(statements, check.key, moment)
         found = state[0] if state else 0
         if found != check.version or (state and state[1] != check.created):
             raise Conflict(check.collection, check.key, expected=check.version, found=found)
+        if not statements.layout.expires:
+            self._truths.add(check)
 
     def _expect(self, statements: _Statements, write: Put | Delete, moment: int) -> None:
         state = self._state(statements, write.key, moment)
@@ -201,6 +301,7 @@ class Applier:
             raise Conflict(write.collection, write.key, expected=write.expected, found=found)
 
     def _write(self, statements: _Statements, writes: list[Put | Delete], moment: int) -> list[int]:
+        self._truths.written(statements.layout.name)
         if len(writes) >= _MANY and not statements.layout.tagged:
             puts = [write for write in writes if isinstance(write, Put) and write.expected is None]
             if len(puts) == len(writes) and self._insert_all(statements, puts, moment):
@@ -242,10 +343,14 @@ class Applier:
     def _put(self, statements: _Statements, put: Put, moment: int) -> int:
         layout = statements.layout
         db = self.db
+        params = self._params(statements, put, moment)
         if put.expected is not None:
+            if put.expected and statements.replace:
+                db.execute(statements.replace, (*params, put.expected))
+                if db.changes():
+                    return put.expected + 1
             # We hold the write lock: nothing changes between this look and the write.
             self._expect(statements, put, moment)
-        params = self._params(statements, put, moment)
         db.execute(statements.insert, params)
         if db.changes():
             if layout.tagged:
@@ -273,12 +378,18 @@ class Applier:
 
 
 def _plain_puts(batches: list[Batch]) -> list[Put]:
-    """The puts of batches that do nothing else and do not meet; empty if they do."""
+    """The puts of batches that do nothing else and do not meet; empty if they do.
+
+    They may check rows of other collections: what they put does not change those.
+    """
     puts: list[Put] = []
     collection = batches[0].writes[0].collection if batches[0].writes else ""
     for batch in batches:
-        if batch.checks or batch.events:
+        if batch.events:
             return []
+        for check in batch.checks:
+            if check.collection == collection:
+                return []
         for write in batch.writes:
             if (
                 not isinstance(write, Put)

@@ -12,7 +12,8 @@ nothing is queued. Everything else goes to the writer thread, where waiting harm
 
 Who runs it? Each writer puts its job on the list and lets the event loop take one turn, in which
 others that are ready add theirs. The first to come back runs the whole list; the others find their
-jobs done. So nobody waits on a future unless the writer thread is involved.
+jobs done. So nobody waits on a future unless the writer thread is involved. A writer that has been
+alone skips that turn for half a millisecond at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
@@ -33,6 +35,7 @@ from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.checkpoint import Checkpointer
 from perdure.storage.backends.sqlite.connections import PATIENCE
 from perdure.storage.backends.sqlite.errors import translate
+from perdure.storage.backends.sqlite.scrub import Scrub
 
 T = TypeVar("T")
 
@@ -42,6 +45,9 @@ CHECKPOINT_PAGES = 1_000
 INLINE_BYTES = 256 * 1024
 #: Jobs that the writer thread takes into one transaction.
 MOST_JOBS = 500
+#: Seconds that a lone writer goes ahead without looking for others. Also what it keeps the event
+#: loop from them.
+ALONE_FOR = 0.000_5
 #: What a write costs besides its bytes, in bytes.
 WRITE_WEIGHT = 512
 
@@ -63,7 +69,7 @@ class _Job(Generic[T]):
 
     def run(self, applier: Applier) -> None:
         work = self.work
-        self.result = applier.apply(work) if isinstance(work, Batch) else work(applier)  # type: ignore[assignment]
+        self.result = applier.apply(work) if isinstance(work, Batch) else applier.run(work)  # type: ignore[assignment]
 
 
 class Writer:
@@ -78,11 +84,14 @@ class Writer:
         self._ready: list[_Job[Any]] = []
         self._queue: queue.SimpleQueue[list[_Job[Any]] | None] = queue.SimpleQueue()
         self._queued = 0
+        self._was_alone = False  # the last group was of one
+        self._looked = 0.0  # when the event loop last took a turn for company
         self._busy = threading.Lock()  # held by whoever uses the connection
         self._claiming = threading.Lock()  # held to start or withdraw a job
         self._full_sync = False
         self._patience = -1
         self._closed = False
+        self._scrubbing: set[asyncio.Task[None]] = set()
         self._checkpointer = Checkpointer(path, self._busy)
         self._checkpoint_at = CHECKPOINT_PAGES
         db.set_wal_hook(self._after_commit)
@@ -110,11 +119,30 @@ class Writer:
         strong = options.consistency is Consistency.STRONG
         return self._submit(_Job(work, weight, strong=strong), options.deadline)
 
+    async def scrub(self) -> None:
+        """Make deleted content unreadable; see `scrub`. Cancelled, it is stopped first."""
+        if self._closed:
+            raise _closed()
+        scrub = Scrub(self._path, self._busy)
+        task = asyncio.create_task(asyncio.to_thread(scrub.run))
+        self._scrubbing.add(task)
+        task.add_done_callback(self._scrubbing.discard)
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            scrub.stop()
+            await asyncio.wait([task])
+            task.exception()  # seen
+            raise
+        task.result()
+
     async def close(self) -> None:
         """Finish what was accepted, then stop both threads."""
         if self._closed:
             return
         self._closed = True
+        if self._scrubbing:
+            await asyncio.wait(self._scrubbing)
         self._flush()
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
@@ -124,11 +152,11 @@ class Writer:
 
     async def _submit(self, job: _Job[T], deadline: float | None) -> T:
         if self._closed:
-            raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
+            raise _closed()
         self._ready.append(job)
         try:
-            if not job.strong:  # a strong one goes to the thread, and finds its group there
-                await _one_turn()
+            if not job.strong and self._expects_company():
+                await _one_turn()  # a strong one goes to the thread, and finds its group there
             if not job.finished:
                 if self._ready:
                     self._flush()
@@ -142,8 +170,22 @@ class Writer:
             raise job.error
         return job.result  # type: ignore[return-value]
 
+    def _expects_company(self) -> bool:
+        """Whether others may be about to write, so that it pays to let the event loop take a turn.
+
+        A writer that was alone in the last turn goes ahead, for a moment: a turn costs as much as
+        the commit itself. Then it looks again.
+        """
+        if len(self._ready) == 1 and self._was_alone:
+            moment = time.monotonic()
+            if moment - self._looked < ALONE_FOR:
+                return False
+            self._looked = moment
+        return True
+
     def _flush(self) -> None:
         jobs, self._ready = self._ready, []
+        self._was_alone = len(jobs) == 1
         if (
             self._inline
             and not self._queued
@@ -342,6 +384,10 @@ class Writer:
             self._checkpoint_at = pages + CHECKPOINT_PAGES  # not at every commit until it is done
             self._checkpointer.wake()
         return apsw.SQLITE_OK
+
+
+def _closed() -> Closed:
+    return Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
 
 
 @types.coroutine

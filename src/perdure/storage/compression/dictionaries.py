@@ -1,0 +1,229 @@
+"""The dictionaries of collections: how they are trained and kept, and which one is in use."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
+
+import msgspec
+import zstandard
+
+from perdure.storage import keys
+from perdure.storage.adapter import STRONG, Adapter, Check, Options
+from perdure.storage.collection import Collection
+from perdure.storage.records import Key, RecordType, system_record
+from perdure.storage.transaction import Transaction
+
+T = TypeVar("T", bound=msgspec.Struct)
+#: What dictionaries are trained with.
+Sample: TypeAlias = bytes | bytearray | memoryview
+
+_MARK = ";zstd="
+_LEVEL = 3
+#: Shorter values are left alone: the frame would eat the gain.
+WORTH_IT = 64
+#: Bytes seen at which a collection's next dictionary is trained. The first comes early, the second
+#: once there is more variety; after that `Compression.train` makes one when it is asked to.
+_TRAIN_AT = (64 * 1024, 1024 * 1024)
+_FEWEST_SAMPLES = 50
+#: What is kept to train with: so much of one value, so much in all; then one in so many replaces
+#: another.
+_SAMPLE_BYTES = 16 * 1024
+_SAMPLES_BYTES = 2 * 1024 * 1024
+_SPARSELY = 16
+_DICTIONARY_BYTES = 32 * 1024
+
+
+@system_record("dictionaries")
+class Dictionary(msgspec.Struct, frozen=True):
+    """A trained dictionary. Kept for as long as a value may need it."""
+
+    id: Annotated[str, Key()]  # collection/number
+    content: bytes
+    samples: int
+
+
+@system_record("dictionaries_in_use")
+class InUse(msgspec.Struct, frozen=True):
+    """Which dictionary a collection is written with. Whoever writes with it checks this row.
+
+    Never deleted, so that the numbers go on.
+    """
+
+    id: Annotated[str, Key()]  # the collection
+    number: int
+    #: Bytes of values that had been seen when it was trained. 0: there is none of this number,
+    #: values are compressed without one.
+    learnt: int
+    #: Dictionaries below this number are to be deleted as soon as no value needs them.
+    kept: int = 0
+
+
+class Host(Protocol):
+    """What compression needs of the store it works in."""
+
+    @property
+    def adapter(self) -> Adapter: ...
+    @property
+    def declared(self) -> dict[str, RecordType[Any]]: ...
+    def collection(self, cls: type[T]) -> Collection[T]: ...
+    def transaction(self, options: Options) -> Transaction: ...
+
+
+class Edition:
+    """What a collection is written with: one of its dictionaries, or none. Does not change."""
+
+    def __init__(self, in_use: InUse | None, check: Check, content: bytes = b"") -> None:
+        #: How the row of `InUse` was found, or that there was none.
+        self.row = check
+        self.number = in_use.number if in_use else 0
+        self.learnt = in_use.learnt if in_use and content else 0
+        self.kept = in_use.kept if in_use else 0
+        #: Bytes to be seen before another is worth its training.
+        self.train_at = next((enough for enough in _TRAIN_AT if enough > self.learnt), None)
+        self._data = None
+        if content:
+            self._data = zstandard.ZstdCompressionDict(content)
+            self._data.precompute_compress(level=_LEVEL)
+        #: What a commit of values that were compressed with this has to check. The same tuple
+        #: each time: the backend can see that it is the same.
+        self.checks = (check,) if content else ()
+        self.mark = f"{_MARK}{self.number if content else 0}"
+        self.compressor = self.another_compressor()
+
+    def another_compressor(self) -> zstandard.ZstdCompressor:
+        """For another thread: a compressor must not be used by two at once."""
+        return zstandard.ZstdCompressor(level=_LEVEL, dict_data=self._data)
+
+    def decompressor(self) -> zstandard.ZstdDecompressor:
+        return zstandard.ZstdDecompressor(dict_data=self._data)
+
+
+class Samples:
+    """Values to train with: of many, every so often one; of a long one, a part."""
+
+    def __init__(self) -> None:
+        self.values: list[Sample] = []
+        self.seen = 0
+        self._kept = 0  # bytes
+        self._count = 0
+
+    def note(self, value: bytes) -> None:
+        self.seen += len(value)
+        self._count += 1
+        sample = value[:_SAMPLE_BYTES]
+        if self._kept + len(sample) <= _SAMPLES_BYTES:
+            self.values.append(sample)
+            self._kept += len(sample)
+        elif self.values and self._count % _SPARSELY == 0:
+            place = self._count // _SPARSELY % len(self.values)
+            self._kept += len(sample) - len(self.values[place])
+            self.values[place] = sample
+
+    def suffice(self, enough: int = _TRAIN_AT[0]) -> bool:
+        """Whether a dictionary can be trained with them that is worth it."""
+        return self.seen >= enough and len(self.values) >= _FEWEST_SAMPLES
+
+
+def train(samples: list[Sample]) -> bytes:
+    """The content of a dictionary; empty if the samples have too little in common. Takes long."""
+    size = min(_DICTIONARY_BYTES, sum(map(len, samples)) // 8)
+    try:
+        return zstandard.train_dictionary(size, samples).as_bytes()
+    except zstandard.ZstdError:
+        return b""
+
+
+class Shelf:
+    """Where the dictionaries of a store are kept."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def edition(self, collection: str) -> Edition:
+        """What a collection is written with now.
+
+        A dictionary that is missing, which `verify` tells of, is done without.
+        """
+        before: Check | None = None
+        while True:
+            found = await self._in_use().fetch(collection)
+            if found is None:
+                return Edition(None, Check(self._in_use().name, collection, 0))
+            check = Check(self._in_use().name, collection, found.version, found.created_us)
+            content = b""
+            if found.value.learnt:
+                content = await self.content(collection, found.value.number)
+            if content or not found.value.learnt or check == before:
+                return Edition(found.value, check, content)
+            before = check  # it was replaced between the two reads, or it is missing
+
+    async def content(self, collection: str, number: int) -> bytes:
+        """The content of a dictionary; empty if there is none of this number."""
+        found = await self._dictionaries().get(_key(collection, number))
+        return b"" if found is None else found.content
+
+    async def publish(
+        self, collection: str, before: Edition, content: bytes, samples: Samples, *, only: bool
+    ) -> None:
+        """Make this the dictionary in use; empty content means none.
+
+        With `only`, the older ones are to be deleted: see `withdrawn`. Raises `Conflict` if the
+        edition that it follows is not in use any more. So what was learnt from values that somebody
+        has since made sure to be forgotten never comes to be used.
+        """
+        newest = await self._dictionaries().list(f"{collection}/", limit=1, descending=True)
+        number = max(before.number, *(number_in(each.id) for each in newest.values), 0) + 1
+        async with self._host.transaction(STRONG) as transaction:
+            learnt = samples.seen if content else 0
+            kept = number if only else before.kept
+            in_use = InUse(collection, number, learnt, kept)
+            following = Options(expected=before.row.version)
+            await transaction.collection(InUse).put(in_use, following)
+            if content:
+                made = Dictionary(_key(collection, number), content, len(samples.values))
+                await transaction.collection(Dictionary).put(made, Options(expected=0))
+
+    async def withdrawn(self, collection: str) -> dict[int, bytes]:
+        """The dictionaries of a collection that are to be deleted, by number."""
+        found = await self._in_use().get(collection)
+        if found is None or not found.kept:
+            return {}
+        finder = self._dictionaries().query().prefix(f"{collection}/").order_by("key")
+        numbers = {number_in(each.id): each.content for each in await finder.values()}
+        return {number: content for number, content in numbers.items() if number < found.kept}
+
+    async def discard(self, collection: str, numbers: Sequence[int]) -> None:
+        """Delete dictionaries that no value needs."""
+        places = [_key(collection, number) for number in numbers]
+        await self._dictionaries().delete_many(places, STRONG)
+
+    async def collections(self) -> list[str]:
+        """The collections that have or had a dictionary."""
+        finder = self._in_use().query().order_by("key")
+        return [each.id for each in await finder.values()]
+
+    def _dictionaries(self) -> Collection[Dictionary]:
+        return self._host.collection(Dictionary)
+
+    def _in_use(self) -> Collection[InUse]:
+        return self._host.collection(InUse)
+
+
+def number_in(key: str) -> int:
+    return int(key.rpartition("/")[2])
+
+
+def _key(collection: str, number: int) -> str:
+    return f"{collection}/{keys.numbered(number)}"
+
+
+@functools.lru_cache(maxsize=256)
+def parts(content_type: str) -> tuple[str, int] | None:
+    """The content type of the plain value, and the number of the dictionary; None if it is plain.
+
+    The number is 0 for a value that was compressed without a dictionary.
+    """
+    plain, mark, number = content_type.partition(_MARK)
+    return (plain, int(number)) if mark else None

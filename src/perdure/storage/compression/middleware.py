@@ -1,0 +1,353 @@
+"""The middleware: values are compressed on their way in and expanded on their way out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import zstandard
+
+from perdure.core.errors import Conflict, Corrupted, InvalidInput
+from perdure.storage.adapter import (
+    Batch,
+    Capability,
+    Check,
+    Delete,
+    Put,
+    Row,
+    checksum,
+)
+from perdure.storage.compression import renewal
+from perdure.storage.compression.dictionaries import (
+    WORTH_IT,
+    Edition,
+    Host,
+    Samples,
+    Shelf,
+    parts,
+    train,
+)
+from perdure.storage.compression.renewal import Renewal
+from perdure.storage.middleware import Call, Commit, Find, Get, Handler
+from perdure.storage.store import Progress
+
+#: What dictionaries need of a backend: the check in every commit, and lists of them.
+_NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS, Capability.LISTING})
+
+
+class _State:
+    """Compression of one collection, as far as this process knows."""
+
+    def __init__(self, edition: Edition) -> None:
+        self.training = False
+        self.adopt(edition)
+
+    def adopt(self, edition: Edition) -> None:
+        """Write with this edition from now on.
+
+        Samples of before are dropped: somebody may want to have forgotten what is in them.
+        """
+        self.edition = edition
+        self.samples = Samples()
+        self.decompressors = {0: zstandard.ZstdDecompressor()}
+        if edition.learnt:
+            self.decompressors[edition.number] = edition.decompressor()
+
+    def follow(self, edition: Edition, before: Edition, seen: int) -> None:
+        """Write with an edition that was made here, after so many bytes had been seen.
+
+        What was noted while it was being made is kept, unless somebody has replaced it already.
+        """
+        meanwhile = self.samples
+        self.adopt(edition)
+        if edition.row.version == before.row.version + 1:
+            meanwhile.seen += seen
+            self.samples = meanwhile
+
+    @property
+    def due(self) -> bool:
+        enough = self.edition.train_at
+        return enough is not None and not self.training and self.samples.suffice(enough)
+
+
+class Compression:
+    """The middleware. `attach` it to the store whose chain it is in.
+
+    With ``writing=False`` it compresses nothing: what was compressed before stays readable, and can
+    still be renewed.
+
+    On a backend that cannot check a row along with a commit, values are compressed without
+    dictionaries.
+    """
+
+    def __init__(self, *, writing: bool = True) -> None:
+        self._writing = writing
+        self._host: Host | None = None
+        self._trains = False
+        self._states: dict[str, _State] = {}
+        #: Called when a dictionary could be trained; somebody then calls `train`.
+        self.on_due: Callable[[], None] = lambda: None
+
+    def attach(self, host: Host) -> None:
+        """Say where dictionaries are kept and record types are known."""
+        self._host = host
+        self._trains = host.adapter.capabilities >= _NEEDED
+
+    async def __call__(self, call: Call, proceed: Handler) -> Any:
+        if isinstance(call, Commit):
+            if self._writing and self._concerns(call.batch):
+                return await self._commit(call, proceed)
+            return await proceed(call)
+        answer = await proceed(call)
+        if isinstance(call, Get):
+            return await self._expanded(call, call.collection, answer, proceed)
+        if isinstance(call, Find):
+            return await self._expanded(call, call.query.collection, answer, proceed)
+        return answer
+
+    # Dictionaries -----------------------------------------------------------------------------
+
+    async def train(self, collection: str | None = None) -> int:
+        """Make dictionaries for the collections that are due, or a new one for this collection.
+
+        Returns how many were tried. The work is done in a thread.
+        """
+        if collection is not None:
+            names = [collection] if (await self._state(collection)).samples.values else []
+        else:
+            names = [name for name, state in self._states.items() if state.due]
+        for name in names:
+            await self._train(name, self._states[name])
+        return len(names)
+
+    async def renew(self, collection: str, progress: Progress | None = None) -> Renewal:
+        """Replace the dictionaries of a collection, so that they hold nothing but what is there.
+
+        To be called after content was deleted that must not be found again. A new dictionary is
+        trained on the values that the collection holds now, unless there are too few; values that
+        need an older one are written anew, and the older ones are deleted. Versions and times of
+        records stay; others may read and write meanwhile.
+
+        Returns when all of it is done. Interrupted, even by kill -9, it leaves everything
+        readable; call it again, or `finish`. Records that are damaged are left as they are.
+
+        The bytes of what was deleted can still be in the store's files: `Adapter.scrub` is next.
+        """
+        if not self._trains or await self._is_plain(collection):
+            return Renewal(collection)
+        await renewal.begin(self._attached(), self._shelf, collection, progress)
+        await self._reload(collection)
+        return await self._finish(collection, progress)
+
+    async def finish(self, progress: Progress | None = None) -> list[Renewal]:
+        """Carry renewals to their end that were interrupted; returns what was done."""
+        if not self._trains:
+            return []
+        done = [await self._finish(name, progress) for name in await self._shelf.collections()]
+        return [each for each in done if each.deleted]
+
+    async def _is_plain(self, collection: str) -> bool:
+        """Whether a collection has no dictionary and will not get one: its type asks for none."""
+        declared = self._attached().declared.get(collection)
+        if declared is None or declared.compressed:
+            return False
+        return (await self._shelf.edition(collection)).row.version == 0
+
+    async def _finish(self, collection: str, progress: Progress | None) -> Renewal:
+        async def edition() -> Edition:
+            return (await self._reload(collection)).edition
+
+        return await renewal.finish(self._attached(), self._shelf, collection, edition, progress)
+
+    async def _train(self, name: str, state: _State) -> None:
+        state.training = True
+        edition, samples = state.edition, state.samples
+        state.samples = Samples()
+        try:
+            content = await asyncio.to_thread(train, samples.values)
+            if not content:
+                return  # too little variety: try again with other samples
+            with suppress(Conflict):  # another process was first: its dictionary is as good
+                await self._shelf.publish(name, edition, content, samples, only=False)
+                state.follow(await self._shelf.edition(name), edition, samples.seen)
+                return
+            state.adopt(await self._shelf.edition(name))
+        finally:
+            state.training = False
+
+    async def _state(self, collection: str) -> _State:
+        """What is known about a collection; at first, its edition is looked up."""
+        known = self._states.get(collection)
+        if known is None:
+            edition = await self._shelf.edition(collection)
+            known = self._states.setdefault(collection, _State(edition))
+        return known
+
+    async def _reload(self, collection: str) -> _State:
+        state = await self._state(collection)
+        edition = await self._shelf.edition(collection)
+        if edition.row != state.edition.row:
+            state.adopt(edition)
+        return state
+
+    # On the way in ----------------------------------------------------------------------------
+
+    async def _commit(self, commit: Commit, proceed: Handler) -> Any:
+        own = len(commit.batch.checks)
+        first = True
+        while True:
+            packed = await self._compressed(commit, noting=first)
+            try:
+                return await proceed(packed)
+            except Conflict as conflict:
+                # If it is one of our checks, dictionaries were replaced since: compress again.
+                mine = _check_of(conflict, packed.batch.checks[own:])
+                if mine is None or (await self._reload(mine.key)).edition.row == mine:
+                    raise
+                first = False
+
+    def _concerns(self, batch: Batch) -> bool:
+        declared = self._attached().declared
+        for write in batch.writes:  # noqa: SIM110  # any() would cost more than it looks at
+            if declared[write.collection].compressed:
+                return True
+        return False
+
+    async def _compressed(self, commit: Commit, *, noting: bool) -> Commit:
+        declared = self._attached().declared
+        batch = commit.batch
+        writes: list[Put | Delete] = []
+        checks: tuple[Check, ...] = ()
+        for write in batch.writes:
+            if (
+                isinstance(write, Put)
+                and len(write.value) >= WORTH_IT
+                and declared[write.collection].compressed
+            ):
+                state = self._states.get(write.collection) or await self._state(write.collection)
+                if noting:
+                    self._note(write.value, state)
+                edition = state.edition
+                writes.append(_compress(write, edition))
+                if edition.checks and edition.checks[0] not in checks:
+                    checks = checks + edition.checks if checks else edition.checks
+            else:
+                writes.append(write)
+        if batch.checks:
+            checks = batch.checks + checks
+        return Commit(Batch(tuple(writes), checks, batch.events), commit.options)
+
+    def _note(self, value: bytes, state: _State) -> None:
+        """Keep a value to train with."""
+        if self._trains:
+            state.samples.note(value)
+            if state.due:
+                self.on_due()
+
+    # On the way out ---------------------------------------------------------------------------
+
+    async def _expanded(
+        self, call: Call, collection: str, rows: list[Row | None], proceed: Handler
+    ) -> list[Row | None]:
+        missing: set[int] = set()
+        while True:
+            expanded: list[Row | None] = []
+            for row in rows:
+                found = None if row is None else parts(row.content_type)
+                if row is None or found is None:
+                    expanded.append(row)
+                    continue
+                content_type, number = found
+                state = self._states.get(collection) or await self._state(collection)
+                tool = state.decompressors.get(number) or await self._load(
+                    state, collection, number
+                )
+                if tool is None:
+                    break
+                expanded.append(_expand(collection, row, content_type, tool))
+            else:
+                return expanded
+            if number in missing:
+                raise Corrupted(
+                    f"Dictionary {number} of the collection {collection!r} is missing; records that"
+                    " were compressed with it cannot be read.",
+                    hint="Restore the collection perdure_dictionaries from a backup.",
+                )
+            # A dictionary is deleted when no row needs it. So this row was written anew after we
+            # read it, and reading it again helps: once, for each dictionary.
+            missing.add(number)
+            rows = await proceed(call)
+
+    async def _load(
+        self, state: _State, collection: str, number: int
+    ) -> zstandard.ZstdDecompressor | None:
+        content = await self._shelf.content(collection, number)
+        if not content:
+            return None
+        data = zstandard.ZstdCompressionDict(content)
+        tool = state.decompressors[number] = zstandard.ZstdDecompressor(dict_data=data)
+        return tool
+
+    @property
+    def _shelf(self) -> Shelf:
+        return Shelf(self._attached())
+
+    def _attached(self) -> Host:
+        if self._host is None:
+            raise InvalidInput(
+                "This compression belongs to no store.", hint="Call attach(store) first."
+            )
+        return self._host
+
+
+def _check_of(conflict: Conflict, checks: tuple[Check, ...]) -> Check | None:
+    for check in checks:
+        if (check.collection, check.key) == (conflict.collection, conflict.key):
+            return check
+    return None
+
+
+def _compress(put: Put, edition: Edition) -> Put:
+    packed = edition.compressor.compress(put.value)
+    if len(packed) >= len(put.value):
+        return put
+    content_type = put.content_type + edition.mark
+    return Put(
+        put.collection,
+        put.key,
+        packed,
+        content_type,
+        put.schema,
+        checksum(put.key, content_type, put.schema, packed),
+        put.columns,
+        put.tags,
+        put.expires,
+        put.expected,
+    )
+
+
+def _expand(
+    collection: str, row: Row, content_type: str, decompressor: zstandard.ZstdDecompressor
+) -> Row:
+    try:
+        value = decompressor.decompress(row.value)
+    except zstandard.ZstdError as exc:
+        name = f"{collection}/{row.key}"
+        raise Corrupted(
+            f"The record {name} cannot be decompressed: {exc}.",
+            hint="Restore it from a backup.",
+            record=name,
+        ) from exc
+    return Row(
+        row.key,
+        value,
+        content_type,
+        row.schema,
+        row.version,
+        row.created,
+        row.updated,
+        row.expires,
+        row.checksum,
+    )
