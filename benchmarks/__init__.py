@@ -2,6 +2,7 @@
 
     python -m benchmarks append            # one, in words
     python -m benchmarks append --json     # its figures as one JSON object on the last line
+    python -m benchmarks import --data ~/.claude/projects    # with your own transcripts
     python -m benchmarks all               # all of them, written to benchmarks/RESULTS.md
 
 The method is the same everywhere. Contestants take turns within one run, each doing a block of
@@ -9,6 +10,7 @@ the same work per round, in another order each round, so that whatever else the 
 all of them alike. A ratio is the quotient of their *total* times; its spread is that of the
 rounds. Nothing that prepares or tidies is on the clock, but everything a caller waits for is.
 
-`targets` says what is promised, `harness` keeps time, `texts` makes the messages, `ours`, `raw`
-and `peers` are the contestants; every other module is one benchmark.
+`targets` says what is promised, `harness` keeps time, `texts` and `conversations` make what is
+said, `transcripts` finds what was; `ours`, `raw` and `peers` are the contestants, who meet in the
+`arena` with records and on the `stage` with turns. Every other module is one benchmark.
 """

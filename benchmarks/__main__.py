@@ -6,14 +6,19 @@ import argparse
 import asyncio
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks import results
+from benchmarks import results, transcripts
 from benchmarks.harness import Report
 from benchmarks.targets import TARGETS, missed
+
+#: Whose module cannot have its name.
+_MODULES = {"import": "importing"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="tiny: only shows that it works")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    parser.add_argument("--data", type=Path, help="where the transcripts are, to be imported")
     options = parser.parse_args(arguments)
+    if options.data is not None:
+        os.environ[transcripts.VARIABLE] = str(options.data.absolute())
     if options.name == "all":
         figures = {name: _in_own_process(name, quick=options.quick) for name in TARGETS}
         if not options.quick:
@@ -44,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(name: str, *, quick: bool) -> dict[str, Any]:
     report = Report()
     report.say(f"{name}{' (quick: the figures mean nothing)' if quick else ''}")
-    benchmark = importlib.import_module(f"benchmarks.{name}")
+    benchmark = importlib.import_module(f"benchmarks.{_MODULES.get(name, name)}")
     asyncio.run(benchmark.run(report, quick=quick))
     found = {"benchmark": name, "quick": quick, **report.as_json()}
     if not quick:

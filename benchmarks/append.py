@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import ours, peers, raw
-from benchmarks.arena import BENCH, SIZE, Arena, open_arena
+from benchmarks.arena import BENCH, SIZE, Arena, made, open_arena
 from benchmarks.harness import (
     Block,
     Contestant,
@@ -107,7 +107,7 @@ def _contestants(arena: Arena, count: int) -> dict[str, Contestant]:
         return block
 
     async def theirs(number: int) -> Block:
-        block = arena.timed("append", session=BENCH, count=synced, size=SIZE, seed=number)
+        block = arena.timed("append", session=BENCH, made=made(synced, SIZE, number))
         arena.ask("clear", session=BENCH)
         return block
 

@@ -58,11 +58,16 @@ class Arena:
             await ours.fill(self.collection, session, texts)
             self.raw.fill(session, texts)
             if self.peer is not None:
-                self.ask("fill", session=session, count=len(texts), size=SIZE, seed=seed)
+                self.ask("fill", session=session, made=made(len(texts), SIZE, seed))
 
     async def clear(self) -> None:
         """Remove what was written to `BENCH` in our bank."""
         await self.collection.query().prefix(f"{BENCH}/").delete()
+
+
+def made(count: int, size: int, seed: int) -> dict[str, Any]:
+    """How a peer is told which messages to make: the same that `Texts` gives for the seed."""
+    return {"kind": "messages", "count": count, "size": size, "seed": seed}
 
 
 @asynccontextmanager

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks import ours, peers
-from benchmarks.harness import Report, work_folder
+from benchmarks.arena import made
+from benchmarks.harness import Report, bytes_in, work_folder
 from benchmarks.ours import Message, open_bank
 from benchmarks.texts import Texts
 
@@ -26,16 +27,12 @@ async def run(report: Report, *, quick: bool) -> None:
                 collection = bank.collection(Message)
                 for message in ours.messages("planner/auth", Texts(1).messages(count, SIZE)):
                     await collection.put(message)
-            report.figures[metric] = round(_bytes(home) / text, 3)
+            report.figures[metric] = round(bytes_in(home) / text, 3)
         report.figures["ratio_best_peer"] = None
         if peer is not None:
             bank_file = str(Path(folder) / "peer.db")
-            peer.ask("fill", bank=bank_file, session="auth", count=count, size=SIZE, seed=1)
+            peer.ask("fill", bank=bank_file, session="auth", made=made(count, SIZE, seed=1))
             report.figures["ratio_best_peer"] = round(peer.ask("close", bank=bank_file) / text, 3)
     report.say(f"  bytes on disk per byte of text, {count:,} messages of {SIZE:,} bytes:")
     for metric, figure in report.figures.items():
         report.say(f"  {metric:20} {figure}")
-
-
-def _bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

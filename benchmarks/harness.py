@@ -187,6 +187,11 @@ def work_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(dir=WORK)
 
 
+def bytes_in(folder: Path) -> int:
+    """What all files in it take."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
 class Report:
     """The figures of one benchmark, and the lines that tell them."""
 

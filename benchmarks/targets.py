@@ -14,15 +14,20 @@ class Target(NamedTuple):
     meaning: str
     #: The limit itself is a miss, too.
     strict: bool = False
+    #: More is better: the figure must reach the limit.
+    at_least: bool = False
 
     def met(self, figure: float | None) -> bool | None:
         if figure is None:
             return None
+        if self.at_least:
+            return figure >= self.limit
         return figure < self.limit if self.strict else figure <= self.limit
 
     @property
     def text(self) -> str:
-        return f"{'<' if self.strict else '≤'} {self.limit:g}"
+        sign = "≥" if self.at_least else "<" if self.strict else "≤"
+        return f"{sign} {self.limit:g}"
 
 
 TARGETS: Mapping[str, tuple[Target, ...]] = {
@@ -44,6 +49,18 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("group_ratio_to_raw", 1.5, "group-by over 100k records, to the same SQL by hand"),
     ),
     "disk_records": (Target("ratio", 0.6, "bytes on disk per byte of text, compressed"),),
+    "append_turn": (
+        Target("ratio_to_best_peer", 0.3, "a turn of four messages, both as they come"),
+        Target("ratio_to_best_peer_strong", 0.85, "both with an fsync for each turn"),
+        Target("growth", 1.2, "p95 with 100k turns there, to p95 with 1k"),
+    ),
+    "load": (Target("ratio_to_best_peer", 1, "the newest 20 turns of a session of 100k"),),
+    "import": (
+        Target("mb_per_s", 5, "of transcripts, their tokens counted as well", at_least=True),
+    ),
+    "disk_turns": (
+        Target("ratio", 0.5, "bytes on disk per byte of message and tool text imported"),
+    ),
     "startup": (
         Target("import_s", 0.15, "python -c 'import perdure'", strict=True),
         Target("help_s", 0.3, "perdure --help", strict=True),

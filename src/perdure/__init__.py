@@ -3,6 +3,7 @@
     import perdure
 
     async with perdure.open("sqlite:///memory.db") as bank:
+        session = await bank.session("planner/auth")
         ...
 
 Everything public is reachable from here. What is not an error is imported when it is first used,
@@ -45,7 +46,22 @@ if TYPE_CHECKING:
     from perdure.artifacts import Artifact
     from perdure.bank import Bank, open
     from perdure.config import Config
+    from perdure.core.messages import (
+        Media,
+        Message,
+        Reasoning,
+        Reference,
+        Text,
+        ToolCall,
+        ToolResult,
+        Unknown,
+        Usage,
+    )
+    from perdure.core.turns import Position, Round, Turn
+    from perdure.history.pruning import prune_tool_results
+    from perdure.history.records import Link
     from perdure.jobs import Job
+    from perdure.session import Said, Session
     from perdure.storage.adapter import Consistency, Index, Options
     from perdure.storage.collection import Collection, Stored
     from perdure.storage.contexts import Context, ContextStore
@@ -62,6 +78,21 @@ _LAZY = {
     "perdure.artifacts": ("Artifact",),
     "perdure.bank": ("Bank", "open"),
     "perdure.config": ("Config",),
+    "perdure.core.messages": (
+        "Media",
+        "Message",
+        "Reasoning",
+        "Reference",
+        "Text",
+        "ToolCall",
+        "ToolResult",
+        "Unknown",
+        "Usage",
+    ),
+    "perdure.core.turns": ("Position", "Round", "Turn"),
+    "perdure.history.pruning": ("prune_tool_results",),
+    "perdure.history.records": ("Link",),
+    "perdure.session": ("Said", "Session"),
     "perdure.jobs": ("Job",),
     "perdure.storage.adapter": ("Consistency", "Index", "Options"),
     "perdure.storage.collection": ("Collection", "Stored"),
@@ -103,6 +134,9 @@ __all__ = [
     "InvalidValue",
     "Job",
     "Key",
+    "Link",
+    "Media",
+    "Message",
     "MigrationFailed",
     "NewerSchema",
     "NotAStore",
@@ -110,20 +144,33 @@ __all__ = [
     "Options",
     "Page",
     "PerdureError",
+    "Position",
+    "Reasoning",
+    "Reference",
+    "Round",
+    "Said",
+    "Session",
     "StorageError",
     "StorageFull",
     "Stored",
     "Tags",
+    "Text",
     "TimeWindow",
     "TooLarge",
+    "ToolCall",
+    "ToolResult",
     "Transaction",
+    "Turn",
     "Unavailable",
+    "Unknown",
     "UnknownBackend",
     "Unsupported",
+    "Usage",
     "all_of",
     "any_of",
     "open",
     "open_sync",
+    "prune_tool_results",
     "record",
     "tagged",
     "where",

@@ -11,10 +11,11 @@ import asyncio
 import shutil
 import tempfile
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,10 +23,26 @@ import msgspec
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
 from perdure.config import Config
-from perdure.core.clock import Clock, now
-from perdure.core.errors import AccessDenied, Closed, PerdureError
+from perdure.core.clock import Clock, now, to_datetime
+from perdure.core.errors import (
+    AccessDenied,
+    Closed,
+    Conflict,
+    InvalidInput,
+    PerdureError,
+    Unavailable,
+)
 from perdure.core.ids import new_id
+from perdure.core.turns import Position
+from perdure.history.forgetting import Forgetting, Forgotten
+from perdure.history.intake import Intake
+from perdure.history.log import Hook, TurnLog
+from perdure.history.meter import Meter
+from perdure.history.reading import Reader, position
+from perdure.history.records import Head, Link, RoundRecord, SessionRecord, agent_of
+from perdure.history.verify import verify_chains
 from perdure.jobs import Runner
+from perdure.session import Rooms, Session
 from perdure.storage import registry, urls
 from perdure.storage.adapter import DEFAULT, Capability, Options, Size
 from perdure.storage.collection import Collection
@@ -39,6 +56,9 @@ from perdure.storage.transaction import Transaction
 from perdure.storage.verify import Problem, verify_store
 from perdure.storage.windows import MemoryWindows
 
+if TYPE_CHECKING:
+    from perdure.history.secrets import Masker
+
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 
@@ -47,6 +67,8 @@ _SWEEP_PAGE = 1_000
 _RELEASE_PATIENCE = 2.0
 _TRIM_EVERY = 300.0
 _TRAIN_EVERY = 30.0
+#: Seconds between two looks for dictionaries whose replacement was interrupted.
+_RENEW_EVERY = 600.0
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -57,6 +79,26 @@ class Info(msgspec.Struct, frozen=True):
     capabilities: list[str]
     artifacts: str
     collections: list[Size]
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session is and holds. Of a fork, what it has beside its parent's turns."""
+
+    name: str
+    agent: str
+    type: str
+    turns: int
+    rounds: int
+    messages: int
+    tokens: int
+    active: datetime | None
+    archived: datetime | None
+    #: When its newest message was said; None if there is none.
+    newest: datetime | None
+    parent: str | None
+    forked_at: int | None
+    link: Link | None
+    state: dict[str, Any]
 
 
 class Bank:
@@ -87,6 +129,21 @@ class Bank:
         self.windows = MemoryWindows(self.store)
         self.contexts = ContextStore(self.store, Context)
         self.artifacts = ArtifactStore(self.store, self._artifact_folder())
+        self.log = TurnLog(self.store, self.artifacts)
+        reader = Reader(self.store)
+        self.meter = Meter(self.store, reader, self.artifacts)
+        self.forgetting = Forgetting(self.store, reader, self.artifacts, self._cleanse)
+        history = self.config.history
+        self._masker: Masker | None = None
+        self._rooms = Rooms(
+            self.store,
+            self.log,
+            reader,
+            self.meter,
+            self.artifacts,
+            tuple(history.prune),
+            history.heartbeat,
+        )
 
     async def open(self) -> None:
         """Connect, and start the background work. Safe to call on an open bank."""
@@ -114,6 +171,7 @@ class Bank:
             return
         self._is_open, self._was_closed = False, True
         try:
+            await self.meter.stop()
             await self.jobs.stop(self.config.jobs.grace)
             with suppress(PerdureError, TimeoutError):  # leases run out by themselves
                 async with asyncio.timeout(_RELEASE_PATIENCE):
@@ -157,10 +215,135 @@ class Bank:
         """Deliver events to a handler, at least once and in order per key."""
         await self.subscriptions.subscribe(name, handler, topics, from_start=from_start)
 
+    # Sessions ---------------------------------------------------------------------------------
+
+    async def session(
+        self,
+        name: str,
+        *,
+        type: str = "session",
+        state: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+        link: Link | None = None,
+    ) -> Session:
+        """The session of this name (``agent/name``), made if it is not there.
+
+        `type`, `state`, `tags` and `link` (the tool call that started it) matter only then.
+        """
+        agent = agent_of(name)
+        records = self.store.collection(SessionRecord)
+        record = await records.get(name)
+        if record is None:
+            record = SessionRecord(
+                id=name,
+                type=type,
+                state=dict(state or {}),
+                tags=dict(tags or {}),
+                active=to_datetime(self.store.now()),
+                agent=agent,
+                started_by=None if link is None else link.session,
+                link=link,
+            )
+            once = Options(expected=0)
+            try:
+                async with self.store.transaction() as transaction:
+                    await transaction.collection(SessionRecord).put(record, once)
+                    await transaction.collection(Head).put(Head(name, time=self.store.now()), once)
+            except Conflict:  # another process made it
+                found = await records.get(name)
+                if found is None:
+                    raise
+                record = found
+        return self._session(record)
+
+    async def existing_session(self, name: str) -> Session:
+        """The session of this name. Raises `InvalidInput` if there is none."""
+        agent_of(name)
+        record = await self.store.collection(SessionRecord).get(name)
+        if record is None:
+            raise InvalidInput(
+                f"There is no session {name}.", hint="`perdure sessions` lists those there are."
+            )
+        return self._session(record)
+
+    async def sessions(
+        self, *, agent: str | None = None, archived: bool = False
+    ) -> list[SessionInfo]:
+        """The sessions there are, the most recently used first; archived ones only if asked."""
+        finder = self.store.collection(SessionRecord).query().order_by("-active")
+        if agent is not None:
+            finder = finder.where("agent", "=", agent)
+        if not archived:
+            finder = finder.where("archived", "=", None)
+        records = await finder.values()
+        heads = await self.store.collection(Head).get_many([record.id for record in records])
+        found = [
+            await self._described(record, head) for record, head in zip(records, heads, strict=True)
+        ]
+        # Those that were imported are as old as what was said in them.
+        return sorted(found, key=lambda info: str(info.newest or info.active), reverse=True)
+
+    async def forget(
+        self, session: str, *, turns: Iterable[str | int | Position] = (), reroot: bool = False
+    ) -> Forgotten:
+        """Forget a session for good, with the sub-agents it started; or the content of some turns.
+
+        Raises `Conflict` if a fork shares its turns, unless `reroot` gives them to it first.
+        """
+        found = await self.existing_session(session)
+        numbers = sorted({position(turn, found.record).turn for turn in turns})
+        if numbers:
+            return await self.forgetting.turns(found.record, numbers)
+        return await self.forgetting.sessions([session], reroot=reroot)
+
+    async def forget_agent(self, name: str, *, reroot: bool = False) -> Forgotten:
+        """Forget an agent for good: its sessions and whatever is kept under its name."""
+        return await self.forgetting.agent(name, reroot=reroot)
+
+    def join(self, hook: Hook) -> None:
+        """Have a hook run inside the transaction of every append: see `history.log`."""
+        self.log.join(hook)
+
+    def _session(self, record: SessionRecord) -> Session:
+        if self._is_open:  # not if only its store is, by a command that looks and changes nothing
+            self.meter.look(record)
+        intake = Intake(record.id, self.artifacts, self._get_masker, self.config.history)
+        return Session(self._rooms, record, intake)
+
+    def _get_masker(self) -> Masker | None:
+        """Made at the first append: reading a bank does not need the rules."""
+        if self._masker is None and self.config.secrets.mask:
+            from perdure.history.secrets import Masker
+
+            self._masker = Masker(self.config.secrets)
+        return self._masker
+
+    async def _described(self, record: SessionRecord, head: Head | None) -> SessionInfo:
+        rounds = self.store.collection(RoundRecord).query().prefix(f"{record.id}/")
+        (sums,) = await rounds.aggregate(tokens="sum tokens", rounds="count")
+        head = head or Head(record.id)
+        return SessionInfo(
+            name=record.id,
+            agent=record.agent,
+            type=record.type,
+            turns=head.turn,
+            rounds=sums["rounds"],
+            messages=head.messages,
+            tokens=sums["tokens"] or 0,
+            active=record.active,
+            archived=record.archived,
+            newest=to_datetime(head.said) if head.said else None,
+            parent=record.parent,
+            forked_at=record.forked_at or None,
+            link=record.link,
+            state=record.state,
+        )
+
     # Care -------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
         """Wait until background work that is due is done."""
+        await self.meter.settle()
         await self._compression.train()
         if Capability.OUTBOX in self.store.adapter.capabilities:
             while await self.subscriptions.deliver():
@@ -170,6 +353,8 @@ class Bank:
     async def verify(self, progress: Progress | None = None) -> AsyncIterator[Problem]:
         """Check every record and artifact; yields what is damaged."""
         async for problem in verify_store(self.store, progress, skip=ARTIFACT_ROWS):
+            yield problem
+        async for problem in verify_chains(self.store, progress):
             yield problem
         async for fault in self.artifacts.check():
             yield Problem(fault.artifact, fault.what)
@@ -196,6 +381,22 @@ class Bank:
         if storage.compression:
             self.jobs.every("train", _TRAIN_EVERY, self._compression.train)
             self._compression.on_due = lambda: self.jobs.wake("train")
+            self.jobs.every("renew", _RENEW_EVERY, self._compression.finish)
+
+    async def _cleanse(self, collections: Iterable[str]) -> bool:
+        """Leave nothing readable of what was deleted from these; False if some may still be."""
+        known = {size.collection for size in await self.store.adapter.sizes()}
+        for name in sorted(known.intersection(collections)):
+            declared = self.store.declared.get(name)
+            if declared is not None and declared.compressed:
+                await self._compression.renew(name)
+        if Capability.ERASURE not in self.store.adapter.capabilities:
+            return Capability.DURABLE not in self.store.adapter.capabilities
+        try:
+            await self.store.adapter.scrub()
+        except Unavailable:
+            return False
+        return True
 
     async def _sweep(self) -> None:
         while await self.store.adapter.sweep(_SWEEP_PAGE) == _SWEEP_PAGE:

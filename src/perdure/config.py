@@ -17,7 +17,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import platformdirs
@@ -25,6 +25,7 @@ import platformdirs
 from perdure.core.errors import InvalidConfig
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class StorageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +46,55 @@ class ArtifactsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folder: str = ""
 
 
+class PruneRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What becomes of the results of some tools.
+
+    An error is never reduced to a count or to nothing: its ends and its error lines stay.
+    """
+
+    #: Names of tools, or of programs that a shell runs; ``*`` and ``?`` stand for anything. Case
+    #: does not matter, nor does what a server puts in front (``mcp__files__read_file``).
+    tool: str | tuple[str, ...]
+    #: Characters up to which a result stays as it is.
+    over: _Count = 2_000
+    #: A number of files; the first and last lines; everything; nothing.
+    keep: Literal["count", "ends", "all", "none"] = "ends"
+    #: Of the ends, so many lines at most …
+    head: _Count = 20
+    tail: _Count = 20
+    #: … and so many characters, together with what is said about what was left out.
+    cap: _Count = 2_000
+    #: Whether the text may tell of errors and exit codes. Not so for a file: it may speak of errors
+    #: without being one.
+    errors: bool = True
+
+
+class SecretsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is masked before it is written."""
+
+    #: Mask secrets at all.
+    mask: bool = True
+    #: What is no secret: the value itself, or an expression between slashes: ``/^test-/``.
+    allow: tuple[str, ...] = ()
+    #: Rules that are not applied.
+    off: tuple[str, ...] = ()
+    #: Further rules: a name, and a regular expression whose first group, or all of it, is masked.
+    rules: dict[str, str] = {}
+
+
+class HistoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How turns are kept."""
+
+    #: Text of more characters moves to the artifact store.
+    offload_over: Annotated[int, msgspec.Meta(ge=256)] = 16_384
+    #: Tools whose results are artifacts, whatever their size.
+    artifact_tools: tuple[str, ...] = ("create_*artifact*", "artifacts")
+    #: Seconds between two saves of an answer that arrives.
+    heartbeat: Annotated[float, msgspec.Meta(gt=0, le=5)] = 2.0
+    #: How tool results are shortened for readers; before the rules that come with Perdure.
+    prune: tuple[PruneRule, ...] = ()
+
+
 class JobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Background work."""
 
@@ -62,6 +112,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storage: StorageConfig = StorageConfig()
     artifacts: ArtifactsConfig = ArtifactsConfig()
     jobs: JobsConfig = JobsConfig()
+    history: HistoryConfig = HistoryConfig()
+    secrets: SecretsConfig = SecretsConfig()
 
     def bank_url(self) -> str:
         """The address of the bank, or of the default one."""

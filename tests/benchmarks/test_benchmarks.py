@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import ours, peers, results
+from benchmarks import ours, peers, results, transcripts
 from benchmarks.raw import Raw
 from benchmarks.targets import TARGETS, Target, missed
 from benchmarks.texts import Texts
@@ -21,17 +21,68 @@ def run(name: str, capsys: pytest.CaptureFixture[str], *flags: str) -> dict:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
+def write_transcripts(folder: Path) -> None:
+    """A short session each, as Claude Code and Codex write them."""
+    said = [
+        ("user", "Which files are there?"),
+        (
+            "assistant",
+            [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}}],
+        ),
+        ("user", [{"type": "tool_result", "tool_use_id": "t1", "content": "a.py\n" * 200}]),
+        ("assistant", [{"type": "text", "text": "Only a.py, many times."}]),
+    ]
+    claude = [
+        {
+            "type": role,
+            "uuid": f"u{number}",
+            "parentUuid": f"u{number - 1}" if number else None,
+            "sessionId": "s1",
+            "timestamp": f"2026-11-01T10:00:0{number}.000Z",
+            "message": {"role": role, "content": content}
+            | ({"id": f"m{number}", "model": "claude"} if role == "assistant" else {}),
+        }
+        for number, (role, content) in enumerate(said)
+    ]
+    question = {"type": "input_text", "text": "Which files are there?"}
+    items = [
+        {"type": "message", "role": "user", "content": [question]},
+        {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"},
+        {"type": "function_call_output", "call_id": "c1", "output": "a.py\n" * 200},
+    ]
+    codex = [
+        {"timestamp": "2026-11-01T10:00:00.000Z", "type": "response_item", "payload": item}
+        for item in items
+    ]
+    for name, records in (("s1.jsonl", claude), ("rollout-2026-11-01T10-00-00-x.jsonl", codex)):
+        (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_each_runs_without_peers(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(peers.VARIABLE, "/nowhere/python")
+    monkeypatch.setenv(transcripts.VARIABLE, str(tmp_path))
+    write_transcripts(tmp_path)
     figures = run(name, capsys)
     assert figures["benchmark"] == name
     assert figures["quick"]
     for target in TARGETS[name]:
         figure = figures[target.metric]
         assert figure is None if "peer" in target.metric else figure > 0
+
+
+@pytest.mark.parametrize("name", ["import", "disk_turns"])
+def test_without_transcripts_nothing_is_measured_or_missed(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(transcripts.VARIABLE, "/overwritten/by/the/option")
+    figures = run(name, capsys, "--data", str(tmp_path), "--check")
+    assert all(figures[target.metric] is None for target in TARGETS[name])
 
 
 async def test_raw_is_as_durable_as_a_bank(tmp_path: Path) -> None:
@@ -61,6 +112,9 @@ def test_what_is_missed() -> None:
     above = at_limits | {"growth": 1.3}
     assert [target.metric for target in missed("append", above)] == ["growth"]
     assert Target("import_s", 0.15, "", strict=True).met(0.15) is False
+    speed = Target("mb_per_s", 5, "", at_least=True)
+    assert [speed.met(4.9), speed.met(5.0), speed.met(None)] == [False, True, None]
+    assert speed.text == "≥ 5"
 
 
 def test_check_fails_on_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:

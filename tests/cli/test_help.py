@@ -12,7 +12,10 @@ import perdure
 from perdure.cli.app import app
 from tests.cli.conftest import Run
 
-EXPECTED = {"bank", "bank init", "bank info", "verify", "conformance", "doctor"}
+EXPECTED = {
+    *("import", "sessions", "show", "turn", "tail", "fork", "export", "forget"),
+    *("bank", "bank init", "bank info", "verify", "conformance", "doctor"),
+}
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,19 @@ import typer
 from typer.core import TyperGroup
 
 from perdure import __version__
-from perdure.cli import bank, conformance, doctor, terminal, verify
+from perdure.cli import (
+    bank,
+    conformance,
+    doctor,
+    export,
+    forget,
+    importing,
+    sessions,
+    show,
+    tail,
+    terminal,
+    verify,
+)
 from perdure.cli.options import BankOption, ConfigOption, DebugOption, Settings
 from perdure.core.errors import PerdureError
 
@@ -43,6 +55,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command("import")(importing.import_)
+app.command("sessions")(sessions.sessions)
+app.command("show")(show.show)
+app.command("turn")(show.turn)
+app.command("tail")(tail.tail)
+app.command("fork")(sessions.fork)
+app.command("export")(export.export)
+app.command("forget")(forget.forget)
 app.add_typer(bank.app, name="bank")
 app.command("verify")(verify.verify)
 app.command("conformance")(conformance.conformance)

@@ -12,11 +12,28 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.errors import PerdureError
+from perdure.core.figures import plural, size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_UNITS = ("B", "KB", "MB", "GB", "TB")
+__all__ = [
+    "complain",
+    "console",
+    "described",
+    "emit",
+    "lines",
+    "listing",
+    "note",
+    "plural",
+    "printable",
+    "prose",
+    "say",
+    "size",
+    "table",
+    "visible",
+]
+
 #: Off a terminal nothing is wrapped or cut.
 _ENDLESS = 100_000
 
@@ -51,6 +68,14 @@ def say(text: str = "", style: str = "") -> None:
     console().print(printable(text), style=style or None, soft_wrap=True)
 
 
+def prose(text: str, style: str = "") -> None:
+    """Print sentences on stdout, wrapped between words on a terminal."""
+    from rich.text import Text
+
+    out = console()
+    out.print(Text(printable(text), style=style), soft_wrap=not out.is_terminal)
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: int = 0) -> None:
     """Print aligned columns, the last `right` of them flush right. No lines are drawn."""
     from rich.table import Table
@@ -77,6 +102,39 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: int 
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
+def listing(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: int = 0) -> None:
+    """Print a table if the terminal is wide enough, else two lines for each row.
+
+    The first column stays whole then, fit to be copied; the others follow below it.
+    """
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    out = console()
+    widest = [max(cell_len(row[at]) for row in (headings, *rows)) for at in range(len(headings))]
+    if sum(widest) + 2 * len(widest) <= out.width:
+        table(headings, rows, right=right)
+        return
+    numeric = len(headings) - right
+    for first, *others in rows:
+        name = first.lstrip("│├└─ ")
+        trunk = first[: len(first) - len(name)].translate(_TRUNK)
+        cells = list(enumerate(others, start=1))
+        facts = [_counted(cell, headings[at]) for at, cell in cells if at >= numeric]
+        facts += [cell for at, cell in cells if cell and at < numeric]
+        below = Text(f"{trunk}    {' · '.join(map(visible, facts))}", style="dim")
+        below.truncate(out.width, overflow="ellipsis")
+        out.print(Text(visible(first), style="bold"), soft_wrap=True)
+        out.print(below, soft_wrap=True)
+
+
+def _counted(count: str, heading: str) -> str:
+    noun = heading.lower()
+    return f"{count} {noun.removesuffix('s') if count == '1' else noun}"
+
+
+#: The branches of a tree on the line below.
+_TRUNK = str.maketrans("├└─", "│  ")
 _STYLES = {"ok": "green", "not ok": "bold red", "proven": "green", "failed": "bold red"}
 
 
@@ -102,15 +160,25 @@ def printable(text: str) -> str:
     )
 
 
-def size(count: float) -> str:
-    """A number of bytes, for people: ``1.4 MB``."""
-    for unit in _UNITS:
-        if count < 1_000 or unit == _UNITS[-1]:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1_000
-    raise AssertionError("unreachable")
+def lines(text: str) -> list[str]:
+    """The lines of a text that may be anything, each with nothing in it that steers a terminal."""
+    return [visible(line) for line in text.replace("\r\n", "\n").expandtabs(4).split("\n")]
 
 
-def plural(count: int, noun: str) -> str:
-    """``1 record``, ``2,000 records``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def visible(line: str) -> str:
+    """A line of somebody's text: what a terminal would obey is shown as an escape.
+
+    Blanks of every kind stay, and what joins two emojis into one; marks that turn the direction of
+    the text around do not.
+    """
+    if line.isprintable():
+        return line
+    return "".join(
+        char if char.isprintable() or char in _HARMLESS else repr(char)[1:-1] for char in line
+    )
+
+
+#: Blanks, and the joiner of emojis and of letters in some scripts.
+_HARMLESS = frozenset("\u00a0\u1680\u202f\u205f\u3000\u200c\u200d").union(
+    chr(code) for code in range(0x2000, 0x200B)
+)

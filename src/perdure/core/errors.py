@@ -94,6 +94,7 @@ class Conflict(PerdureError):
         expected: int | None = None,
         found: int | None = None,
         message: str = "",
+        hint: str = "Read it again and repeat the change.",
     ) -> None:
         self.collection = collection
         self.key = key
@@ -102,7 +103,7 @@ class Conflict(PerdureError):
         super().__init__(
             message
             or f"{collection}/{key} was expected {_version(expected)} but is {_version(found)}.",
-            hint="Read it again and repeat the change.",
+            hint=hint,
         )
 
 

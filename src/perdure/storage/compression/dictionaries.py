@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -21,6 +21,8 @@ Sample: TypeAlias = bytes | bytearray | memoryview
 
 _MARK = ";zstd="
 _LEVEL = 3
+#: Longer values are worth more effort: 6 % less, at a third of the speed.
+_LONG, _LONG_LEVEL = 16 * 1024, 6
 #: Shorter values are left alone: the frame would eat the gain.
 WORTH_IT = 64
 #: Bytes seen at which a collection's next dictionary is trained. The first comes early, the second
@@ -82,19 +84,23 @@ class Edition:
         self.kept = in_use.kept if in_use else 0
         #: Bytes to be seen before another is worth its training.
         self.train_at = next((enough for enough in _TRAIN_AT if enough > self.learnt), None)
-        self._data = None
+        self._data = self._long_data = None
         if content:
             self._data = zstandard.ZstdCompressionDict(content)
             self._data.precompute_compress(level=_LEVEL)
+            self._long_data = zstandard.ZstdCompressionDict(content)
+            self._long_data.precompute_compress(level=_LONG_LEVEL)
         #: What a commit of values that were compressed with this has to check. The same tuple
         #: each time: the backend can see that it is the same.
         self.checks = (check,) if content else ()
         self.mark = f"{_MARK}{self.number if content else 0}"
-        self.compressor = self.another_compressor()
+        self.compress = self.compressor()
 
-    def another_compressor(self) -> zstandard.ZstdCompressor:
-        """For another thread: a compressor must not be used by two at once."""
-        return zstandard.ZstdCompressor(level=_LEVEL, dict_data=self._data)
+    def compressor(self) -> Callable[[bytes], bytes]:
+        """For another thread: the one of `compress` must not be used by two at once."""
+        short = zstandard.ZstdCompressor(level=_LEVEL, dict_data=self._data).compress
+        long = zstandard.ZstdCompressor(level=_LONG_LEVEL, dict_data=self._long_data).compress
+        return lambda value: long(value) if len(value) > _LONG else short(value)
 
     def decompressor(self) -> zstandard.ZstdDecompressor:
         return zstandard.ZstdDecompressor(dict_data=self._data)

@@ -310,7 +310,7 @@ def _check_of(conflict: Conflict, checks: tuple[Check, ...]) -> Check | None:
 
 
 def _compress(put: Put, edition: Edition) -> Put:
-    packed = edition.compressor.compress(put.value)
+    packed = edition.compress(put.value)
     if len(packed) >= len(put.value):
         return put
     content_type = put.content_type + edition.mark

@@ -164,14 +164,14 @@ def _recoded(
     tools: Mapping[int, zstandard.ZstdDecompressor],
     edition: Edition,
 ) -> list[Recode]:
-    compressor = edition.another_compressor()
+    compress = edition.compressor()
     recodes = []
     for row in rows:
         value, content_type = _plain(row, tools)
         if not content_type:
             _log.warning("not renewed, because it is damaged: %s/%s", collection, row.key)
             continue
-        packed = compressor.compress(value)
+        packed = compress(value)
         if len(packed) < len(value):
             content_type, value = content_type + edition.mark, packed
         sum_ = checksum(row.key, content_type, row.schema, value)

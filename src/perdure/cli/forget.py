@@ -1,0 +1,179 @@
+"""``perdure forget``: away for good, after a question."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.bank import Bank, SessionInfo
+    from perdure.core.turns import Turn
+    from perdure.history.forgetting import Forgotten
+    from perdure.session import Session
+
+#: Sessions and turns that are listed one by one.
+_LISTED = 20
+
+
+def forget(
+    ctx: typer.Context,
+    session: Annotated[
+        str | None,
+        typer.Argument(metavar="SESSION", help="Its name, or a unique beginning or end of it."),
+    ] = None,
+    *,
+    turn: Annotated[
+        list[str] | None,
+        typer.Option("--turn", metavar="T-3", help="Only what was said in it. Repeatable."),
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="All sessions of this agent.")
+    ] = None,
+    reroot: Annotated[
+        bool, typer.Option("--reroot", help="Give forks the turns that they share, as their own.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Forget a session, turns, or an agent, for good.
+
+    A session takes the sub-agents that it started with it. Of a turn, its number, its times and the
+    hash that proves the rest stay. Shows what would go, and asks.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    turns = turn or []
+    if (session is None) == (agent is None):
+        raise InvalidInput("Name a session, or an agent with --agent.", hint="One of them.")
+    if agent is not None and turns:
+        raise InvalidInput("An agent is forgotten whole.", hint="Leave --turn out.")
+    if settings.json and not yes:
+        raise InvalidInput("With --json nobody is asked.", hint="Add --yes to forget it.")
+    gone = asyncio.run(_forget(settings, session, turns, agent, reroot=reroot, yes=yes))
+    if gone is None:
+        terminal.note("Nothing was forgotten.")
+        raise typer.Exit(1)
+    if settings.json:
+        terminal.emit(gone)
+        return
+    sessions = terminal.plural(len(gone.sessions), "session")
+    what = f"{terminal.plural(gone.turns, 'turn')} of {sessions}"
+    terminal.say(f"Forgot {what}, and {terminal.plural(gone.artifacts, 'artifact')}.")
+
+
+async def _forget(
+    settings: Settings,
+    name: str | None,
+    turns: list[str],
+    agent: str | None,
+    *,
+    reroot: bool,
+    yes: bool,
+) -> Forgotten | None:
+    """What was forgotten; None if it was not wanted after all."""
+    from perdure.cli import names, places
+    from perdure.cli.progress import Bar
+    from perdure.cli.show import position
+
+    async with places.existing_bank(settings, settings.load()) as bank:
+        session = None if name is None else await names.find(bank, name)
+        if session is not None and turns:
+            found = [await session.turn(position(turn)) for turn in turns]
+            if not yes and not _agreed(_turns_in_words(session, found)):
+                return None
+            with Bar("forgetting"):
+                return await bank.forget(session.name, turns=[each.number for each in found])
+        going = await _going(bank, session, agent, reroot=reroot)
+        if not yes and not _agreed(_sessions_in_words(going)):
+            return None
+        with Bar("forgetting"):
+            if session is not None:
+                return await bank.forget(session.name, reroot=reroot)
+            return await bank.forget_agent(str(agent), reroot=reroot)
+
+
+async def _going(
+    bank: Bank, session: Session | None, agent: str | None, *, reroot: bool
+) -> list[SessionInfo]:
+    """The sessions that would go, those of sub-agents included.
+
+    Raises `InvalidInput` if one that stays shares turns of theirs.
+    """
+    infos = await bank.sessions(archived=True)
+    going = {
+        info.name: info
+        for info in infos
+        if (info.name == session.name if session is not None else info.agent == agent)
+    }
+    if agent is not None and not going:
+        raise InvalidInput(
+            f"There are no sessions of {agent}.", hint="`perdure sessions` lists those there are."
+        )
+    while started := [
+        info
+        for info in infos
+        if info.name not in going and info.link is not None and info.link.session in going
+    ]:
+        going |= {info.name: info for info in started}
+    forks = [info for info in infos if info.parent in going and info.name not in going]
+    if forks and not reroot:
+        named = ", ".join(info.name for info in forks[:_LISTED])
+        raise InvalidInput(
+            f"{terminal.plural(len(forks), 'fork')} would lose the turns they share: {named}.",
+            hint="Forget them first, or add --reroot to give them these turns as their own.",
+        )
+    return list(going.values())
+
+
+def _sessions_in_words(going: list[SessionInfo]) -> list[str]:
+    lines = [
+        f"  {info.name}: {terminal.plural(info.turns - (info.forked_at or 0), 'turn')},"
+        f" {terminal.plural(info.tokens, 'token')}"
+        for info in going[:_LISTED]
+    ]
+    if len(going) > _LISTED:
+        lines.append(f"  and {len(going) - _LISTED:,} more")
+    return [f"This forgets {terminal.plural(len(going), 'session')} for good:", *lines]
+
+
+def _turns_in_words(session: Session, turns: list[Turn]) -> list[str]:
+    from perdure.cli import moments
+
+    lines = [
+        f"  {turn.id}, {moments.absolute(turn.started)}: {_beginning(turn.prompt)}"
+        for turn in turns[:_LISTED]
+    ]
+    if len(turns) > _LISTED:
+        lines.append(f"  and {len(turns) - _LISTED:,} more")
+    what = terminal.plural(len(turns), "turn")
+    return [f"This forgets for good what was said in {what} of {session.name}:", *lines]
+
+
+def _beginning(text: str, length: int = 60) -> str:
+    line = " ".join(text[: length * 4].split())
+    return f"{line[:length]}…" if len(line) > length else line
+
+
+def _agreed(words: list[str]) -> bool:
+    for line in words:
+        terminal.note(line)
+    try:
+        return typer.confirm("Forget it?", err=True)
+    except typer.Abort:  # nobody is there to answer
+        return False

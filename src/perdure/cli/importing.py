@@ -1,0 +1,154 @@
+"""``perdure import``: conversations that other programs have kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+
+if TYPE_CHECKING:
+    from perdure.importers import Imported, SessionImport
+
+#: What a JSON object tells of each session; others depend on these names.
+_FIELDS = ("name", "turns", "rounds", "messages", "tokens", "tool_calls", "skipped")
+#: Reasons for skipping that are named; the rest is counted together.
+_REASONS = 6
+
+
+def import_(
+    ctx: typer.Context,
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORMAT", help="claude-code, codex, openai-chat, anthropic or perdure."
+        ),
+    ],
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH]...",
+            help="Files, or folders of them; claude-code and codex know where theirs are.",
+        ),
+    ] = None,
+    *,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", metavar="NAME", help="Into this session; else one for each."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on, and follow the files as they grow.")
+    ] = False,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Bring in the transcripts of other programs.
+
+    Importing again adds only what is new. The bank is made if it is not there. What is wrong with a
+    file is counted and told, and does not stop the import.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    imported = asyncio.run(_import(settings, kind, paths or [], session, watch=watch))
+    if settings.json:
+        terminal.emit({"sessions": [_plain(each) for each in imported.sessions]})
+    else:
+        _show(imported)
+
+
+async def _import(
+    settings: Settings, kind: str, paths: list[Path], session: str | None, *, watch: bool
+) -> Imported:
+    from perdure.bank import Bank
+    from perdure.cli.progress import Bar
+    from perdure.importers import import_files, importer_for
+
+    importer_for(kind)  # raises before a bank is made
+    with Bar("importing") as bar:
+
+        def heard(added: SessionImport) -> None:
+            if settings.json:
+                terminal.emit({"sessions": [_plain(added)]})
+            else:
+                bar.pause()
+                terminal.say(f"{added.name}: {_added(added)}")
+
+        async with Bank(config=settings.load()) as bank:
+            return await import_files(
+                bank,
+                kind,
+                paths,
+                session=session,
+                watch=watch,
+                progress=None if watch else bar,
+                heard=heard,
+            )
+
+
+def _plain(imported: SessionImport) -> dict[str, Any]:
+    return {name: getattr(imported, name) for name in _FIELDS}
+
+
+def _added(imported: SessionImport) -> str:
+    return ", ".join(
+        terminal.plural(count, noun)
+        for count, noun in (
+            (imported.turns, "turn"),
+            (imported.rounds, "round"),
+            (imported.messages, "message"),
+        )
+    )
+
+
+def _show(imported: Imported) -> None:
+    new = [each for each in imported.sessions if each.messages]
+    if new:
+        terminal.listing(
+            ("Session", "Turns", "Rounds", "Messages", "Tool calls", "Tokens"),
+            [
+                (
+                    each.name,
+                    f"{each.turns:,}",
+                    f"{each.rounds:,}",
+                    f"{each.messages:,}",
+                    f"{each.tool_calls:,}",
+                    f"{each.tokens:,}",
+                )
+                for each in new
+            ],
+            right=5,
+        )
+        terminal.say()
+    same = len(imported.sessions) - len(new)
+    turns = terminal.plural(sum(each.turns for each in new), "turn")
+    words = f"Imported {turns} into {terminal.plural(len(new), 'session')}."
+    if same:
+        words += f" Nothing is new in {terminal.plural(same, 'other')}."
+    terminal.prose(words if new else "Nothing is new.")
+    skipped = dict[str, int]()
+    for each in imported.sessions:
+        for reason, count in each.skipped.items():
+            skipped[reason] = skipped.get(reason, 0) + count
+    if skipped:
+        terminal.prose(_left_out(skipped), style="dim")
+
+
+def _left_out(skipped: dict[str, int]) -> str:
+    ranked = sorted(skipped.items(), key=lambda item: -item[1])
+    named = [f"{count:,} {reason}" for reason, count in ranked[:_REASONS]]
+    if len(ranked) > _REASONS:
+        named.append(f"{sum(count for _, count in ranked[_REASONS:]):,} others")
+    return f"Skipped {terminal.plural(sum(skipped.values()), 'record')}: {', '.join(named)}."

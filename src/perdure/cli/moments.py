@@ -1,0 +1,53 @@
+"""Times, as people write and read them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from perdure.core import clock
+from perdure.core.errors import InvalidInput
+
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+
+
+def parse(text: str, now: int) -> datetime:
+    """The moment that a text names: a date, a date and time, or how long ago (``2h``, ``3d``).
+
+    Without a time zone, the local one is meant. Raises `InvalidInput` for anything else.
+    """
+    try:
+        return clock.to_datetime(now - clock.duration(text.removesuffix("ago").strip()))
+    except (InvalidInput, OverflowError):
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+        return found if found.tzinfo is not None else found.astimezone()
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            f"{text!r} is no time.", hint='Write 2026-02-12, "2026-02-12 16:00", or 3d for 3 days.'
+        ) from None
+
+
+def absolute(moment: int | datetime) -> str:
+    """In the local time zone, to the minute: ``2026-02-12 16:02``."""
+    found = moment if isinstance(moment, datetime) else clock.to_datetime(moment)
+    return f"{found.astimezone():%Y-%m-%d %H:%M}"
+
+
+def relative(moment: int | datetime, now: int) -> str:
+    """How long ago: ``just now``, ``5 min ago``, ``3 h ago``, ``12 d ago``."""
+    then = clock.from_datetime(moment) if isinstance(moment, datetime) else moment
+    seconds = (now - then) // clock.SECOND
+    if seconds < -_MINUTE:
+        return "in the future"
+    if seconds < _MINUTE:
+        return "just now"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE} min ago"
+    if seconds < 2 * _DAY:
+        return f"{seconds // _HOUR} h ago"
+    if seconds < 60 * _DAY:
+        return f"{seconds // _DAY} d ago"
+    if seconds < 730 * _DAY:
+        return f"{seconds // (30 * _DAY)} months ago"
+    return f"{seconds // (365 * _DAY)} years ago"

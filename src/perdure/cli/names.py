@@ -1,0 +1,63 @@
+"""Which session is meant: names can be abbreviated, as long as only one fits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.bank import Bank
+    from perdure.session import Session
+
+SessionArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SESSION", help="Its name, agent/name, or the beginning or end of it if unique."
+    ),
+]
+#: Candidates that an error lists.
+_LISTED = 5
+
+
+async def find(bank: Bank, text: str) -> Session:
+    """The session of this name or abbreviation.
+
+    Raises `InvalidInput` if none fits, or several.
+    """
+    from perdure.history.records import SessionRecord
+
+    try:
+        return await bank.existing_session(text)
+    except InvalidInput:
+        pass  # an abbreviation, or nothing
+    records = bank.collection(SessionRecord)
+    names = [record.id for record in await records.query().values()]
+    found = fitting(text, names)
+    if len(found) == 1:
+        return await bank.existing_session(found[0])
+    if not found:
+        raise InvalidInput(
+            f"There is no session {text!r}.", hint="`perdure sessions` lists those there are."
+        )
+    listed = ", ".join(found[:_LISTED])
+    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    raise InvalidInput(
+        f"{text!r} fits {len(found)} sessions: {listed}{more}.", hint="Write more of the name."
+    )
+
+
+def fitting(text: str, names: list[str]) -> list[str]:
+    """The names that a text stands for: those it is the last part of, else those it abbreviates."""
+    if not text:
+        return []
+    exact = [name for name in names if name.partition("/")[2] == text]
+    if exact:
+        return sorted(exact)
+    return sorted(
+        name
+        for name in names
+        if name.startswith(text) or name.endswith(text) or name.partition("/")[2].startswith(text)
+    )

@@ -1,0 +1,273 @@
+"""``perdure show`` and ``perdure turn``: what was said."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.names import SessionArgument
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.core.turns import Turn
+    from perdure.history.records import Head
+    from perdure.session import Session
+
+
+PAGE_SIZE = 20
+
+
+class Wanted(NamedTuple):
+    """Which turns are asked for."""
+
+    page: int
+    size: int
+    since: str | None
+    until: str | None
+    tags: dict[str, str]
+    undone: bool
+    full: bool
+
+    @property
+    def flags(self) -> list[str]:
+        """The options that ask for it, but for the page."""
+        given = ["--size", str(self.size)] if self.size != PAGE_SIZE else []
+        given += ["--since", self.since] if self.since is not None else []
+        given += ["--until", self.until] if self.until is not None else []
+        given += [
+            word for name, value in self.tags.items() for word in ("--tag", f"{name}={value}")
+        ]
+        given += ["--full"] if self.full else []
+        return given + (["--undone"] if self.undone else [])
+
+    @property
+    def filtered(self) -> bool:
+        return self.since is not None or self.until is not None or bool(self.tags)
+
+
+class Found(NamedTuple):
+    """A page of a session."""
+
+    session: str
+    #: The number of its newest turn; where its agent worked.
+    newest: int
+    folder: str
+    turns: list[Turn]
+    #: There are turns before these.
+    older: bool
+
+
+def show(
+    ctx: typer.Context,
+    session: SessionArgument,
+    *,
+    page: Annotated[
+        int, typer.Option("--page", min=1, metavar="N", help="1 holds the newest turns.")
+    ] = 1,
+    size: Annotated[
+        int, typer.Option("--size", min=1, max=10_000, metavar="N", help="Turns on a page.")
+    ] = PAGE_SIZE,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="From then on: 2026-02-12, 3d.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Before then.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="NAME=VALUE", help="Turns with this tag. Repeatable."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything that was said, tool results included.")
+    ] = False,
+    undone: Annotated[bool, typer.Option("--undone", help="Turns that were undone, too.")] = False,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show a page of a session: its newest turns, or older."""
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    wanted = Wanted(page, size, since, until, _tags(tag or []), undone, full)
+    found = asyncio.run(_show(settings, session, wanted))
+    if settings.json:
+        turns = [described(turn) for turn in found.turns]
+        terminal.emit(
+            {"session": found.session, "page": page, "older": found.older, "turns": turns}
+        )
+    else:
+        _print(found, wanted)
+
+
+def turn(
+    ctx: typer.Context,
+    session: SessionArgument,
+    id: Annotated[
+        str, typer.Argument(metavar="TURN", help="T-12, or T-12.3 for one of its rounds.")
+    ],
+    *,
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything that was said, fetched if need be.")
+    ] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Tool results shortened by the rules for them.")
+    ] = False,
+    resolve: Annotated[
+        bool, typer.Option("--resolve", help="Fetch what lies in the artifact store.")
+    ] = False,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show one turn or round, with what its tools answered."""
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    if full and prune:
+        raise InvalidInput("A turn is shown in full or pruned.", hint="Choose one of them.")
+    found, folder = asyncio.run(_turn(settings, session, id, resolve=resolve or full, prune=prune))
+    if settings.json:
+        terminal.emit(described(found))
+        return
+    from perdure.cli import conversation
+    from perdure.core import clock
+
+    detail = conversation.FULL if full or prune else conversation.TURN
+    conversation.Page(detail, clock.now(), folder).turn(found)
+
+
+def described(turn: Turn) -> dict[str, Any]:
+    """A turn as a JSON object."""
+    import msgspec
+
+    fields = msgspec.to_builtins(turn, str_keys=True)
+    return {"id": turn.id, **fields, "tokens": turn.tokens}
+
+
+async def _show(settings: Settings, name: str, wanted: Wanted) -> Found:
+    from perdure.cli import names, places
+    from perdure.cli.progress import Bar
+
+    with Bar("reading"):
+        async with places.existing_bank(settings, settings.load()) as bank:
+            session = await names.find(bank, name)
+            head = await session.head()
+            return await _page(session, head, wanted, bank.store.now())
+
+
+async def _page(session: Session, head: Head, wanted: Wanted, now: int) -> Found:
+    """The turns of a page, and one more is looked for to know whether it is the last."""
+    from perdure.cli import moments
+
+    since = None if wanted.since is None else moments.parse(wanted.since, now)
+    until = None if wanted.until is None else moments.parse(wanted.until, now)
+
+    async def turns(before: int | None = None) -> list[Turn]:
+        return await session.turns(
+            wanted.size + 1,
+            before=before,
+            since=since,
+            until=until,
+            tags=wanted.tags,
+            undone=wanted.undone,
+            resolve=wanted.full,
+        )
+
+    if wanted.filtered:  # which turns fit is not known without a look
+        found = await turns()
+        for _ in range(wanted.page - 1):
+            found = await turns(found[1].number) if len(found) > wanted.size else []
+    else:
+        found = await turns(_first_behind(head, wanted))
+    if not found and wanted.page > 1:
+        raise InvalidInput(
+            f"{session.name} has no page {wanted.page}.", hint="Ask for one with a lower number."
+        )
+    shown = found[-wanted.size :]
+    return Found(session.name, head.newest, _folder(session), shown, len(found) > len(shown))
+
+
+def _first_behind(head: Head, wanted: Wanted) -> int:
+    """The number of the turn behind a page."""
+    number, left = head.newest + 1, (wanted.page - 1) * wanted.size
+    while left and number > 1:
+        number -= 1
+        if wanted.undone or not head.is_undone(number):
+            left -= 1
+    return number
+
+
+async def _turn(
+    settings: Settings, name: str, id: str, *, resolve: bool, prune: bool
+) -> tuple[Turn, str]:
+    from perdure.cli import names, places
+
+    async with places.existing_bank(settings, settings.load()) as bank:
+        session = await names.find(bank, name)
+        found = await session.turn(position(id), resolve=resolve, prune=prune)
+        return found, _folder(session)
+
+
+def _folder(session: Session) -> str:
+    """Where its agent worked, if that is known."""
+    return str(session.state.get("cwd", ""))
+
+
+def position(text: str) -> str:
+    """People also write t-12 and 12."""
+    return f"T-{text}" if text[:1].isdigit() else text.replace("t-", "T-")
+
+
+def _tags(given: list[str]) -> dict[str, str]:
+    found = dict[str, str]()
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f"{each!r} is no tag.", hint="Write it like topic=auth.")
+        found[name] = value
+    return found
+
+
+def _print(found: Found, wanted: Wanted) -> None:
+    from perdure.cli import conversation
+    from perdure.core import clock
+
+    if not found.turns:
+        what = "no such turns" if wanted.filtered else "no turns yet"
+        terminal.say(f"{found.session} has {what}.")
+        return
+    detail = conversation.FULL if wanted.full else conversation.PAGE
+    page = conversation.Page(detail, clock.now(), found.folder)
+    for turn in found.turns:
+        page.turn(turn)
+    page.footer(_ways_on(found, wanted))
+
+
+def _ways_on(found: Found, wanted: Wanted) -> list[str]:
+    """Which turns were shown, and the commands that show the others."""
+    name = shlex.quote(found.session)
+    first, last = found.turns[0].id, found.turns[-1].id
+    facts = [f"{first if first == last else f'{first} to {last}'} of {found.newest}"]
+    command = shlex.join(["perdure", "show", found.session, *wanted.flags, "--page"])
+    if found.older:
+        facts.append(f"older: {command} {wanted.page + 1}")
+    if wanted.page > 1:
+        way = "--page" if found.older else command
+        facts.append(f"newer: {way} {wanted.page - 1}")
+    if len(facts) == 1:
+        facts.append(f"one of them: perdure turn {name} {last}")
+    return facts

@@ -1,0 +1,264 @@
+"""The one form in which Perdure holds what was said: messages made of parts.
+
+Messages are frozen values without identity of their own; the turn log gives them a place. They
+can say whatever the wire formats can say (see `perdure.wire`), and what only one of them can say is
+kept in `native`, under that format's name, untouched: converting to another format leaves it out,
+and converting back brings it in again.
+
+    Message(role="user", parts=(Text("List the files."),))
+    Message(role="assistant", parts=(ToolCall("c1", "shell", '{"command": "ls"}'),))
+    Message(role="tool", parts=(ToolResult("c1", (Text("a.py"),)),))
+
+Defaults are left out when a message is stored, so a field can be added without changing the bytes,
+and hence the hashes, of what is there already. Removing or renaming one would break both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import msgspec
+
+#: ``event`` is no one's word but a record of what happened to the conversation (it was compacted,
+#: say): it is kept, shown and exported, and never sent to a model.
+Role = Literal["system", "developer", "user", "assistant", "tool", "event"]
+
+#: The provider's own fields by wire format: ``{"messages": {"cache_control": {…}}}``.
+Native = dict[str, dict[str, Any]]
+
+
+class _Value(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag_field="kind"):
+    """Base of all parts. They hold plain data, which makes no cycles: no need to collect them."""
+
+
+class Text(_Value, frozen=True, gc=False, tag="text"):
+    """Words."""
+
+    text: str
+    native: Native = {}
+
+
+class Reasoning(_Value, frozen=True, gc=False, tag="reasoning"):
+    """What the model thought before it spoke, as far as its provider shows it."""
+
+    text: str = ""
+    #: What the provider says about it instead of, or beside, showing it.
+    summary: tuple[str, ...] = ()
+    #: Proves to the provider that the text is the model's own; void if a byte of it changes.
+    signature: str | None = None
+    #: The reasoning itself, readable by its provider only.
+    encrypted: str | None = None
+    native: Native = {}
+
+
+class Reference(_Value, frozen=True, gc=False, tag="reference"):
+    """Stands for content in the artifact store.
+
+    What it stands for is the text itself (``of="text"``: the artifact is UTF-8) or a whole part in
+    its stored form (``of="part"``). Session and agent say where it was first said.
+    """
+
+    artifact: str  # sha256:…
+    size: int
+    of: Literal["text", "part"] = "text"
+    media_type: str = "text/plain"
+    filename: str = ""
+    session: str = ""
+    agent: str = ""
+    #: The beginning, for readers that do not fetch the rest.
+    head: str = ""
+    native: Native = {}
+
+
+class Media(_Value, frozen=True, gc=False, tag="media"):
+    """An image, a sound or a file: its bytes, or where they are. Exactly one place is set."""
+
+    media_type: str = ""
+    data: bytes | None = None
+    artifact: str | None = None
+    size: int = 0  # of the artifact
+    url: str | None = None
+    #: A name that the provider gave it.
+    file_id: str | None = None
+    filename: str = ""
+    native: Native = {}
+
+
+class ToolCall(_Value, frozen=True, gc=False, tag="call"):
+    """The model asks for a tool to be run."""
+
+    id: str
+    name: str
+    #: As the model wrote it: JSON in most cases, and not always valid.
+    arguments: str = ""
+    #: Stands for the arguments when they are large; `arguments` is empty then.
+    reference: Reference | None = None
+    native: Native = {}
+
+
+class Unknown(_Value, frozen=True, gc=False, tag="unknown"):
+    """What a wire format said that has no canonical form. Goes back to that format verbatim."""
+
+    wire: str
+    data: Any
+
+
+class ToolResult(_Value, frozen=True, gc=False, tag="result"):
+    """What came of a tool call."""
+
+    call: str  # the id of the call
+    content: tuple[Text | Media | Reference | Unknown, ...] = ()
+    is_error: bool = False
+    name: str = ""
+    native: Native = {}
+
+    @property
+    def text(self) -> str:
+        """Its words, those of references as far as they are at hand."""
+        return "\n".join(words_of(part) for part in self.content)
+
+
+Part = Text | Reasoning | ToolCall | ToolResult | Media | Reference | Unknown
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Tokens that one model call took, as its provider counted them. None is unknown, not zero."""
+
+    #: Everything that went in, cached or not.
+    input: int | None = None
+    output: int | None = None
+    #: The share of `input` that was read from, or written to, the provider's cache.
+    cache_read: int | None = None
+    cache_write: int | None = None
+    #: The share of `output` that was reasoning.
+    reasoning: int | None = None
+    #: As the provider said it.
+    native: dict[str, Any] = {}
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One message. A reply with several tool calls is one; so are several results sent together."""
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+    #: The provider's name for it. Messages with the same one are pieces of the same reply.
+    id: str = ""
+    #: Who speaks, where a role has several speakers; what kind of event it is, for an event.
+    name: str = ""
+    model: str = ""
+    usage: Usage | None = None
+    #: When it was said and, if it took time, when it ended. Microseconds; None if unknown.
+    time: int | None = None
+    ended: int | None = None
+    #: Put in by a harness in the user's name (reminders, environment): not a prompt.
+    injected: bool = False
+    #: Cut off before its end.
+    partial: bool = False
+    #: The wire format that it came from; going back there, it keeps its shape.
+    wire: str = ""
+    native: Native = {}
+
+    @property
+    def text(self) -> str:
+        """What was said in it, without reasoning, calls and results."""
+        return "\n".join(
+            words_of(part) for part in self.parts if isinstance(part, Text | Reference)
+        )
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        return [part for part in self.parts if isinstance(part, ToolCall)]
+
+    @property
+    def results(self) -> list[ToolResult]:
+        return [part for part in self.parts if isinstance(part, ToolResult)]
+
+
+def user(text: str) -> Message:
+    """A prompt."""
+    return Message("user", (Text(text),))
+
+
+def assistant(text: str) -> Message:
+    """A reply."""
+    return Message("assistant", (Text(text),))
+
+
+def event(kind: str, text: str = "", **native: Any) -> Message:
+    """A record of what happened to the conversation; `native` holds what is known about it."""
+    parts = (Text(text),) if text else ()
+    return Message("event", parts, name=kind, native={"event": native} if native else {})
+
+
+def words_of(part: Part) -> str:
+    """The words in a part, for searching, counting and showing; not its signatures and ids."""
+    if isinstance(part, Text):
+        return part.text
+    if isinstance(part, Reasoning):
+        return part.text or "\n".join(part.summary)
+    if isinstance(part, ToolCall):
+        return f"{part.name} {part.arguments or (part.reference.head if part.reference else '')}"
+    if isinstance(part, ToolResult):
+        return part.text
+    if isinstance(part, Reference):
+        return part.head
+    return ""
+
+
+def references(messages: Iterable[Message]) -> Iterator[str]:
+    """The hashes of all artifacts that the messages refer to."""
+    for message in messages:
+        for part in message.parts:
+            for inner in part.content if isinstance(part, ToolResult) else (part,):
+                if isinstance(inner, Reference) or (isinstance(inner, Media) and inner.artifact):
+                    yield inner.artifact  # type: ignore[misc]  # narrowed by the line above
+                elif isinstance(inner, ToolCall) and inner.reference is not None:
+                    yield inner.reference.artifact
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[Message, ...])
+
+
+def encode(messages: Iterable[Message]) -> bytes:
+    """The stored form. The same messages always give the same bytes.
+
+    Half surrogate pairs are replaced: see `sound`.
+    """
+    messages = tuple(messages)
+    try:
+        return _encoder.encode(messages)
+    except UnicodeEncodeError:
+        plain = sound(msgspec.to_builtins(messages, builtin_types=(bytes,)))
+        return _encoder.encode(msgspec.convert(plain, tuple[Message, ...]))
+
+
+def decode(stored: bytes) -> tuple[Message, ...]:
+    """The messages of a stored form. Raises msgspec.MsgspecError if it is none."""
+    return _decoder.decode(stored)
+
+
+_half_pairs = re.compile("[\ud800-\udfff]")
+
+
+def sound(value: Any) -> Any:
+    """Plain data with every half surrogate pair replaced by U+FFFD.
+
+    JSON can hold them (tools that cut text in the middle of an emoji write such), UTF-8 cannot, and
+    every provider refuses them.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            # Two halves that belong together are one character.
+            whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return _half_pairs.sub("\ufffd", whole)
+        return value
+    if isinstance(value, dict):
+        return {sound(key): sound(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [sound(item) for item in value]
+    return value

@@ -1,0 +1,317 @@
+"""How many tokens a text, or a message in a prompt, takes.
+
+The measure of the house is o200k, the vocabulary of OpenAI's newer models, counted exactly by
+`rs-bpe`. Providers that publish no tokenizer (Anthropic) are met by a factor per model, learned
+from the usage that they return::
+
+    calibration = observe(calibration, ours=count_messages(counter, sent), theirs=usage.input)
+    Calibrated(counter, calibration).count("…")
+
+Counting takes time in proportion to the length of the text, whatever is in it: 20 MB/s of code and
+prose, 1 MB/s in the worst case known (runs of one dash), and holds Python's lock meanwhile. An
+event loop counts long content with `steps` and does something else in between.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, Protocol
+
+import msgspec
+
+from perdure.core.errors import InvalidInput, Unsupported
+from perdure.core.messages import (
+    Media,
+    Message,
+    Part,
+    ToolCall,
+    ToolResult,
+    Unknown,
+    sound,
+    words_of,
+)
+
+#: What surrounds the words of one message: its role and the marks where it begins and ends. OpenAI
+#: takes three to four. Nobody else says.
+MESSAGE_OVERHEAD = 4
+#: What surrounds each tool call and each result in it: field names, quotes, its link to the other.
+TOOL_OVERHEAD = 4
+
+# Slices are this long, and up to the margin longer if that gives a cut between two tokens. Changing
+# either changes the counts of long texts without blanks. Their sum is a power of two, because runs
+# of one character are merged into tokens of 8 to 128 of them.
+_SLICE, _MARGIN = 12_288, 4_096
+# No token of o200k crosses these places, so cutting there changes no count: before a line's first
+# character (a slash can belong to the line break before it), before the space behind a word.
+_between_tokens = re.compile(r"(?<=\n)(?=[^\s/])|(?<=\S)(?= )").search
+
+
+class Counter(Protocol):
+    """Counts the tokens of a text.
+
+    Takes any string, half surrogate pairs and NUL included, and gives the same answer every time.
+    The tokens of two texts need not add up to those of both together.
+    """
+
+    @property
+    def name(self) -> str:
+        """What is counted: ``o200k``."""
+
+    def count(self, text: str) -> int: ...
+
+
+class Exact:
+    """Exact up to 16,384 characters, and beyond for texts that have a space or a line now and then.
+
+    A long run without either (base64, Chinese without line breaks) is cut bluntly every 16,384
+    characters, which adds a token or two to each cut. The vocabulary is read at the first count,
+    which takes 60 ms. Raises `Unsupported` then if `rs-bpe` is not installed.
+    """
+
+    name = "o200k"
+
+    def count(self, text: str) -> int:
+        tokenizer = _tokenizer()
+        if tokenizer is None:
+            raise Unsupported(
+                "Tokens cannot be counted exactly: the package rs-bpe is missing.",
+                hint="Install rs-bpe, or count with Estimate().",
+            )
+        return sum(map(tokenizer.count, slices(text)))
+
+
+class Estimate:
+    """A token for every four bytes of UTF-8: a quarter of the characters, for English and code.
+
+    Text in other alphabets has more bytes a character and takes more tokens too. Up to a third off
+    for ordinary text, more for tables and base64.
+    """
+
+    name = "bytes/4"
+
+    def count(self, text: str) -> int:
+        return -(-len(sound(text).encode()) // 4)
+
+
+@cache
+def o200k() -> Counter:
+    """`Exact`, or `Estimate` where `rs-bpe` cannot be loaded. Its name tells which."""
+    try:
+        importlib.import_module("rs_bpe.bpe")
+    except ImportError:
+        return Estimate()
+    return Exact()
+
+
+@cache
+def _tokenizer() -> Any:
+    try:
+        return importlib.import_module("rs_bpe.bpe").openai.o200k_base()
+    except ImportError:
+        return None
+
+
+def slices(text: str) -> Iterator[str]:
+    """The text in slices of at most 16,384 characters, cut between two tokens where possible.
+
+    Half surrogate pairs are replaced (`sound`). A slice is not cut again.
+    """
+    text = sound(text)
+    start = 0
+    while len(text) - start > _SLICE + _MARGIN:
+        found = _between_tokens(text, start + _SLICE, start + _SLICE + _MARGIN)
+        end = found.start() if found else start + _SLICE + _MARGIN
+        yield text[start:end]
+        start = end
+    yield text[start:] if start else text
+
+
+# What a provider takes for what is not text. Rough: it depends on pixels, pages and seconds, and
+# only the size in bytes is known here.
+_IMAGE_TOKENS = (
+    (20_000, 255),  # an icon, a small picture: one tile of OpenAI's
+    (200_000, 765),  # 1024 × 1024: four tiles
+)
+_LARGE_IMAGE_TOKENS = 1_600  # the most that Anthropic takes, after scaling it down
+_UNSEEN_IMAGE_TOKENS = 765  # behind an address
+_UNSEEN_FILE_TOKENS = 2_000  # a page or two
+_BYTES_PER_TOKEN = {"text": 4, "audio": 1_600}  # a tenth of a second of MP3
+_BYTES_PER_FILE_TOKEN = 32  # a page of PDF: 60 KB, 1,900 tokens
+
+
+def media_tokens(media: Media) -> int:
+    """A flat figure for an image, a sound or a file, by its kind and size in bytes.
+
+    | what | tokens |
+    |---|---|
+    | an image up to 20 KB, up to 200 KB, larger | 255, 765, 1,600 |
+    | an image behind an address or a provider's name | 765 |
+    | a text, a sound, any other file | one for every 4, 1,600, 32 bytes |
+    | one of these of unknown size | 2,000 |
+    """
+    size = len(media.data) if media.data is not None else media.size
+    kind = media.media_type.partition("/")[0]
+    if kind == "image":
+        if not size:
+            return _UNSEEN_IMAGE_TOKENS
+        return next((cost for limit, cost in _IMAGE_TOKENS if size <= limit), _LARGE_IMAGE_TOKENS)
+    if not size:
+        return _UNSEEN_FILE_TOKENS
+    return -(-size // _BYTES_PER_TOKEN.get(kind, _BYTES_PER_FILE_TOKEN))
+
+
+def count_message(counter: Counter, message: Message) -> int:
+    """What the message costs in a prompt.
+
+    Counted are all words in it: text, reasoning that is shown, names and arguments of tool calls,
+    results, the heads of references, the strings in parts of unknown kind; `media_tokens` for what
+    is not words; and `MESSAGE_OVERHEAD` and `TOOL_OVERHEAD`. Not counted are signatures, encrypted
+    reasoning, ids and the provider's own fields. An event costs nothing: it is never sent.
+    """
+    return sum(steps(counter, (message,)))
+
+
+def count_messages(counter: Counter, messages: Iterable[Message]) -> int:
+    """What the messages cost in a prompt: the sum of `count_message`."""
+    return sum(steps(counter, messages))
+
+
+def steps(counter: Counter, messages: Iterable[Message]) -> Iterator[int]:
+    """`count_messages` in instalments of about 12,288 characters.
+
+    For callers that must not block: let others run between two of them.
+    """
+    tokens = length = 0
+    for message in messages:
+        for piece in _pieces(message):
+            if isinstance(piece, int):
+                tokens += piece
+                continue
+            for text in slices(piece):
+                tokens += counter.count(text)
+                length += len(text)
+                if length >= _SLICE:
+                    yield tokens
+                    tokens = length = 0
+    yield tokens
+
+
+def _pieces(message: Message) -> Iterator[str | int]:
+    """What is to be counted in a message: words, and tokens that need no counting."""
+    if message.role == "event":
+        return
+    yield MESSAGE_OVERHEAD
+    if message.name:
+        yield message.name
+    for part in message.parts:
+        if isinstance(part, ToolCall | ToolResult):
+            yield TOOL_OVERHEAD
+        yield from _pieces_of(part)
+
+
+def _pieces_of(part: Part) -> Iterator[str | int]:
+    if isinstance(part, ToolResult):
+        for inner in part.content:
+            yield from _pieces_of(inner)
+    elif isinstance(part, Media):
+        yield media_tokens(part)
+    elif isinstance(part, Unknown):
+        yield from _strings(part.data)
+    else:
+        yield words_of(part)
+
+
+# Fields that carry no words a model would be charged for as such.
+_no_words = re.compile(r"(?:.*_)?(?:id|type|signature|data|index|encrypted\w*)").fullmatch
+
+
+def _strings(data: Any) -> Iterator[str]:
+    """The strings in plain data, at any depth."""
+    left = [data]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            left += [item for key, item in value.items() if not _no_words(str(key))]
+        elif isinstance(value, list | tuple):
+            left += value
+
+
+#: Below this a sample says more about overheads than about the tokenizer.
+_SMALLEST_SAMPLE = 100
+#: No tokenizer is further off than this: such a sample did not count the same content.
+_LARGEST_FACTOR = 4
+_HEAVIEST_SAMPLE = 10_000
+_KEPT_SAMPLES = 31
+
+
+class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one model's provider counts, compared with a counter of ours. A value to be stored."""
+
+    #: The name of our counter.
+    counter: str = Exact.name
+    #: The newest samples, at most 31: our count, theirs.
+    recent: tuple[tuple[int, int], ...] = ()
+    #: How many were taken in all, and how many were not because they made no sense.
+    samples: int = 0
+    ignored: int = 0
+
+    @property
+    def factor(self) -> float:
+        """Their tokens for one of ours: the weighted median of the newest samples; 1 without any.
+
+        A larger sample weighs more, up to 10,000 tokens. Less than half of the weight, wrong by any
+        amount, moves it no further than to the next honest sample.
+        """
+        ranked = sorted(
+            (theirs / ours, min(ours, _HEAVIEST_SAMPLE)) for ours, theirs in self.recent
+        )
+        half = sum(weight for _, weight in ranked) / 2
+        for ratio, weight in ranked:
+            half -= weight
+            if half <= 0:
+                return ratio
+        return 1.0
+
+
+def observe(calibration: Calibration, ours: int, theirs: int) -> Calibration:
+    """The calibration with one more sample: both counts of the same content.
+
+    What went into a request can be compared only if all of it was counted, tools and system text
+    too. Where that is not possible, give the growth from one request to the next, on both sides.
+    Samples below 100 tokens, and those that differ by more than four times, are counted as ignored
+    and change nothing else.
+    """
+    if ours < _SMALLEST_SAMPLE or not ours <= theirs * _LARGEST_FACTOR <= ours * _LARGEST_FACTOR**2:
+        return msgspec.structs.replace(calibration, ignored=calibration.ignored + 1)
+    recent = (*calibration.recent, (ours, theirs))[-_KEPT_SAMPLES:]
+    return msgspec.structs.replace(calibration, recent=recent, samples=calibration.samples + 1)
+
+
+class Calibrated:
+    """A counter that speaks in the tokens of one model: ours, times what was learned.
+
+    Raises `InvalidInput` if the calibration was learned with another counter.
+    """
+
+    def __init__(self, counter: Counter, calibration: Calibration) -> None:
+        if calibration.recent and calibration.counter != counter.name:
+            raise InvalidInput(
+                f"This calibration was learned with {calibration.counter}, not {counter.name}.",
+                hint="Count with the same counter, or begin a new calibration.",
+            )
+        self._counter = counter
+        self.calibration = calibration
+        self.factor = calibration.factor
+
+    @property
+    def name(self) -> str:
+        """``o200k × 1.18 (31 samples)``."""
+        return f"{self._counter.name} × {self.factor:.2f} ({len(self.calibration.recent)} samples)"
+
+    def count(self, text: str) -> int:
+        return round(self._counter.count(text) * self.factor)

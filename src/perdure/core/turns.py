@@ -1,0 +1,202 @@
+"""Turns and rounds: how a run of messages is cut up and numbered.
+
+A turn is one prompt and all that follows until the next prompt. A round is one model call with its
+tool calls and results; the prompt belongs to the first. `Cutter` decides, message by message, and
+is the only place that does.
+
+    T-183       a turn
+    T-183.4     its fourth round
+    planner/auth#T-183    a turn of that session
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from perdure.core.errors import InvalidInput
+from perdure.core.messages import Message, ToolCall, ToolResult
+
+#: ``open`` waits for more; for ``partial`` an answer is arriving, or was when its process died;
+#: ``undone`` was taken back, and is kept but shown to no model; ``forgotten`` lost its content.
+Status = Literal["open", "closed", "partial", "undone", "forgotten"]
+
+_POSITION = re.compile(r"T-([1-9]\d{0,7})(?:\.([1-9]\d{0,5}))?", re.ASCII).fullmatch
+
+
+class Position(NamedTuple):
+    """The place of a turn, or of a round in it, in its session."""
+
+    turn: int
+    round: int | None = None
+
+    def __str__(self) -> str:
+        return f"T-{self.turn}" if self.round is None else f"T-{self.turn}.{self.round}"
+
+    @classmethod
+    def parse(cls, text: str | int | Position) -> Position:
+        """The position that ``"T-183.4"``, ``"T-183"`` or ``183`` names.
+
+        Raises `InvalidInput` for anything else.
+        """
+        if isinstance(text, Position):
+            return text
+        if isinstance(text, int) and not isinstance(text, bool):
+            text = f"T-{text}"
+        found = _POSITION(text) if isinstance(text, str) else None
+        if found is None:
+            raise InvalidInput(
+                f"{text!r} does not name a turn.", hint="Write T-12, or T-12.3 for a round of it."
+            )
+        return cls(int(found[1]), int(found[2]) if found[2] else None)
+
+
+class Round(msgspec.Struct, frozen=True, gc=False):
+    """One model call with what belongs to it."""
+
+    number: int
+    messages: tuple[Message, ...]
+    #: In o200k tokens; None until it has been counted, which takes a moment after it was written.
+    tokens: int | None = None
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One prompt and all that followed."""
+
+    session: str
+    number: int
+    rounds: tuple[Round, ...]
+    status: Status
+    #: When it began, and when the newest of it was written. Microseconds.
+    started: int
+    ended: int
+    tags: dict[str, str] = {}
+    #: Secrets that were masked in it before it was written: how many of which kind.
+    masked: dict[str, int] = {}
+
+    @property
+    def id(self) -> str:
+        """``T-183``."""
+        return f"T-{self.number}"
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return tuple(message for round in self.rounds for message in round.messages)
+
+    @property
+    def prompt(self) -> str:
+        """The prompt's words; empty if the turn began without one."""
+        first = self.rounds[0].messages if self.rounds else ()
+        return "\n".join(m.text for m in first if is_prompt(m))
+
+    @property
+    def tokens(self) -> int | None:
+        """In o200k tokens; None while a round of it has not been counted."""
+        counts = [round.tokens for round in self.rounds]
+        return None if None in counts else sum(counts)  # type: ignore[arg-type]
+
+
+def is_prompt(message: Message) -> bool:
+    """Whether the message opens a turn: a user's own words, no tool's answer, no harness's note."""
+    return message.role == "user" and not message.injected and not message.results
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a conversation stands: the newest turn and round, and what that round waits for."""
+
+    turn: int = 0
+    round: int = 0
+    #: The next message opens a turn, whatever it is.
+    fresh: bool = True
+    #: The ids of tool calls without a result.
+    waiting: tuple[str, ...] = ()
+    #: The round has its model's reply; the reply's id; a tool has answered.
+    replied: bool = False
+    reply: str = ""
+    resulted: bool = False
+    #: Messages in the round.
+    said: int = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the turn is done: its newest reply asks for no tool."""
+        return self.replied and not self.waiting and not self.resulted
+
+
+class Cutter:
+    """Gives each message its turn and round. Feed it messages in their order.
+
+    * A prompt opens a turn, unless the turn has no reply yet: a prompt in several messages is one.
+    * A reply opens a round, unless the round still waits for its model's reply or for the first
+      result of its tool calls, or the reply is another piece of the same one (it has its id).
+    * Everything else stays where it falls. Results stay behind their calls, in one round.
+
+    `mark` tells how far it is; a cutter made with it goes on from there.
+    """
+
+    def __init__(self, mark: Mark = Mark()) -> None:  # noqa: B008 (frozen)
+        self.turn, self.round = mark.turn, mark.round
+        self._fresh = mark.fresh
+        self._waiting = dict.fromkeys(mark.waiting)
+        self._replied, self._reply, self._resulted = mark.replied, mark.reply, mark.resulted
+        self._said = mark.said
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(
+            self.turn,
+            self.round,
+            self._fresh,
+            tuple(self._waiting),
+            self._replied,
+            self._reply,
+            self._resulted,
+            self._said,
+        )
+
+    def feed(self, message: Message) -> tuple[int, int]:
+        """The turn and the round that the message belongs to."""
+        if self._fresh or (is_prompt(message) and (self._replied or self._resulted)):
+            self._fresh = False
+            self.turn, self.round = self.turn + 1, 1
+            self._begin_round()
+        elif message.role == "assistant" and self._opens_round(message):
+            self.round += 1
+            self._begin_round()
+        self._said += 1
+        is_reply = message.role == "assistant"
+        if is_reply:
+            # What a tool said before the first reply is answered by it.
+            self._resulted = self._resulted and self._replied
+            self._replied, self._reply = True, message.id
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                self._waiting[part.id] = None
+            elif isinstance(part, ToolResult):
+                # A result inside the reply is of a tool that the provider ran: the reply goes on.
+                self._resulted = self._resulted or not is_reply
+                self._waiting.pop(part.call, None)
+        return self.turn, self.round
+
+    def _opens_round(self, message: Message) -> bool:
+        if not self._replied or (message.id and message.id == self._reply):
+            return False
+        return self._resulted or not self._waiting
+
+    def _begin_round(self) -> None:
+        self._waiting = {}
+        self._replied, self._reply, self._resulted, self._said = False, "", False, 0
+
+
+def rounds(messages: Iterable[Message]) -> list[tuple[int, int, list[Message]]]:
+    """A whole conversation, cut: turn, round, messages."""
+    cutter, found = Cutter(), list[tuple[int, int, list[Message]]]()
+    for message in messages:
+        place = cutter.feed(message)
+        if not found or found[-1][:2] != place:
+            found.append((*place, []))
+        found[-1][2].append(message)
+    return found

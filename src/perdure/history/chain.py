@@ -1,0 +1,81 @@
+"""The hash chain: every piece of a session's log commits to all that came before it.
+
+    commitment = H("perdure.piece", salt, content)
+    link       = H("perdure.link", previous link, place in the chain, turn, round, commitment)
+
+The salt makes the commitment say nothing about the content, even to someone who could guess it. So
+a piece can be forgotten: content and salt are destroyed, the commitment stays in their place, and
+the chain still closes. Artifacts are covered, because the content names them by their hash.
+
+A fork's chain starts from the link of the last piece that it shares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+
+from perdure.history.records import Piece
+
+GENESIS = bytes(32)
+_SALT_BYTES = 16
+# Tagged, so that no hash of one kind can pass for one of the other. Changing a tag or the layout
+# breaks every chain there is.
+_piece = hashlib.sha256(b"perdure.piece.1\n")
+_link = hashlib.sha256(b"perdure.link.1\n")
+_numbers = struct.Struct(">QQQ").pack
+
+
+def new_salt() -> bytes:
+    return os.urandom(_SALT_BYTES)
+
+
+def commit(salt: bytes, content: bytes) -> bytes:
+    """The hash that stands for salt and content."""
+    digest = _piece.copy()
+    digest.update(salt)
+    digest.update(content)
+    return digest.digest()
+
+
+def link(previous: bytes, piece: int, turn: int, round: int, commitment: bytes) -> bytes:
+    """The hash that ties a piece to all before it."""
+    digest = _link.copy()
+    digest.update(previous or GENESIS)
+    digest.update(_numbers(piece, turn, round))
+    digest.update(commitment)
+    return digest.digest()
+
+
+def relink(previous: bytes, piece: Piece) -> bytes:
+    """The link that the piece should have, derived from what is stored of it."""
+    commitment = piece.commitment or commit(piece.salt, piece.content)
+    return link(previous, piece.number, piece.turn, piece.round, commitment)
+
+
+class Follower:
+    """Walks along a chain, piece by piece in its order, and tells where it does not close.
+
+    Behind a broken link it goes on from what is stored, so that one fault is reported once.
+    """
+
+    def __init__(self, root: bytes, first: int) -> None:
+        self.previous = root or GENESIS
+        #: The number of the piece that has to come next.
+        self.expected = first
+
+    def step(self, piece: Piece) -> str:
+        """What is wrong at this piece; nothing, if it is in its place and as it was written."""
+        fault = ""
+        if piece.number < self.expected:
+            return "the chain is broken here: its place is taken by another piece"
+        if piece.number > self.expected:
+            missing = f"piece {self.expected}"
+            if piece.number > self.expected + 1:
+                missing = f"pieces {self.expected} to {piece.number - 1}"
+            fault = f"the chain is broken before it: {missing} missing"
+        elif relink(self.previous, piece) != piece.link:
+            fault = "the chain is broken here: it is not as it was written, or not in its place"
+        self.previous, self.expected = piece.link, piece.number + 1
+        return fault

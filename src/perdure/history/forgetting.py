@@ -1,0 +1,422 @@
+"""Forgetting for good: a turn's content, a session, an agent.
+
+Content lives in several places. Each of them is a `Place`, and they are all joined in one
+`Forgetting`; a collection of Perdure's own that is neither looked after by a place nor listed in
+`WITHOUT_CONTENT` with the reason fails a test. Whoever adds a collection decides there.
+
+Forgetting a turn leaves a tombstone: its number, its times and the hash that the chain needs.
+Forgetting a session leaves nothing. It is done place by place, and can be repeated until it is
+complete: dying in the middle loses no more than was asked to be forgotten, and the session's name
+stays until the last step is done.
+
+Afterwards the dictionaries that compression trained on what is gone are replaced, and the backend
+is told to make deleted bytes unreadable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from perdure.artifacts import ArtifactStore
+from perdure.core import messages as canonical
+from perdure.core.errors import Conflict, InvalidInput
+from perdure.history import chain
+from perdure.history.lines import Owned, owners
+from perdure.history.log import use_of
+from perdure.history.reading import Reader
+from perdure.history.records import (
+    Draft,
+    Head,
+    ImportCursor,
+    Piece,
+    Receipt,
+    RoundRecord,
+    SessionRecord,
+    Stretch,
+    Uncounted,
+    Use,
+    agent_of,
+    draft_key,
+    turn_prefix,
+)
+from perdure.storage.collection import Collection
+from perdure.storage.contexts import Context
+from perdure.storage.delivery import Parked
+from perdure.storage.store import Store
+from perdure.storage.windows import Entry
+
+#: Collections of Perdure's own that hold no content, and why.
+WITHOUT_CONTENT = {
+    "perdure_calibrations": "factors by model",
+    "perdure_dictionaries": "replaced after forgetting, by compression itself",
+    "perdure_dictionaries_in_use": "numbers of dictionaries",
+    "perdure_jobs": "keys of what is to be worked on, never its content",
+    "perdure_subscribers": "how far a subscriber has read",
+}
+_PAGE = 200
+#: Turns that are copied at once.
+_STEP = 50
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """What is to be forgotten: whole sessions, or some turns of one, or all of an agent."""
+
+    sessions: tuple[str, ...] = ()
+    turns: tuple[int, ...] = ()
+    agent: str | None = None
+
+
+class Forgotten(msgspec.Struct, frozen=True):
+    """What was forgotten."""
+
+    sessions: list[str] = []
+    turns: int = 0
+    artifacts: int = 0
+    #: Nothing of it can be read in the bank's files any more. Otherwise it is deleted, but others
+    #: who have the bank open kept its bytes from being wiped: forget something again to repeat it.
+    erased: bool = True
+
+
+class Place(Protocol):
+    """Somewhere that holds content of turns, or made from them."""
+
+    @property
+    def collections(self) -> frozenset[str]:
+        """The collections that it looks after."""
+
+    async def forget(self, scope: Scope) -> None:
+        """Destroy what belongs to the scope. May be called again for the same one."""
+
+
+class Prefixed:
+    """A place whose records' keys begin with the session that they belong to."""
+
+    def __init__(self, store: Store, *types: type[msgspec.Struct]) -> None:
+        self._collections: list[Collection[msgspec.Struct]] = [
+            store.collection(cls) for cls in types
+        ]
+
+    @property
+    def collections(self) -> frozenset[str]:
+        return frozenset(collection.name for collection in self._collections)
+
+    async def forget(self, scope: Scope) -> None:
+        for collection in self._collections:
+            for session in scope.sessions:
+                if scope.turns:
+                    for turn in scope.turns:
+                        await remove(collection, turn_prefix(session, turn))
+                        await collection.delete(draft_key(session, turn))
+                else:
+                    await remove(collection, f"{session}/")
+                    await collection.delete(session)
+            if scope.agent is not None:
+                await remove(collection, f"{scope.agent}/")
+                await collection.delete(scope.agent)
+
+
+class AgentOnly(Prefixed):
+    """The same for records that belong to an agent, or to a session as a whole."""
+
+    async def forget(self, scope: Scope) -> None:
+        if not scope.turns:
+            await super().forget(scope)
+
+
+class Events:
+    """Events that wait for their subscriber: those whose key is, or begins with, a session."""
+
+    collections = frozenset({"perdure_parked"})
+
+    def __init__(self, store: Store) -> None:
+        self._parked = store.collection(Parked)
+
+    async def forget(self, scope: Scope) -> None:
+        if scope.turns:
+            return
+        names = (*scope.sessions, scope.agent) if scope.agent is not None else scope.sessions
+        page = await self._parked.list(limit=_PAGE)
+        while True:
+            gone = [
+                event.id
+                for event in page.values
+                if any(event.key == name or event.key.startswith(f"{name}/") for name in names)
+            ]
+            await self._parked.delete_many(gone)
+            if page.next is None:
+                return
+            page = await self._parked.list(limit=_PAGE, after=page.next)
+
+
+class Forgetting:
+    """Forgets, everywhere."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        artifacts: ArtifactStore,
+        cleanse: Callable[[Iterable[str]], Awaitable[bool]],
+    ) -> None:
+        self._store = store
+        self._reader = reader
+        self._artifacts = artifacts
+        self._cleanse = cleanse
+        #: Handled here: turns need tombstones, artifacts a count, and a session tells, until all is
+        #: done, that it is not.
+        self._own = frozenset(
+            {"perdure_turns", "perdure_uses", "perdure_artifacts", "perdure_sessions"}
+        )
+        self.places: list[Place] = [Prefixed(store, RoundRecord, Draft), Events(store)]
+        self._last = AgentOnly(store, Receipt, Uncounted, ImportCursor, Context, Entry, Head)
+
+    def join(self, place: Place) -> None:
+        """Add a place that holds content. It is asked first: what is made from turns goes first."""
+        self.places.insert(0, place)
+
+    @property
+    def collections(self) -> frozenset[str]:
+        """Every collection that is looked after."""
+        places = (*self.places, self._last)
+        return self._own.union(*(place.collections for place in places))
+
+    async def turns(self, record: SessionRecord, numbers: Sequence[int]) -> Forgotten:
+        """Forget the content of turns. Turns that a fork has from its parent are the parent's.
+
+        Raises `InvalidInput` if a turn is not the session's own.
+        """
+        head = await self._store.collection(Head).get(record.id)
+        for number in numbers:
+            if head is None or not record.forked_at < number <= head.newest:
+                owner = next(iter(owners(record, number, number)), None)
+                shared = owner is not None and owner.session != record.id
+                raise InvalidInput(
+                    f"T-{number} is not a turn of {record.id}'s own.",
+                    hint=f"It lies in {owner.session}." if owner and shared else "Check it.",
+                )
+        scope = Scope((record.id,), tuple(numbers))
+        await self._empty(scope)
+        await self._end_answers(record.id, numbers)
+        gone = 0
+        for number in numbers:
+            gone += await self._bury(record.id, number)
+        await self._empty(scope)
+        erased = await self._cleanse(self.collections)
+        return Forgotten([record.id], len(numbers), gone, erased)
+
+    async def sessions(
+        self, names: Sequence[str], *, reroot: bool = False, agent: str | None = None
+    ) -> Forgotten:
+        """Forget whole sessions, with the sub-agents that they started.
+
+        Raises `Conflict` if a session that stays shares turns of theirs, unless `reroot`: then
+        that one gets them as its own first.
+        """
+        going = await self._with_subagents(names)
+        await self._free(going, reroot=reroot)
+        # Whoever was started by another goes before it, and can be found through it until then.
+        scope = Scope(tuple(reversed(going)), agent=agent)
+        await self._empty(scope)
+        turns = gone = 0
+        for name in going:
+            head = await self._store.collection(Head).get(name)
+            record = await self._store.collection(SessionRecord).get(name)
+            if head is not None and record is not None:
+                turns += head.turn - record.forked_at
+            gone += await self._release(f"{name}/")
+            await remove(self._store.collection(Piece), f"{name}/")
+            await self._strip(name)
+        await self._last.forget(scope)
+        await self._empty(scope)
+        erased = await self._cleanse(self.collections)
+        for name in scope.sessions:
+            await self._store.collection(SessionRecord).delete(name)
+        return Forgotten(going, turns, gone, erased)
+
+    async def agent(self, name: str, *, reroot: bool = False) -> Forgotten:
+        """Forget an agent: its sessions and everything kept under its name."""
+        agent_of(f"{name}/x")
+        records = self._store.collection(SessionRecord)
+        found = await records.query().where("agent", "=", name).values()
+        return await self.sessions([record.id for record in found], reroot=reroot, agent=name)
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _empty(self, scope: Scope) -> None:
+        """Ask every place. Before the turns go, and after: others may be at work on them."""
+        for place in self.places:
+            await place.forget(scope)
+
+    async def _strip(self, session: str) -> None:
+        """Leave nothing of a session but its name and its family."""
+
+        def stripped(found: SessionRecord | None) -> SessionRecord:
+            if found is None:
+                raise InvalidInput(f"{session} is gone.", hint="Somebody else forgot it.")
+            return msgspec.structs.replace(found, state={}, tags={}, link=None)
+
+        await self._store.collection(SessionRecord).change(session, stripped)
+
+    async def _bury(self, session: str, number: int) -> int:
+        """Put a tombstone in the place of each piece; returns how many artifacts went with them."""
+        pieces = self._store.collection(Piece)
+        for piece in await self._reader.pieces(Owned(session, number, number)):
+            if not piece.forgotten:
+                await pieces.put(_tombstone(piece))
+        return await self._release(turn_prefix(session, number))
+
+    async def _release(self, prefix: str) -> int:
+        """Let go of the artifacts of a session or turn; those of nobody else are deleted."""
+        uses, gone = self._store.collection(Use), 0
+        finder = uses.query().prefix(prefix).limit(_PAGE)
+        while found := await finder.values():
+            for use in found:
+                # The artifact before its use: so what is not done yet is found by the next try.
+                same = await uses.query().where("artifact", "=", use.artifact).limit(2).values()
+                if same == [use]:
+                    await self._artifacts.delete(use.artifact)
+                    gone += 1
+                await uses.delete(use.id)
+        return gone
+
+    async def _end_answers(self, session: str, numbers: Sequence[int]) -> None:
+        def change(head: Head | None) -> Head:
+            if head is None:
+                return Head(session)
+            left = tuple(turn for turn in head.answering if turn not in numbers)
+            return msgspec.structs.replace(head, answering=left)
+
+        head = await self._store.collection(Head).get(session)
+        if head is not None and set(head.answering) & set(numbers):
+            await self._store.collection(Head).change(session, change)
+
+    async def _with_subagents(self, names: Sequence[str]) -> list[str]:
+        """The sessions and, recursively, those that their tool calls started."""
+        records = self._store.collection(SessionRecord)
+        found = dict[str, None]()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found[name] = None
+                started = await records.query().where("started_by", "=", name).values()
+                waiting += [record.id for record in started]
+        return list(found)
+
+    async def _free(self, going: Sequence[str], *, reroot: bool) -> None:
+        """See to it that no session that stays has turns of one that goes."""
+        records = self._store.collection(SessionRecord)
+        while True:
+            staying = list[tuple[SessionRecord, str]]()
+            for name in going:
+                children = await records.query().where("parent", "=", name).values()
+                staying += [(child, name) for child in children if child.id not in going]
+            if not staying:
+                return
+            if not reroot:
+                child, name = staying[0]
+                raise Conflict(
+                    "perdure_sessions",
+                    name,
+                    message=f"{name} cannot be forgotten: it shares turns with {child.id}.",
+                    hint="Forget that first, or reroot: it gets the turns as its own.",
+                )
+            # Each of them is then a fork of its parent's parent, which may be going, too.
+            for child, name in staying:
+                await self._reroot(child, name)
+
+    async def _reroot(self, child: SessionRecord, parent: str) -> None:
+        """Give a fork the turns that it has from its parent, as its own."""
+        source = await self._store.collection(SessionRecord).get(parent)
+        if source is None:
+            return
+        stretches = [stretch for stretch in child.line if stretch.session == parent]
+        if stretches:
+            await self._copy(source, child.id, stretches[-1])
+        await self._rename(child.id, source)
+
+    async def _copy(self, source: SessionRecord, child: str, shared: Stretch) -> None:
+        """Copy the pieces of a stretch, some turns at a time.
+
+        Others may have written to later turns before these were complete. Of such pieces only the
+        tombstones are copied: the chain runs through them.
+        """
+        start = source.line[-1].piece if source.line else 0
+        missing = set(range(start + 1, shared.piece + 1))
+        first = source.forked_at + 1
+        while missing:
+            last = first + _STEP - 1
+            if first <= shared.turn:
+                last = min(last, shared.turn)
+            found = await self._reader.pieces(Owned(source.id, first, last, shared.piece))
+            copies = [_copied(piece, child, whole=piece.turn <= shared.turn) for piece in found]
+            uses = [
+                use_of(artifact, child, copy.turn)
+                for copy in copies
+                for artifact in canonical.references(copy.messages())
+            ]
+            await self._store.collection(Piece).put_many(copies)
+            await self._store.collection(Use).put_many(uses)
+            missing -= {piece.number for piece in found}
+            first = last + 1
+            if first > shared.turn and not found:
+                return  # damaged: `verify` tells
+
+    async def _rename(self, child: str, source: SessionRecord) -> None:
+        """Let the fork, and whatever was forked from it, name it instead of its parent."""
+        records = self._store.collection(SessionRecord)
+
+        def rerooted(found: SessionRecord | None) -> SessionRecord:
+            if found is None:
+                raise InvalidInput(f"{child} is gone.", hint="Try again.")
+            line = tuple(s for s in found.line if s.session != source.id)
+            root = source.root if len(line) < len(found.line) else found.root
+            return msgspec.structs.replace(found, parent=source.parent, line=line, root=root)
+
+        await records.change(child, rerooted)
+        waiting = [child]
+        while waiting:
+            for fork in await records.query().where("parent", "=", waiting.pop()).values():
+
+                def renamed(
+                    found: SessionRecord | None, fork: SessionRecord = fork
+                ) -> SessionRecord:
+                    found = found or fork
+                    line = tuple(
+                        msgspec.structs.replace(s, session=child) if s.session == source.id else s
+                        for s in found.line
+                    )
+                    return msgspec.structs.replace(found, line=line)
+
+                await records.change(fork.id, renamed)
+                waiting.append(fork.id)
+
+
+def _copied(piece: Piece, session: str, *, whole: bool) -> Piece:
+    """A piece as another session's own; if it is not to have its content, its tombstone."""
+    kept = piece if whole or piece.forgotten else _tombstone(piece)
+    return msgspec.structs.replace(
+        kept,
+        id=f"{session}/{piece.id.rpartition('/')[2]}",
+        session=session if whole and piece.session else None,
+    )
+
+
+def _tombstone(piece: Piece) -> Piece:
+    return msgspec.structs.replace(
+        piece,
+        content=b"",
+        salt=b"",
+        breaks=(),
+        commitment=chain.commit(piece.salt, piece.content),
+        masked={},
+        tags={},
+    )
+
+
+async def remove(collection: Collection[msgspec.Struct], prefix: str) -> None:
+    """Delete every record whose key begins like this."""
+    await collection.query().prefix(prefix).delete()

@@ -1,0 +1,387 @@
+"""What happens to messages before they are written: secrets are masked, what is large moves out.
+
+Text above a limit, the bytes of images and files, and whatever a tool that makes artifacts returns
+go to the artifact store; a `Reference` stays in their place, with the session and agent that said
+it and the file's name where the tool call tells. Small artifacts are rows, and commit with the
+turn; large ones are on disk before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+import msgspec
+
+from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore
+from perdure.core import messages as canonical
+from perdure.core.messages import (
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Reference,
+    Text,
+    ToolCall,
+    ToolResult,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from perdure.history.secrets import Masker
+
+#: Work on more text than this is done in a thread, so that the event loop goes on.
+_HEAVY = 512 * 1024
+#: Bytes of an image or file that are not worth a row of their own.
+_SMALL_MEDIA = 512
+#: What a reference shows of its text.
+_HEAD = 200
+#: Arguments that name the file a tool works on.
+_FILE_FIELDS = ("filename", "file_name", "file_path", "path", "notebook_path", "file", "title")
+#: Calls whose results may still come.
+_CALLS_KEPT = 256
+
+_part = msgspec.msgpack.Decoder(Part)
+
+
+class Settings(Protocol):
+    """What the configuration says about it."""
+
+    @property
+    def offload_over(self) -> int: ...
+    @property
+    def artifact_tools(self) -> Sequence[str]: ...
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """Messages as they can be written."""
+
+    messages: tuple[Message, ...]
+    #: How many secrets of which kind were masked.
+    masked: dict[str, int]
+    #: Contents that belong into the transaction, because they are small.
+    inside: tuple[bytes, ...]
+    #: Every content that moved out.
+    moved: tuple[bytes, ...]
+
+
+class _Call(NamedTuple):
+    """What is remembered of a tool call, for its result."""
+
+    name: str
+    arguments: str = ""
+    filename: str = ""
+
+
+class Intake:
+    """Prepares the messages of one session."""
+
+    def __init__(
+        self,
+        session: str,
+        artifacts: ArtifactStore,
+        masker: Callable[[], Masker | None],
+        settings: Settings,
+    ) -> None:
+        self._session = session
+        self._agent = session.partition("/")[0]
+        self._artifacts = artifacts
+        self._masker = masker
+        self._settings = settings
+        self._limit = settings.offload_over
+        self._is_artifact_tool = _matcher(settings.artifact_tools)
+        self._calls: dict[str, _Call] = {}
+        #: Gives what was said last, when a result comes whose call was written by somebody else.
+        self.recall: Callable[[], Awaitable[Iterable[Message]]] | None = None
+
+    def of(self, session: str) -> Intake:
+        """The same for another session."""
+        return Intake(session, self._artifacts, self._masker, self._settings)
+
+    async def take(self, messages: tuple[Message, ...]) -> Taken:
+        """Mask and move out. Large artifacts are stored when this returns; nothing else is.
+
+        Raises whatever the artifact store raises; then nothing was written.
+        """
+        messages, masked = await self.masked(messages)
+        weight = _weight(messages)
+        self._remember(messages)
+        await self._find_calls(messages)
+        if weight <= self._limit and not self._must_move(messages):
+            return Taken(messages, masked, (), ())
+        moved = list[bytes]()
+        messages = tuple(self._lightened(message, moved.append) for message in messages)
+        for content in moved:
+            if len(content) >= INLINE_BELOW:
+                await self._artifacts.put(content)
+        inside = tuple(content for content in moved if len(content) < INLINE_BELOW)
+        return Taken(messages, masked, inside, tuple(moved))
+
+    async def masked(
+        self, messages: tuple[Message, ...]
+    ) -> tuple[tuple[Message, ...], dict[str, int]]:
+        """The messages without secrets; how many of which kind there were."""
+        masker, counts = self._masker(), dict[str, int]()
+        if masker is not None:
+            if _weight(messages) > _HEAVY:
+                messages, found = await asyncio.to_thread(masker.messages, messages)
+            else:
+                messages, found = masker.messages(messages)
+            for item in found:
+                counts[item.rule] = counts.get(item.rule, 0) + item.count
+        return messages, counts
+
+    async def confirm(self, taken: Taken) -> None:
+        """Store again what somebody deleted between our look at it and our commit."""
+        for content in taken.moved:
+            if not await self._artifacts.exists(Artifact.of(content)):
+                await self._artifacts.put(content)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _remember(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            for part in message.parts:
+                if isinstance(part, ToolCall):
+                    self._keep(part.id, self._noted(part))
+
+    def _noted(self, call: ToolCall) -> _Call:
+        if call.reference is not None:
+            return _Call(call.name, filename=call.reference.filename)
+        if len(call.arguments) > self._limit:
+            return _Call(call.name, filename=_filename(call.arguments))
+        return _Call(call.name, call.arguments)
+
+    def _keep(self, id: str, call: _Call) -> None:
+        self._calls[id] = call
+        if len(self._calls) > _CALLS_KEPT:
+            self._calls.pop(next(iter(self._calls)))
+
+    async def _find_calls(self, messages: Iterable[Message]) -> None:
+        """Look for the calls of results that were written through another session object."""
+        if self.recall is None:
+            return
+        unknown = [
+            part.call
+            for message in messages
+            for part in message.parts
+            if isinstance(part, ToolResult) and part.call not in self._calls
+        ]
+        if unknown:
+            self._remember(await self.recall())
+            for id in unknown:
+                if id not in self._calls:
+                    self._keep(id, _Call(""))
+
+    def _must_move(self, messages: Iterable[Message]) -> bool:
+        """Whether anything moves out whatever its size."""
+        for message in messages:
+            for part in message.parts:
+                if isinstance(part, ToolResult):
+                    if self._makes_artifacts(part):
+                        return True
+                    for inner in part.content:
+                        if isinstance(inner, Media) and inner.data is not None:
+                            return True
+                elif isinstance(part, Media) and part.data is not None:
+                    return True
+        return False
+
+    def _makes_artifacts(self, result: ToolResult) -> bool:
+        call = self._calls.get(result.call)
+        name = result.name or (call.name if call is not None else "")
+        return bool(name) and self._is_artifact_tool(name)
+
+    def _lightened(self, message: Message, move: Callable[[bytes], None]) -> Message:
+        parts = tuple(self._light(part, move) for part in message.parts)
+        if all(new is old for new, old in zip(parts, message.parts, strict=True)):
+            return message
+        return msgspec.structs.replace(message, parts=parts)
+
+    def _light(self, part: Part, move: Callable[[bytes], None]) -> Part:
+        if isinstance(part, ToolResult):
+            limit = 0 if self._makes_artifacts(part) else self._limit
+            call = self._calls.get(part.call, _Call(""))
+            filename = call.filename or _filename(call.arguments)
+            content = tuple(
+                self._light_content(inner, move, limit, filename) for inner in part.content
+            )
+            if all(new is old for new, old in zip(content, part.content, strict=True)):
+                return part
+            return msgspec.structs.replace(part, content=content)
+        if isinstance(part, ToolCall):
+            if len(part.arguments) <= self._limit:
+                return part
+            reference = self._text(part.arguments, move, _filename(part.arguments), {})
+            reference = msgspec.structs.replace(reference, media_type="application/json")
+            return msgspec.structs.replace(part, arguments="", reference=reference)
+        if isinstance(part, Reasoning):
+            size = len(part.text) + len(part.encrypted or "") + sum(map(len, part.summary))
+            return self._whole(part, move) if size > self._limit else part
+        return self._light_content(part, move, self._limit, "")
+
+    def _light_content(
+        self,
+        part: Text | Media | Reference | Unknown,
+        move: Callable[[bytes], None],
+        limit: int,
+        filename: str,
+    ) -> Text | Media | Reference | Unknown:
+        if isinstance(part, Text):
+            if len(part.text) <= limit:
+                return part
+            return self._text(part.text, move, filename, part.native)
+        if isinstance(part, Media):
+            if part.data is None or len(part.data) <= _SMALL_MEDIA:
+                return part
+            move(part.data)
+            artifact = Artifact.of(part.data)
+            return msgspec.structs.replace(
+                part, data=None, artifact=artifact.hash, size=artifact.size
+            )
+        if isinstance(part, Unknown) and _size(part.data) > self._limit:
+            return self._whole(part, move)
+        return part
+
+    def _text(
+        self, text: str, move: Callable[[bytes], None], filename: str, native: canonical.Native
+    ) -> Reference:
+        content = canonical.sound(text).encode()
+        move(content)
+        artifact = Artifact.of(content)
+        return Reference(
+            artifact.hash,
+            artifact.size,
+            filename=filename,
+            session=self._session,
+            agent=self._agent,
+            head=text[:_HEAD],
+            native=native,
+        )
+
+    def _whole(self, part: Part, move: Callable[[bytes], None]) -> Reference:
+        content = _packed(part)
+        move(content)
+        artifact = Artifact.of(content)
+        return Reference(
+            artifact.hash,
+            artifact.size,
+            of="part",
+            media_type="application/msgpack",
+            session=self._session,
+            agent=self._agent,
+            head=canonical.words_of(part)[:_HEAD],
+        )
+
+
+async def resolved(messages: Iterable[Message], artifacts: ArtifactStore) -> tuple[Message, ...]:
+    """The messages with every reference replaced by what it stands for.
+
+    Raises `ArtifactMissing` or `Corrupted`.
+    """
+    found = list[Message]()
+    for message in messages:
+        parts = [await _resolved(part, artifacts) for part in message.parts]
+        if any(new is not old for new, old in zip(parts, message.parts, strict=True)):
+            message = msgspec.structs.replace(message, parts=tuple(parts))  # noqa: PLW2901
+        found.append(message)
+    return tuple(found)
+
+
+async def _resolved(part: Part, artifacts: ArtifactStore) -> Part:
+    if isinstance(part, Reference):
+        content = await artifacts.read(part.artifact)
+        if part.of == "part":
+            return cast("Part", _part.decode(content))
+        return Text(content.decode(), part.native)
+    if isinstance(part, Media) and part.artifact is not None:
+        data = await artifacts.read(part.artifact)
+        return msgspec.structs.replace(part, data=data, artifact=None, size=0)
+    if isinstance(part, ToolCall) and part.reference is not None:
+        arguments = await artifacts.read(part.reference.artifact)
+        return msgspec.structs.replace(part, arguments=arguments.decode(), reference=None)
+    if isinstance(part, ToolResult):
+        content_ = [await _resolved(inner, artifacts) for inner in part.content]
+        if any(new is not old for new, old in zip(content_, part.content, strict=True)):
+            return msgspec.structs.replace(part, content=tuple(content_))
+    return part
+
+
+def _weight(messages: Iterable[Message]) -> int:
+    """About how many characters the messages hold."""
+    total = 0
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, Text):
+                total += len(part.text)
+            elif isinstance(part, ToolResult):
+                for inner in part.content:
+                    total += _weight_of(inner)
+            else:
+                total += _weight_of(part)
+    return total
+
+
+def _weight_of(part: Part) -> int:
+    if isinstance(part, Text):
+        return len(part.text)
+    if isinstance(part, ToolCall):
+        return len(part.arguments)
+    if isinstance(part, Reasoning):
+        return len(part.text) + len(part.encrypted or "") + sum(map(len, part.summary))
+    if isinstance(part, Media):
+        return len(part.data or b"")
+    if isinstance(part, Unknown):
+        return _size(part.data)
+    return 0
+
+
+def _size(data: Any) -> int:
+    """About how much plain data takes; 0 if it cannot be stored, which the log will tell."""
+    try:
+        return len(_packed(data))
+    except (TypeError, OverflowError, RecursionError):
+        return 0
+
+
+def _packed(data: Any) -> bytes:
+    try:
+        return msgspec.msgpack.encode(data)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(data, builtin_types=(bytes,))
+        return msgspec.msgpack.encode(canonical.sound(plain))
+
+
+def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
+    lowered = [pattern.lower() for pattern in patterns]
+    known: dict[str, bool] = {}
+
+    def matches(name: str) -> bool:
+        found = known.get(name)
+        if found is None:
+            found = any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in lowered)
+            if len(known) < 1_000:
+                known[name] = found
+        return found
+
+    return matches
+
+
+def _filename(arguments: str) -> str:
+    """The name of the file that a call's arguments speak of, without its folders."""
+    try:
+        given: Any = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(given, dict):
+        return ""
+    for field in _FILE_FIELDS:
+        value = given.get(field)
+        if isinstance(value, str) and value.strip():
+            path = PureWindowsPath(value) if "\\" in value else PurePosixPath(value)
+            return path.name[:120]
+    return ""

@@ -1,0 +1,482 @@
+"""The turn log: the truth, written once.
+
+`TurnLog.write` cuts messages into turns, turns into pieces, links each piece to the chain, and
+commits pieces and head in one transaction. It reads nothing and changes one small row, so it costs
+the same at turn 10 and at turn 100,000. Whoever wrote first wins; the other plans again on the new
+head, unless it said which turn it expects to be the newest.
+
+Two writers may have a turn open at the same time. Each one's messages go to the turn that it opened
+itself, so turns are never mixed, and a turn that has been overtaken can still be finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from perdure.core import clock
+from perdure.core import messages as canonical
+from perdure.core.errors import Conflict, InvalidInput, InvalidValue
+from perdure.core.messages import Message
+from perdure.core.turns import Cutter, Mark, is_prompt
+from perdure.history import chain
+from perdure.history.records import (
+    Draft,
+    Head,
+    Piece,
+    Receipt,
+    SessionRecord,
+    Use,
+    draft_key,
+    piece_key,
+    turn_prefix,
+)
+from perdure.storage.adapter import DEFAULT, Options
+from perdure.storage.collection import ATTEMPTS, back_off
+from perdure.storage.records import type_of
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+#: Rounds of a turn that are written together share a piece up to so many bytes: they compress
+#: better, and a row costs more than its content when that is short.
+PIECE_BYTES = 96 * 1024
+#: A session's `active` time is at most so much behind its newest turn.
+_TOUCH_AFTER = 60 * clock.SECOND
+_NEW = Options(expected=0)
+_PIECES, _HEADS = type_of(Piece), type_of(Head)
+
+
+class RoundWritten(msgspec.Struct, frozen=True, gc=False):
+    """Messages that were added to a round."""
+
+    turn: int
+    round: int
+    messages: tuple[Message, ...]
+    #: How many messages the round had before.
+    before: int
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """What one append writes: given to hooks inside its transaction."""
+
+    session: SessionRecord
+    head: Head
+    pieces: tuple[Piece, ...]
+    rounds: tuple[RoundWritten, ...]
+    #: The keyed append was written before: nothing was written now.
+    repeated: tuple[int, int] | None = None
+
+    @property
+    def first(self) -> int:
+        """The first turn that messages were added to."""
+        return self.rounds[0].turn if self.rounds else self.repeated[0] if self.repeated else 0
+
+    @property
+    def last(self) -> int:
+        return self.rounds[-1].turn if self.rounds else self.repeated[1] if self.repeated else 0
+
+
+#: Runs inside the append's transaction, perhaps more than once; what it puts there is committed
+#: with the turn or not at all.
+Hook = Callable[[Transaction, Written], Awaitable[None]]
+
+
+class Writer(msgspec.Struct):
+    """What one `Session` knows between its appends."""
+
+    record: SessionRecord
+    head: Head | None = None
+    version: int = 0
+    #: Where the turn stands that this writer wrote to last.
+    own: Mark | None = None
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What an append is asked to do."""
+
+    messages: tuple[Message, ...]
+    tags: dict[str, str] = {}
+    masked: dict[str, int] = {}
+    key: str | None = None
+    expected: int | None = None
+    #: The answer to this turn has arrived: its draft goes, which must have this version.
+    answered: int | None = None
+    draft: int | None = None
+    #: The first message opens a turn, whatever it is and whatever is open.
+    fresh: bool = False
+    #: When it began and ended, instead of what the messages and the clock say. Microseconds.
+    times: tuple[int, int] | None = None
+    artifacts: tuple[bytes, ...] = ()
+    options: Options = DEFAULT
+
+
+class Keeper(Protocol):
+    """Keeps small artifacts in the transaction of whoever refers to them."""
+
+    async def put(self, data: bytes, *, transaction: Transaction | None = None) -> object: ...
+
+
+class TurnLog:
+    """Writes turns into a store."""
+
+    def __init__(self, store: Store, artifacts: Keeper) -> None:
+        self._store = store
+        self._artifacts = artifacts
+        self._hooks: list[Hook] = []
+        self._made = False
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+
+    def join(self, hook: Hook) -> None:
+        """Have a hook run inside every append's transaction, so that an index can join it."""
+        self._hooks.append(hook)
+
+    async def write(self, writer: Writer, order: Order, hooks: Sequence[Hook] = ()) -> Written:
+        """Append messages. See the module's docstring.
+
+        Raises `Conflict` if the newest turn is not the expected one, or if others keep writing
+        first for a very long time; `InvalidInput` if the session is gone.
+        """
+        for attempt in range(ATTEMPTS):
+            if writer.head is None:
+                await self.refresh(writer)
+            assert writer.head is not None  # noqa: S101 (for the type checker)
+            if order.expected not in (None, writer.head.turn):
+                repeated = await self._unless_expected(writer, order)
+                if repeated is not None:
+                    return repeated
+            written, own = self._plan(writer, order)
+            try:
+                await self._commit(writer, order, written, hooks)
+            except Conflict as exc:
+                if exc.collection == "perdure_receipts":
+                    repeated = await self._repeated(writer, order.key)
+                    if repeated is not None:
+                        return repeated
+                if attempt == ATTEMPTS - 1 or exc.collection == "perdure_drafts":
+                    raise
+                await self._reload(writer)
+                if attempt:
+                    await back_off(attempt)
+            else:
+                writer.head, writer.own = written.head, own
+                self.notify(writer.record.id)
+                return written
+        raise AssertionError("unreachable")
+
+    async def refresh(self, writer: Writer) -> Head:
+        """Learn where the session stands."""
+        found = await self._store.collection(Head).fetch(writer.record.id)
+        if found is None:
+            raise InvalidInput(
+                f"The session {writer.record.id} does not exist any more.",
+                hint="It was forgotten; open it again with bank.session(…) to begin anew.",
+            )
+        writer.head, writer.version = found.value, found.version
+        return found.value
+
+    async def change_head(
+        self,
+        writer: Writer,
+        change: Callable[[Head], Head],
+        within: Callable[[Transaction, Head], Awaitable[None]] | None = None,
+    ) -> Head:
+        """Change a session's head, again if others write first."""
+        for attempt in range(ATTEMPTS):
+            head = await self.refresh(writer)
+            changed = change(head)
+            try:
+                async with self._store.transaction() as transaction:
+                    await transaction.collection(Head).put(
+                        changed, Options(expected=writer.version)
+                    )
+                    if within is not None:
+                        await within(transaction, changed)
+            except Conflict:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                await back_off(attempt)
+            else:
+                writer.head = changed
+                writer.version = transaction.version("perdure_heads", changed.id)
+                self.notify(writer.record.id)
+                return changed
+        raise AssertionError("unreachable")
+
+    # Watching ---------------------------------------------------------------------------------
+
+    def watch(self, session: str) -> asyncio.Event:
+        """An event that is set when this process writes to the session. Give it back to `leave`."""
+        event = asyncio.Event()
+        self._watchers.setdefault(session, set()).add(event)
+        return event
+
+    def leave(self, session: str, event: asyncio.Event) -> None:
+        watching = self._watchers.get(session, set())
+        watching.discard(event)
+        if not watching:
+            self._watchers.pop(session, None)
+
+    def notify(self, session: str) -> None:
+        """Wake whoever follows the session in this process."""
+        for event in self._watchers.get(session, ()):
+            event.set()
+
+    # ------------------------------------------------------------------------------------------
+
+    def _plan(self, writer: Writer, order: Order) -> tuple[Written, Mark]:
+        """What to write on top of the head that the writer knows; where its turn then stands."""
+        head = writer.head
+        assert head is not None  # noqa: S101 (for the type checker)
+        session, now = writer.record.id, self._store.now()
+        rounds, newest, own = _cut(head, writer.own, order.messages, fresh=order.fresh)
+        pieces, link = list[Piece](), head.link
+        number = head.pieces
+        for group in _grouped(rounds):
+            number += 1
+            turn, first, content, breaks = group.turn, group.round, group.content, group.breaks
+            salt = chain.new_salt()
+            link = chain.link(link, number, turn, first, chain.commit(salt, content))
+            opens = first == 1 and group.before == 0
+            said = [message.time for message in group.messages if message.time is not None]
+            began, ended = order.times or (
+                said[0] if said else now,
+                group.messages[-1].ended or (said[-1] if said else now),
+            )
+            pieces.append(
+                Piece(
+                    id=piece_key(session, turn, number),
+                    content=content,
+                    salt=salt,
+                    link=link,
+                    round=first,
+                    breaks=breaks,
+                    time=began,
+                    ended=ended,
+                    session=session if opens else None,
+                    masked={} if pieces else order.masked,
+                    tags=order.tags if opens else {},
+                )
+            )
+        answering = head.answering
+        if order.answered is not None:
+            answering = tuple(turn for turn in answering if turn != order.answered)
+        changed = Head(
+            session,
+            newest,
+            number,
+            head.messages + len(order.messages),
+            link,
+            now,
+            pieces[-1].ended if pieces else head.said,
+            closed=head.closed and newest == head.mark,  # written to was an older turn
+            undone=head.undone,
+            answering=answering,
+        )
+        return Written(writer.record, changed, tuple(pieces), tuple(rounds)), own
+
+    async def _commit(
+        self, writer: Writer, order: Order, written: Written, hooks: Sequence[Hook]
+    ) -> None:
+        record, head = writer.record, written.head
+        if not self._made:
+            await self._store.declare(Piece, Head)
+            self._made = True
+        async with self._store.transaction(order.options) as transaction:
+            # Straight to the writes: the way through two collections takes as long again.
+            writes = [_PIECES.encode(piece, None, None) for piece in written.pieces]
+            writes.append(_HEADS.encode(head, None, writer.version))
+            await transaction.write(writes, DEFAULT)
+            if order.key is not None:
+                receipt = Receipt(receipt_key(record.id, order.key), written.first, written.last)
+                await transaction.collection(Receipt).put(receipt, _NEW)
+            for content in order.artifacts:
+                await self._artifacts.put(content, transaction=transaction)
+            if uses := list(_uses(record.id, written.rounds)):
+                await transaction.collection(Use).put_many(uses)
+            if order.answered is not None:
+                key = draft_key(record.id, order.answered)
+                await transaction.collection(Draft).delete(key, Options(expected=order.draft))
+            if record.active is None or head.time - _micro(record) > _TOUCH_AFTER:
+                record = await self._touched(transaction, record)
+            for hook in (*self._hooks, *hooks):
+                await hook(transaction, written)
+        writer.version = transaction.version("perdure_heads", record.id)
+        writer.record = record
+
+    async def _touched(self, transaction: Transaction, record: SessionRecord) -> SessionRecord:
+        """Note that the session is in use; one that was archived comes back."""
+        records = transaction.collection(SessionRecord)
+        found = await records.get(record.id)
+        if found is None:
+            return record
+        moment = clock.to_datetime(self._store.now())
+        touched = msgspec.structs.replace(found, active=moment, archived=None)
+        await records.put(touched)
+        return touched
+
+    async def _unless_expected(self, writer: Writer, order: Order) -> Written | None:
+        """Raises `Conflict` if the newest turn is another than expected: what we know may be old.
+
+        Unless it was us who wrote it: who did not hear the answer asks again in the same words.
+        """
+        head = await self.refresh(writer)
+        if order.expected is None or order.expected == head.turn:
+            return None
+        repeated = await self._repeated(writer, order.key)
+        if repeated is None:
+            raise _unexpected(head, order.expected)
+        return repeated
+
+    async def _reload(self, writer: Writer) -> None:
+        """Others wrote: where the session stands, and whether it is archived, has to be read."""
+        found = await self._store.collection(SessionRecord).get(writer.record.id)
+        writer.record = found or writer.record
+        writer.head = None
+
+    async def _repeated(self, writer: Writer, key: str | None) -> Written | None:
+        """What an append of this key wrote, if there was one."""
+        if key is None:
+            return None
+        found = await self._store.collection(Receipt).get(receipt_key(writer.record.id, key))
+        if found is None:
+            return None
+        head = await self.refresh(writer)
+        return Written(writer.record, head, (), (), repeated=(found.first, found.last))
+
+
+class _Group(msgspec.Struct, gc=False):
+    """Rounds of one turn that become one piece."""
+
+    turn: int
+    round: int
+    before: int
+    messages: tuple[Message, ...]
+    content: bytes
+    breaks: tuple[int, ...]
+
+
+def _cut(
+    head: Head, own: Mark | None, messages: Iterable[Message], *, fresh: bool = False
+) -> tuple[list[RoundWritten], Mark, Mark]:
+    """The messages in rounds; where the newest turn then stands; where this writer's does."""
+    overtaken = own is not None and own.turn < head.turn and not fresh
+    base = own if own is not None and overtaken else head.mark
+    # A prompt may be part of the one before it if that is ours, and nothing has been answered yet.
+    joins = own is not None and own.turn == head.turn not in head.answering
+    if fresh or (head.closed and not overtaken):
+        base = Mark(head.turn, fresh=True)
+    cutter = Cutter(base)
+    begun = base.turn, base.round
+    found = list[tuple[tuple[int, int], list[Message]]]()
+    for message in messages:
+        if is_prompt(message) and not joins and cutter.turn == begun[0]:
+            overtaken, cutter = False, Cutter(Mark(head.turn, fresh=True))
+            joins = True
+        place = cutter.feed(message)
+        if overtaken and place[0] != begun[0]:
+            overtaken, cutter = False, Cutter(Mark(head.turn, fresh=True))
+            place = cutter.feed(message)
+        if not found or found[-1][0] != place:
+            found.append((place, []))
+        found[-1][1].append(message)
+    rounds = [
+        RoundWritten(turn, round, tuple(said), base.said if (turn, round) == begun else 0)
+        for (turn, round), said in found
+    ]
+    mark = cutter.mark
+    return rounds, head.mark if overtaken else mark, mark
+
+
+def _grouped(rounds: Sequence[RoundWritten]) -> Iterable[_Group]:
+    """Pieces: rounds of one turn together, as long as they are short."""
+    start = 0
+    while start < len(rounds):
+        end = start + 1
+        while end < len(rounds) and rounds[end].turn == rounds[start].turn:
+            end += 1
+        yield from _pieces_of(rounds[start:end])
+        start = end
+
+
+def _pieces_of(rounds: Sequence[RoundWritten]) -> Iterable[_Group]:
+    whole = _group(rounds)
+    if len(whole.content) <= PIECE_BYTES or len(rounds) == 1:
+        yield whole
+        return
+    together, size = list[RoundWritten](), 0
+    for round in rounds:
+        length = len(_encoded(round.messages))
+        if together and size + length > PIECE_BYTES:
+            yield _group(together)
+            together, size = [], 0
+        together.append(round)
+        size += length
+    yield _group(together)
+
+
+def _group(rounds: Sequence[RoundWritten]) -> _Group:
+    first = rounds[0]
+    if len(rounds) == 1:
+        said, breaks = first.messages, tuple[int, ...]()
+    else:
+        said = tuple(message for round in rounds for message in round.messages)
+        ends, total = list[int](), 0
+        for round in rounds[:-1]:
+            total += len(round.messages)
+            ends.append(total)
+        breaks = tuple(ends)
+    return _Group(first.turn, first.round, first.before, said, _encoded(said), breaks)
+
+
+def _encoded(said: tuple[Message, ...]) -> bytes:
+    """The stored form. Structs do not check what they hold: what could not be read is refused."""
+    try:
+        content = canonical.encode(said)
+        canonical.decode(content)
+        return content
+    except (
+        UnicodeEncodeError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        msgspec.MsgspecError,
+    ) as exc:
+        raise InvalidValue(
+            f"A message cannot be stored: {exc}.",
+            hint="Use plain data, integers below 2**64, and text without half surrogate pairs.",
+        ) from exc
+
+
+def _uses(session: str, rounds: Iterable[RoundWritten]) -> Iterable[Use]:
+    for round in rounds:
+        for artifact in canonical.references(round.messages):
+            yield use_of(artifact, session, round.turn)
+
+
+def use_of(artifact: str, session: str, turn: int) -> Use:
+    return Use(f"{turn_prefix(session, turn)}{artifact.partition(':')[2]}", artifact)
+
+
+def receipt_key(session: str, key: str) -> str:
+    """Hashed: a caller's key may be long, or hold what a key of the store cannot."""
+    return f"{session}/{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+def _micro(record: SessionRecord) -> int:
+    return 0 if record.active is None else clock.from_datetime(record.active)
+
+
+def _unexpected(head: Head, expected: int) -> Conflict:
+    wanted = f"T-{expected}" if expected else "none"
+    found = f"T-{head.turn}" if head.turn else "none"
+    return Conflict(
+        "perdure_heads",
+        head.id,
+        expected=expected,
+        found=head.turn,
+        message=f"The newest turn of {head.id} was expected to be {wanted} but is {found}.",
+    )

@@ -1,0 +1,378 @@
+"""Counts tokens: exact, stored with each round, and never in the way of an append.
+
+Counting 5 KB takes longer than storing them. So an append only notes what is to be counted, and the
+meter counts when the process has nothing to write: some tens of milliseconds after the last append,
+when `settle` or `count` asks, and when the bank is closed. Importers, which write in bulk, count at
+once.
+
+The first append after a pause leaves a mark in its transaction, which goes when all is counted. So
+what a killed process left uncounted is found when its session is next opened.
+
+Where a provider returned its own figure for a reply, the two are compared, and a model's
+calibration learns from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Annotated
+
+import msgspec
+
+from perdure.artifacts import ArtifactStore
+from perdure.core.clock import SECOND
+from perdure.core.errors import ArtifactMissing, Conflict, Corrupted, InvalidKey, PerdureError
+from perdure.core.ids import new_id
+from perdure.core.messages import Message, Reasoning, references
+from perdure.core.tokens import Calibration, Counter, count_message, o200k, observe, steps
+from perdure.history.intake import resolved
+from perdure.history.lines import ENDLESS, Owned
+from perdure.history.log import RoundWritten, Written
+from perdure.history.reading import Reader
+from perdure.history.records import Head, RoundRecord, SessionRecord, Uncounted, round_key
+from perdure.storage.adapter import Options
+from perdure.storage.records import Key, system_record
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+#: Seconds without an append after which counting begins.
+_IDLE = 0.05
+#: Seconds of counting after which others get a turn on the event loop.
+_SLICE = 0.004
+#: Rounds whose counts are stored together.
+_BATCH = 64
+#: Rounds noted at most; of what comes above, only the turn is remembered, and read again.
+_NOTED = 2_000
+#: Who goes on writing without a pause renews its mark so often. One that was not renewed for three
+#: times as long is of somebody who is dead.
+_RENEW = 20 * SECOND
+
+_log = logging.getLogger(__name__)
+
+
+@system_record("calibrations")
+class CalibrationRecord(msgspec.Struct, frozen=True):
+    """How a model's own token counts compare with ours."""
+
+    id: Annotated[str, Key()]  # the model
+    calibration: Calibration
+
+
+class _Noted(msgspec.Struct, frozen=True):
+    session: str
+    round: RoundWritten
+
+    @property
+    def key(self) -> str:
+        return round_key(self.session, self.round.turn, self.round.round)
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """A mark of ours, as it is stored."""
+
+    first: int
+    time: int
+    version: int
+
+
+class Meter:
+    """Counts what was appended through one bank."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        artifacts: ArtifactStore,
+        counter: Counter | None = None,
+    ) -> None:
+        self._store = store
+        self._artifacts = artifacts
+        self._reader = reader
+        self._counter = counter
+        self._noted: deque[_Noted] = deque()
+        #: Sessions to be read again, from this turn on or from where others have left a mark.
+        self._missed: dict[str, tuple[SessionRecord, int]] = {}
+        self._process = new_id()
+        self._marks: dict[str, _Mark] = {}
+        self._appending = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self._last = 0.0
+
+    @property
+    def counter(self) -> Counter:
+        if self._counter is None:
+            self._counter = o200k()
+        return self._counter
+
+    @contextmanager
+    def append(self) -> Iterator[None]:
+        """Around an append that is to be noted: marks stay while one is under way."""
+        self._appending += 1
+        try:
+            yield
+        finally:
+            self._appending -= 1
+
+    async def mark(self, transaction: Transaction, written: Written) -> None:
+        """Say in the append's transaction that there is something to count, unless it is said."""
+        name, first, now = written.session.id, written.first, self._store.now()
+        known = self._marks.get(name)
+        if known is not None:
+            if known.first <= first and abs(now - known.time) < _RENEW:
+                return
+            first = min(first, known.first)
+        record = Uncounted(f"{name}/{self._process}", first, now)
+        await transaction.collection(Uncounted).put(record)
+
+        def done() -> None:
+            version = transaction.version("perdure_uncounted", record.id)
+            self._marks[name] = _Mark(record.first, record.time, version)
+
+        transaction.after_commit(done)
+
+    def note(self, written: Written) -> None:
+        """Count these rounds before long."""
+        if len(self._noted) + len(written.rounds) > _NOTED:
+            self._miss(written.session, written.first)
+        else:
+            name = written.session.id
+            self._noted.extend([_Noted(name, round) for round in written.rounds])
+        self._last = asyncio.get_running_loop().time()
+        self._wake()
+
+    def look(self, record: SessionRecord) -> None:
+        """See whether a session has rounds that nobody counted."""
+        self._miss(record, ENDLESS)
+        self._wake()
+
+    async def hook(self, transaction: Transaction, written: Written) -> None:
+        """Count at once, inside the append: for writers in bulk."""
+        noted = [_Noted(written.session.id, round) for round in written.rounds]
+        counted = await self._counted(noted, pending=True)
+        await transaction.collection(RoundRecord).put_many(counted)
+
+    async def settle(self) -> None:
+        """Count everything that is to be counted, but for what is damaged."""
+        async with self._lock:
+            while self._missed:
+                name, (record, first) = self._missed.popitem()
+                try:
+                    await self._catch_up(record, first)
+                except Corrupted as exc:
+                    _log.warning("the turns of %s cannot all be counted: %s", name, exc)
+                except PerdureError:
+                    self._miss(record, first)
+                    raise
+            while self._noted:
+                batch = list(islice(self._noted, _BATCH))
+                await self._count(batch)
+                await self._calibrate(batch)
+                for _ in batch:
+                    self._noted.popleft()
+            await self._unmark()
+
+    async def stop(self) -> None:
+        """Count what is left, and end."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None:
+            await self._task
+        await self._run()
+
+    async def calibration(self, model: str) -> Calibration:
+        """What is known about a model's tokens."""
+        found = await self._store.collection(CalibrationRecord).get(model)
+        return self._fresh() if found is None else found.calibration
+
+    def _fresh(self) -> Calibration:
+        return Calibration(counter=self.counter.name)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _miss(self, record: SessionRecord, first: int) -> None:
+        _, known = self._missed.get(record.id, (record, ENDLESS))
+        self._missed[record.id] = (record, min(first, known))
+
+    def _wake(self) -> None:
+        if self._timer is None and (self._task is None or self._task.done()):
+            self._timer = asyncio.get_running_loop().call_later(_IDLE, self._when_idle)
+
+    def _when_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        quiet = loop.time() - self._last
+        if quiet < _IDLE:
+            self._timer = loop.call_later(_IDLE - quiet + 0.001, self._when_idle)
+            return
+        self._timer = None
+        self._task = loop.create_task(self._run(), name="perdure-meter")
+
+    async def _run(self) -> None:
+        try:
+            await self.settle()
+        except PerdureError as exc:
+            # Counts are a view: they are made at the next occasion, or when the session is opened.
+            _log.warning("tokens could not be counted: %s", exc)
+
+    async def _unmark(self) -> None:
+        """Take our marks away, now that all is counted."""
+        if self._appending or not self._marks:
+            return  # who is appending relies on them, and notes something when it is done
+        marks, self._marks = self._marks, {}
+        records = self._store.collection(Uncounted)
+        for name, mark in marks.items():
+            # Who appends from now on leaves another mark, and that one stays.
+            with suppress(Conflict):
+                await records.delete(f"{name}/{self._process}", Options(expected=mark.version))
+
+    async def _count(self, noted: Sequence[_Noted]) -> None:
+        """Count rounds and store it, unless others have counted as much or the session is gone."""
+        counted = await self._counted(noted)
+
+        async def body(transaction: Transaction) -> None:
+            names = list(dict.fromkeys(_session_of(each) for each in counted))
+            heads = await transaction.collection(Head).get_many(names)
+            there = {head.id for head in heads if head is not None}
+            records = transaction.collection(RoundRecord)
+            stored = await records.get_many([each.id for each in counted])
+            news = [
+                new
+                for new, old in zip(counted, stored, strict=True)
+                if _session_of(new) in there and (old is None or old.messages < new.messages)
+            ]
+            await records.put_many(news)
+
+        if counted:
+            await self._store.transact(body)
+
+    async def _counted(
+        self, noted: Sequence[_Noted], *, pending: bool = False
+    ) -> list[RoundRecord]:
+        """The records of these rounds, with what was counted of them before.
+
+        `pending` says that they are not in the store yet.
+        """
+        asked = [item.key for item in noted if item.round.before or not pending]
+        stored = await self._store.collection(RoundRecord).get_many(asked)
+        known = {found.id: found for found in stored if found is not None}
+        sums: dict[str, RoundRecord] = {}
+        for item in noted:
+            key, round = item.key, item.round
+            before, said = known.get(key, RoundRecord(key)), round.messages
+            if before.messages >= round.before + len(said):
+                continue  # it was counted meanwhile
+            if before.messages != round.before:
+                # Others wrote to it too, and have not counted yet: begin anew.
+                before, said = RoundRecord(key), await self._whole(item.session, round)
+                said = (*said, *round.messages) if pending else said
+            tokens = await self._tokens(said)
+            known[key] = RoundRecord(key, before.tokens + tokens, before.messages + len(said))
+            sums[key] = known[key]
+        return list(sums.values())
+
+    async def _tokens(self, messages: tuple[Message, ...]) -> int:
+        loop = asyncio.get_running_loop()
+        started, tokens = loop.time(), 0
+        for count in steps(self.counter, await self._full(messages)):
+            tokens += count
+            if loop.time() - started > _SLICE:
+                await asyncio.sleep(0)
+                started = loop.time()
+        return tokens
+
+    async def _full(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The messages with what was moved out of them, which a raw prompt would carry."""
+        if not any(True for _ in references(messages)):
+            return messages
+        try:
+            return await resolved(messages, self._artifacts)
+        except (ArtifactMissing, Corrupted):
+            return messages
+
+    async def _whole(self, session: str, round: RoundWritten) -> tuple[Message, ...]:
+        """All that the store has of a round; nothing, if it is damaged."""
+        try:
+            pieces = await self._reader.pieces(Owned(session, round.turn, round.turn))
+            return tuple(
+                message
+                for piece in pieces
+                for number, messages in piece.by_round()
+                if number == round.round
+                for message in messages
+            )
+        except Corrupted as exc:
+            _log.warning("a round of %s cannot be counted: %s", session, exc)
+            return ()
+
+    async def _catch_up(self, record: SessionRecord, first: int) -> None:
+        """Count from this turn on, or from where somebody left a mark."""
+        records = self._store.collection(Uncounted)
+        marks = await records.query().prefix(f"{record.id}/").execute()
+        marks = [mark for mark in marks if not mark.key.endswith(f"/{self._process}")]
+        turn = max(min([first, *(mark.value.first for mark in marks)]), record.forked_at + 1)
+        head = await self._store.collection(Head).get(record.id)
+        if head is not None:
+            await self._count_from(record, turn, head)
+        for mark in marks:
+            if abs(self._store.now() - mark.value.time) > 3 * _RENEW:
+                with suppress(Conflict):
+                    await records.delete(mark.key, Options(expected=mark.version))
+
+    async def _count_from(self, record: SessionRecord, turn: int, head: Head) -> None:
+        while turn <= head.turn:
+            last = min(turn + _BATCH - 1, head.turn)
+            pieces = await self._reader.pieces(Owned(record.id, turn, last))
+            said: dict[tuple[int, int], list[Message]] = {}
+            for piece in pieces:
+                for round, messages in piece.by_round():
+                    said.setdefault((piece.turn, round), []).extend(messages)
+            await self._count(
+                [
+                    _Noted(record.id, RoundWritten(at, round, tuple(messages), 0))
+                    for (at, round), messages in said.items()
+                ]
+            )
+            turn = last + 1
+
+    async def _calibrate(self, noted: Iterable[_Noted]) -> None:
+        samples: dict[str, list[tuple[int, int]]] = {}
+        for item in noted:
+            for message in item.round.messages:
+                theirs = message.usage.output if message.usage is not None else None
+                if theirs and message.model and not _hides(message):
+                    ours = count_message(self.counter, message)
+                    samples.setdefault(message.model, []).append((ours, theirs))
+        records = self._store.collection(CalibrationRecord)
+        for model, pairs in samples.items():
+
+            def learn(
+                found: CalibrationRecord | None,
+                model: str = model,
+                pairs: list[tuple[int, int]] = pairs,
+            ) -> CalibrationRecord:
+                known = found.calibration if found is not None else self._fresh()
+                for ours, theirs in pairs:
+                    known = observe(known, ours, theirs)
+                return CalibrationRecord(model, known)
+
+            with suppress(InvalidKey):  # a model's name can be anything
+                await records.change(model, learn)
+
+
+def _session_of(record: RoundRecord) -> str:
+    return record.id.rpartition("/")[0]
+
+
+def _hides(message: Message) -> bool:
+    """Whether the provider counted something that is not shown, or not here."""
+    hidden = (message.usage.reasoning or 0) if message.usage is not None else 0
+    if hidden or message.partial or any(references((message,))):
+        return True
+    return any(isinstance(part, Reasoning) for part in message.parts)

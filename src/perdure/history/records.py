@@ -1,0 +1,269 @@
+"""What the turn log stores.
+
+A session is a context with a head. Each append writes one or more *pieces*: neighbouring messages
+of one turn, at most some 96 KB of them unless a single round is larger. Pieces are never changed,
+until their turn is forgotten. The head is one small row, rewritten by each append: it gives turns
+their numbers, links the chain, and lets only one writer win.
+
+Keys: ``planner/auth`` for a session and its head, ``planner/auth/00000183.00000412`` for a piece
+(turn, place in the chain), ``planner/auth/00000183.000004`` for what is known about a round.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Annotated
+
+import msgspec
+
+from perdure.core import messages as canonical
+from perdure.core.errors import Corrupted, InvalidInput
+from perdure.core.messages import Message
+from perdure.core.turns import Mark
+from perdure.storage.adapter import Index
+from perdure.storage.contexts import Context
+from perdure.storage.keys import numbered
+from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
+
+#: Long names would make keys that no index can hold.
+MAX_NAME = 120
+_name = re.compile(r"[^/#\s\x00-\x1f\x7f\ud800-\udfff][^/#\x00-\x1f\x7f\ud800-\udfff]*").fullmatch
+
+
+class Stretch(msgspec.Struct, frozen=True, array_like=True):
+    """Turns that a fork has from an ancestor: those up to `turn`, as of `piece` in its chain."""
+
+    session: str
+    turn: int
+    piece: int
+
+
+class Link(msgspec.Struct, frozen=True):
+    """The tool call that a session was started by: that of a sub-agent."""
+
+    session: str
+    call: str = ""
+    turn: int | None = None
+
+
+@system_record("sessions", indexes=[Index(("type", "active")), Index(("active",))])
+class SessionRecord(Context, frozen=True, kw_only=True):
+    """A session: a context whose state is whatever its user wants to keep with it."""
+
+    agent: Annotated[str, Indexed()]
+    #: The session that it was forked from.
+    parent: Annotated[str | None, Indexed()] = None
+    #: The session of the call that started it.
+    started_by: Annotated[str | None, Indexed()] = None
+    link: Link | None = None
+    #: The turns it shares, oldest first. Its own begin behind the last of them.
+    line: tuple[Stretch, ...] = ()
+    #: What its own chain is tied to: the link of the last shared piece.
+    root: bytes = b""
+
+    @property
+    def forked_at(self) -> int:
+        """The last turn that it shares; 0 if it is no fork."""
+        return self.line[-1].turn if self.line else 0
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """Turns from `first` to `last`."""
+
+    first: int
+    last: int
+
+
+@system_record("heads")
+class Head(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Where a session stands."""
+
+    id: Annotated[str, Key()]
+    mark: Mark = Mark()
+    #: Pieces, and messages, in its line so far.
+    pieces: int = 0
+    messages: int = 0
+    #: The hash of the newest piece, over all that came before it.
+    link: bytes = b""
+    #: When the newest message was written. Microseconds.
+    time: int = 0
+    #: When it was said, which is earlier if it was imported. Microseconds.
+    said: int = 0
+    #: The newest turn was closed by hand.
+    closed: bool = False
+    #: Turns that were taken back.
+    undone: tuple[Span, ...] = ()
+    #: Turns that an answer is arriving for, or was when its process died: they have a draft.
+    answering: tuple[int, ...] = ()
+
+    @property
+    def turn(self) -> int:
+        """The newest turn's number; 0 if there is none."""
+        return self.mark.turn
+
+    @property
+    def newest(self) -> int:
+        """Like `turn`, counting one that has begun with an answer and is not written yet."""
+        return max(self.mark.turn, *self.answering) if self.answering else self.mark.turn
+
+    def is_undone(self, turn: int) -> bool:
+        return any(span.first <= turn <= span.last for span in self.undone)
+
+
+@system_record("turns", indexes=[Index(("session", "time"))])
+class Piece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
+    """Neighbouring messages of one turn, as one append wrote them."""
+
+    id: Annotated[str, Key()]
+    #: The stored form of the messages; empty once they are forgotten.
+    content: Annotated[bytes, Compressed()] = b""
+    #: Hides the content from whoever knows the hash alone.
+    salt: bytes = b""
+    link: bytes
+    #: The round of the first message, and the places in `content` where further rounds begin.
+    round: int
+    breaks: tuple[int, ...] = ()
+    #: When its first and its last message were said. Microseconds.
+    time: int
+    ended: int
+    #: The hash of salt and content, in their stead once they are forgotten.
+    commitment: bytes = b""
+    #: Its session, if it opens a turn: so turns, and not their pieces, are found by time.
+    session: str | None = None
+    #: Secrets that were masked in it: how many of which kind.
+    masked: dict[str, int] = {}
+    tags: Annotated[dict[str, str], Tags()] = {}
+
+    @property
+    def turn(self) -> int:
+        return int(self.id[-17:-9])
+
+    @property
+    def number(self) -> int:
+        """Its place in the chain, from 1."""
+        return int(self.id[-8:])
+
+    @property
+    def forgotten(self) -> bool:
+        return bool(self.commitment)
+
+    def messages(self) -> tuple[Message, ...]:
+        """Raises `Corrupted` if the content is not what a log writes."""
+        if self.forgotten:
+            return ()
+        try:
+            return canonical.decode(self.content)
+        except msgspec.MsgspecError as exc:
+            raise Corrupted(
+                f"The content of {self.id} cannot be read: {exc}.",
+                hint="Run `perdure verify`; restore the bank from a backup.",
+                record=f"perdure_turns/{self.id}",
+            ) from exc
+
+    def by_round(self) -> list[tuple[int, tuple[Message, ...]]]:
+        """Its messages, round by round."""
+        said = self.messages()
+        edges = (0, *self.breaks, len(said))
+        return [
+            (self.round + step, said[start:end])
+            for step, (start, end) in enumerate(pairwise(edges))
+        ]
+
+
+@system_record("rounds")
+class RoundRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What is known about a round beside what was said in it."""
+
+    id: Annotated[str, Key()]
+    #: In o200k tokens, of so many messages.
+    tokens: Annotated[int, Indexed()] = 0
+    messages: int = 0
+
+
+@system_record("uncounted")
+class Uncounted(msgspec.Struct, frozen=True):
+    """A process has rounds of a session to count, or had when it died: from this turn on."""
+
+    id: Annotated[str, Key()]  # session/process
+    first: int
+    #: When it said so. Microseconds.
+    time: int
+
+
+@system_record("receipts")
+class Receipt(msgspec.Struct, frozen=True):
+    """An append that carried a key was written, and where: so it is not written twice."""
+
+    id: Annotated[str, Key()]  # session/hash of the key
+    first: int
+    last: int
+
+
+@system_record("drafts")
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that is arriving: what there is of it so far."""
+
+    id: Annotated[str, Key()]  # session/turn
+    content: Annotated[bytes, Compressed()]
+    started: int
+    #: When it last grew. Microseconds.
+    updated: int
+
+
+@system_record("uses")
+class Use(msgspec.Struct, frozen=True):
+    """An artifact is referred to by a turn.
+
+    The hash is not where a backend would keep it beyond the row: it says what the content was.
+    """
+
+    id: Annotated[str, Key()]  # session/turn.hash
+    artifact: Annotated[str, Indexed()]
+
+
+@system_record("imports")
+class ImportCursor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How far a file was imported into a session: where to go on, and how to know the place."""
+
+    id: Annotated[str, Key()]  # session
+    #: The file; the byte at which the newest turn begins in it; the messages written of that turn.
+    source: str = ""
+    offset: int = 0
+    written: int = 0
+    #: A hash of the bytes in front of `offset`.
+    fingerprint: bytes = b""
+    #: What else the importer wants to find again.
+    state: dict[str, str] = {}
+
+
+def agent_of(session: str) -> str:
+    """The agent of a session's name.
+
+    Raises `InvalidInput` if it is not ``agent/name``.
+    """
+    agent, slash, name = str(session).partition("/")
+    length = len(str(session).encode("utf-8", "surrogatepass"))
+    if not slash or not _name(agent) or not _name(name) or length > MAX_NAME:
+        raise InvalidInput(
+            f"{session!r} cannot be the name of a session.",
+            hint=f"Write agent/name, without '#', in at most {MAX_NAME} bytes.",
+        )
+    return agent
+
+
+def piece_key(session: str, turn: int, piece: int) -> str:
+    return f"{session}/{numbered(turn)}.{numbered(piece)}"
+
+
+def turn_prefix(session: str, turn: int) -> str:
+    """What the keys of a turn's pieces and rounds begin with."""
+    return f"{session}/{numbered(turn)}."
+
+
+def round_key(session: str, turn: int, round: int) -> str:
+    return f"{session}/{numbered(turn)}.{round:06d}"
+
+
+def draft_key(session: str, turn: int) -> str:
+    return f"{session}/{numbered(turn)}"

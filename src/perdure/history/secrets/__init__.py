@@ -1,0 +1,26 @@
+"""Secrets are masked before anything is written: provider keys, tokens, private keys, passwords.
+
+What counts as a secret comes from two lists of rules. The long one is the default rule set of
+gitleaks, the most widely maintained one (MIT licence, 222 rules). It is not copied here: it is a
+data file of the package `secretscreen`, of which nothing else is used, so that renewing our
+dependencies renews the rules. The short one (`own`) adds what a scanner of repositories leaves out
+and a conversation is full of: URLs with passwords, headers, command lines, keys of new providers.
+
+    rules    a rule, and how those of gitleaks are read
+    own      our own rules
+    judge    whether a value that a rule found is a secret, or a placeholder, a hash, a name
+    finder   where in a text secrets are
+    texts    which texts there are in messages
+    masker   what becomes of the secrets in them
+
+The expressions run on RE2, which takes linear time whatever it is given: tool output is written by
+others. One pass over a text, with the gates of all rules in one automaton, tells which rules are
+worth trying; for almost every turn it is none, and the pass is all that masking costs.
+
+Not guaranteed: that every secret is found. A password that looks like a word, a token of a provider
+that nobody has written a rule for, a key cut in half between two messages are kept as they are.
+"""
+
+from perdure.history.secrets.masker import Masked, Masker
+
+__all__ = ["Masked", "Masker"]

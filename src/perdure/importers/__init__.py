@@ -1,0 +1,104 @@
+"""Importers: conversations that other programs have kept, brought into a bank.
+
+    imported = await import_files(bank, "claude-code", ["~/.claude/projects"])
+    for session in imported.sessions:
+        print(session.name, session.turns, session.skipped)
+
+Importing again adds only what is new. A format is one small module: see docs/importers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from perdure.bank import Bank
+from perdure.core.errors import InvalidInput
+from perdure.importers.decoding import Broken, decode, moment
+from perdure.importers.files import import_path
+from perdure.importers.importer import Importer, Transcript
+from perdure.importers.registry import formats, importer_for, register, unregister
+from perdure.importers.results import Imported, SessionImport
+from perdure.importers.run import Heard, Run
+from perdure.importers.steps import Begun, Describe, Open, Reader, Report, Say, Spawn, Step, Undo
+from perdure.importers.watch import watch_files
+from perdure.storage.store import Progress
+
+__all__ = [
+    "Begun",
+    "Broken",
+    "Describe",
+    "Imported",
+    "Importer",
+    "Open",
+    "Reader",
+    "Report",
+    "Say",
+    "SessionImport",
+    "Spawn",
+    "Step",
+    "Transcript",
+    "Undo",
+    "decode",
+    "formats",
+    "import_files",
+    "importer_for",
+    "moment",
+    "register",
+    "unregister",
+]
+
+
+async def import_files(
+    bank: Bank,
+    format: str,  # noqa: A002 (that is what it is)
+    paths: Sequence[Path | str] = (),
+    *,
+    session: str | None = None,
+    watch: bool = False,
+    progress: Progress | None = None,
+    heard: Heard | None = None,
+) -> Imported:
+    """Bring files of a format into the bank; returns what was added.
+
+    `paths` are files, or folders of them; without any, the format's usual places are searched.
+    Conversations go to sessions of their own, named after the format and the conversation, or all
+    to `session`. What is wrong with a file is counted and reported, and never stops the import.
+
+    With `watch` it goes on until it is cancelled, and follows files as they grow; what was added is
+    told to `heard`.
+
+    Raises `InvalidInput` if there is no such format or path, and what the bank raises.
+    """
+    importer = importer_for(format)
+    found = _existing(paths) or _usual(format, importer)
+    run = Run(bank, format, importer, session, progress or (lambda *_: None))
+    if watch:
+        await watch_files(run, found, heard or (lambda _: None))
+    for path in [] if watch else found:
+        await import_path(run, path)
+    return run.result
+
+
+def _existing(paths: Sequence[Path | str]) -> list[Path]:
+    found = [Path(path).expanduser() for path in paths]
+    for path in found:
+        try:
+            path.stat()
+        except OSError as exc:
+            raise InvalidInput(
+                f"There is no {path}: {exc.strerror}.", hint="Name a file, or a folder of them."
+            ) from exc
+    return found
+
+
+def _usual(name: str, importer: Importer) -> list[Path]:
+    places = importer.places()
+    found = [place for place in places if place.exists()]
+    if not found:
+        where = " or ".join(str(place) for place in places)
+        raise InvalidInput(
+            f"There is nothing to import in {where}." if where else f"{name} needs a path.",
+            hint="Name the files, or the folder that they are in.",
+        )
+    return found

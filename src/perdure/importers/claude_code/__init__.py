@@ -1,0 +1,105 @@
+"""Transcripts of Claude Code.
+
+They lie in ``~/.claude/projects/<folder>/<session>.jsonl``; those of sub-agents in
+``<session>/subagents/agent-<id>.jsonl`` or, from older versions, beside the session's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from perdure.importers.claude_code.reader import ClaudeCodeReader
+from perdure.importers.decoding import Broken, decode
+from perdure.importers.importer import Importer, Transcript, files, stem
+
+_agent_file = re.compile(r"agent-(.+)").fullmatch
+#: Runs that the program makes for itself. What comes of a compaction is the summary, which the
+#: session's own file holds; what it was told is always the same. A suggestion is never said.
+_errand = re.compile(r"a(?:compact|prompt_suggestion)-").match
+#: More than any file about a sub-agent has.
+_META_BYTES = 64 * 1024
+
+
+class ClaudeCodeImporter(Importer):
+    """Reads Claude Code's transcripts: sessions, and sub-agents as their children."""
+
+    named_by_file = False
+
+    def reader(self, transcript: Transcript) -> ClaudeCodeReader:
+        return ClaudeCodeReader(transcript.agent)
+
+    def places(self) -> Sequence[Path]:
+        configured = os.environ.get("CLAUDE_CONFIG_DIR")
+        if configured:
+            return [Path(configured).expanduser() / "projects"]
+        return [Path.home() / ".claude" / "projects", Path.home() / ".config/claude/projects"]
+
+    def transcripts(self, path: Path) -> Iterable[Transcript]:
+        agents = list[Path]()
+        for file in files(path, self.patterns):
+            if _agent_file(stem(file)):
+                agents.append(file)
+                continue
+            yield Transcript(path=file, id=stem(file))
+            if not path.is_dir():
+                agents += files(file.parent / stem(file) / "subagents", self.patterns)
+        yield from sorted(
+            (_of_agent(file) for file in agents if file.exists()),
+            key=lambda found: (found.facts.get("depth", 0), found.path),
+        )
+
+
+def _of_agent(file: Path) -> Transcript:
+    agent = stem(file).removeprefix("agent-")
+    meta = _meta(file.with_name(f"{stem(file)}.meta.json"))
+    call, depth = meta.get("toolUseId"), meta.get("spawnDepth")
+    found = {"agent_type": meta.get("agentType"), "title": meta.get("description")}
+    facts: dict[str, Any] = {
+        name: text for name, text in found.items() if isinstance(text, str) and text
+    }
+    if isinstance(depth, int):
+        facts["depth"] = depth
+    return Transcript(
+        path=file,
+        id=_parent(file),
+        agent=agent,
+        call=call if isinstance(call, str) else "",
+        facts=facts,
+        skip="the program's own run" if _errand(agent) else "",
+    )
+
+
+def _parent(file: Path) -> str:
+    """The session that a sub-agent belongs to."""
+    if "subagents" in file.parts:
+        above = file.parts[len(file.parts) - 1 - file.parts[::-1].index("subagents") - 1]
+        if above not in {"", "/"}:
+            return above
+    for record in _first_records(file):
+        if isinstance(record, dict) and isinstance(record.get("sessionId"), str):
+            session: str = record["sessionId"]
+            return session
+    return stem(file)
+
+
+def _first_records(file: Path) -> Iterator[Any]:
+    try:
+        with file.open("rb") as lines:
+            for _ in range(5):
+                yield decode(lines.readline(1024 * 1024))
+    except (OSError, Broken):
+        return
+
+
+def _meta(file: Path) -> dict[str, Any]:
+    """What newer versions write down beside a sub-agent's file."""
+    try:
+        with file.open("rb") as content:
+            found = decode(content.read(_META_BYTES))
+    except (OSError, Broken):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,40 @@
+"""Transcripts of Codex: ``~/.codex/sessions/Y/M/D/rollout-<time>-<id>.jsonl``, or ``….zst``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from perdure.importers.codex.reader import CodexReader
+from perdure.importers.documents import Document
+from perdure.importers.importer import Importer, Transcript, files, stem
+from perdure.importers.source import Source
+
+_id = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$").search
+
+
+class CodexImporter(Importer):
+    """Reads Codex' rollouts, those of the first versions included."""
+
+    patterns: Sequence[str] = ("rollout-*.jsonl", "rollout-*.jsonl.zst", "rollout-*.json")
+    named_by_file = False
+
+    def reader(self, transcript: Transcript) -> CodexReader:
+        return CodexReader()
+
+    def places(self) -> Sequence[Path]:
+        home = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex").expanduser()
+        found = [home / "sessions", home / "archived_sessions"]
+        return [place for place in found if place.exists()] or found[:1]
+
+    def transcripts(self, path: Path) -> Iterable[Transcript]:
+        for file in files(path, self.patterns):
+            found = _id(stem(file))
+            yield Transcript(path=file, id=found[0] if found else stem(file))
+
+    def open(self, transcript: Transcript) -> Source:
+        # The very first versions wrote one document.
+        is_document = transcript.path.suffix == ".json"
+        return Document(transcript.path) if is_document else Source(transcript.path)

@@ -1,0 +1,215 @@
+"""One file on its way into a bank.
+
+It goes in pieces of about a megabyte. A piece and the cursor that says how far the file was read
+are committed in one transaction, so a process that is killed has lost and doubled nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from perdure.importers.cursors import Bookmark, Overtaken, Place, Stamp, cursor_key
+from perdure.importers.feed import Batch, Changed, Feed
+from perdure.importers.importer import Transcript
+from perdure.importers.known import Known
+from perdure.importers.run import Run
+from perdure.importers.sessions import Sessions
+from perdure.importers.source import Damaged
+from perdure.importers.writing import Scribe
+
+#: How often a file is begun anew because another process imports it, too.
+_ATTEMPTS = 20
+
+
+async def import_path(run: Run, path: Path) -> None:
+    """Import what is new in the files at a path."""
+    for transcript in run.importer.transcripts(path):
+        await import_file(run, transcript)
+
+
+async def import_file(run: Run, transcript: Transcript) -> None:
+    """Import what is new in a file. What is wrong with it is reported, not raised."""
+    for _ in range(_ATTEMPTS):
+        file = ImportedFile(run, transcript)
+        try:
+            await file.advance()
+            await file.finish()
+        except Overtaken:  # go on where the other process is
+            continue
+        else:
+            return
+        finally:
+            file.close()
+    raise Overtaken(hint="Let one process at a time import it.")
+
+
+class Unreadable(Exception):
+    """The file cannot be opened or read."""
+
+
+class ImportedFile:
+    """One file on its way into the bank."""
+
+    def __init__(self, run: Run, transcript: Transcript) -> None:
+        self._transcript = transcript
+        self._run = run
+        self._sessions = Sessions(run, transcript)
+        self._bookmark = Bookmark(run.bank.store, "")
+        self._scribe = Scribe(run, self._sessions, self._bookmark)
+        self._feed: Feed | None = None
+        self._stamp = Stamp()
+        self._counted = 0, dict[str, int]()
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+
+    async def advance(self) -> None:
+        """Import what there is, except what may still grow.
+
+        Raises `Overtaken` if another process imports the same file.
+        """
+        try:
+            with _readable():
+                self._stamp = _stamp_of(self._transcript.path)
+            if self._feed is not None and self._feed.document:
+                self.close()
+            feed = self._feed or await self._open()
+            while feed is not None:
+                batch = await _pulled(feed)
+                await self._write(feed, batch)
+                if not batch.more:
+                    return
+        except Unreadable as exc:
+            self._report(f"cannot be read: {exc}")
+
+    async def finish(self) -> None:
+        """Import what was held back: the file ends here, for now.
+
+        Raises `Overtaken` if another process imports the same file.
+        """
+        feed = self._feed
+        if feed is None:
+            return
+        batch = await asyncio.to_thread(feed.finish)
+        if feed.cut_off:
+            feed.report.read += 1
+            feed.report.skip("truncated last line")
+        await self._write(feed, batch, self._stamp)
+        await self._scribe.finish(batch.place, self._stamp)
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _open(self) -> Feed | None:
+        """Begin where the last import ended; None if there is nothing to do."""
+        if self._stamp.size == 0:
+            self._report("empty file")
+            return None
+        while True:
+            bookmark = await self._marked()
+            cursor = bookmark.cursor
+            if cursor.stamp == self._stamp:
+                await self._sessions.tie()
+                self._run.result.of(self._sessions.name())
+                return None
+            if self._transcript.skip:
+                await self._pass_over()
+                return None
+            feed = None
+            if not cursor.anew and (bookmark.used or not await self._sessions.is_taken()):
+                feed = await self._fitting(cursor.place)
+            if feed is None and not self._run.importer.named_by_file:
+                # The file was written anew, but it is the same conversation.
+                session = await self._run.bank.session(self._sessions.name())
+                self._scribe.known = await Known.of(session)
+                with _readable():
+                    feed = Feed(self._run.importer, self._transcript, Place())
+            self._feed = feed
+            if feed is not None:
+                return feed
+            self._sessions.copy += 1
+
+    async def _marked(self) -> Bookmark:
+        """The place that was reached in the session of this file."""
+        name = f"{self._transcript.id}\0{self._transcript.agent}"
+        key = cursor_key(self._sessions.name(), name)
+        self._bookmark = Bookmark(self._run.bank.store, key)
+        self._scribe = Scribe(self._run, self._sessions, self._bookmark)
+        self._sessions.turn = (await self._bookmark.load()).turn
+        return self._bookmark
+
+    async def _fitting(self, place: Place) -> Feed | None:
+        """The file from this place on, if it is still the file that was imported up to there."""
+        with _readable():
+            feed = Feed(self._run.importer, self._transcript, place)
+        try:
+            batch = await _pulled(feed)
+            while batch.more and not batch.steps:
+                batch = await _pulled(feed)
+        except Changed:
+            feed.close()
+            return None
+        except BaseException:
+            feed.close()
+            raise
+        self._feed = feed
+        self._run.result.of(self._sessions.name())  # it comes before what is inside of it
+        await self._write(feed, batch)
+        return feed
+
+    async def _pass_over(self) -> None:
+        """Count the records of a file that is not imported."""
+
+        def count() -> int:
+            with self._run.importer.open(self._transcript) as source:
+                try:
+                    return sum(1 for line in source.lines() if line.data.strip())
+                except Damaged:
+                    return 1
+
+        with _readable():
+            lines = await asyncio.to_thread(count)
+        found = self._run.result.of(self._sessions.name())
+        found.read += lines
+        found.skip({self._transcript.skip: lines})
+        await self._bookmark.put(self._bookmark.at(Place(), self._stamp))
+
+    async def _write(self, feed: Feed, batch: Batch, end: Stamp | None = None) -> None:
+        await self._scribe.write(batch, end)
+        report, name = feed.report, self._sessions.name()
+        read, skipped = self._counted
+        self._counted = report.read, dict(report.skipped)
+        found = self._run.result.of(name)
+        found.read += report.read - read
+        new = {reason: count - skipped.get(reason, 0) for reason, count in report.skipped.items()}
+        found.skip({reason: count for reason, count in new.items() if count})
+        total = 0 if feed.compressed else self._stamp.size
+        self._run.progress(f"importing {name}", feed.position, total)
+
+    def _report(self, reason: str) -> None:
+        found = self._run.result.of(self._sessions.name())
+        found.read += 1
+        found.skip({reason: 1})
+
+
+async def _pulled(feed: Feed) -> Batch:
+    with _readable():
+        return await asyncio.to_thread(feed.pull)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raises `Unreadable` where the system refuses to read."""
+    try:
+        yield
+    except OSError as exc:
+        raise Unreadable(exc.strerror or str(exc)) from exc
+
+
+def _stamp_of(path: Path) -> Stamp:
+    found = path.stat()
+    return Stamp(str(path.absolute()), found.st_size, found.st_mtime_ns)

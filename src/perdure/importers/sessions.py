@@ -1,0 +1,125 @@
+"""The sessions that one file goes to: what is known about them, and what started them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from perdure.history.records import Link, SessionRecord
+from perdure.importers.importer import Transcript
+from perdure.importers.run import Run
+from perdure.importers.steps import Begun, Describe, Spawn
+from perdure.session import Session
+
+#: Sessions that are kept open while a file is read.
+_OPEN = 64
+
+
+class Sessions:
+    """Opens the sessions of a file when something is said in them."""
+
+    def __init__(self, run: Run, transcript: Transcript) -> None:
+        self._run = run
+        self._transcript = transcript
+        self._records = run.bank.collection(SessionRecord)
+        self._open: dict[str, Session] = {}
+        self._begun: dict[str, Begun] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
+        #: Tells conversations apart whose files have the same name.
+        self.copy = 1
+        #: The turn that the file's own conversation was writing to.
+        self.turn = 0
+
+    def name(self, to: str = "") -> str:
+        return self._run.session_of(self._transcript, to, self.copy)
+
+    async def is_taken(self) -> bool:
+        """Whether the session that the file was exported from is here, or another of its name."""
+        if not self._transcript.session or self._run.is_given:
+            return False
+        return await self._records.get(self.name()) is not None
+
+    def note(self, step: Describe | Spawn | Begun) -> None:
+        """Remember what is known about a conversation, and who started whom."""
+        if isinstance(step, Describe):
+            self._facts.setdefault(step.to, {}).update(step.facts)
+        elif isinstance(step, Begun):
+            self._begun[step.to] = step
+        else:
+            base = self._run.base(self._transcript.id)
+            self._run.spawn(base, step.child, Link(self.name(step.to), step.call))
+
+    async def get(self, to: str) -> Session:
+        """The session of a conversation in the file, with all facts that are known by now."""
+        found = self._open.get(to)
+        if found is None:
+            found = await self._opened(to)
+            if len(self._open) >= _OPEN:
+                self._open.pop(next(iter(self._open)))
+            self._open[to] = found
+        facts = self._facts.pop(to, {})
+        if any(found.state.get(fact) != value for fact, value in facts.items()):
+            await found.describe(facts)
+        return found
+
+    async def describe_all(self) -> None:
+        """Keep facts that came behind the last message, in sessions that exist."""
+        for to in list(self._facts):
+            if to in self._open or await self._records.get(self.name(to)) is not None:
+                await self.get(to)
+
+    async def tie(self, to: str = "") -> None:
+        """Tie a session to the call that started it, if that was not known when it was made."""
+        link = self._link(to)
+        if link is None or not link.call:
+            return
+
+        def tied(record: SessionRecord | None) -> SessionRecord:
+            assert record is not None  # noqa: S101 (it was there a moment ago)
+            return msgspec.structs.replace(record, link=link, started_by=link.session)
+
+        found = await self._records.get(self.name(to))
+        if found is not None and found.link is not None and not found.link.call:
+            await self._records.change(found.id, tied)
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _opened(self, to: str) -> Session:
+        transcript, link = self._transcript, self._link(to)
+        known: dict[str, Any] = dict(transcript.facts)
+        if not transcript.session:  # one that was exported is described by itself
+            known |= {"format": self._run.format, "source": str(transcript.path)}
+        state = known | self._facts.get(to, {})
+        session = await self._run.bank.session(
+            self.name(to), state=state, tags=transcript.tags, link=link
+        )
+        if session.record.link != link:
+            await self.tie(to)
+        if not to and self.turn:
+            await _resume(session, self.turn)
+        self._facts[to] = state  # for one that was there
+        return session
+
+    def _link(self, to: str) -> Link | None:
+        """The tool call that started the conversation, if one did."""
+        transcript, begun = self._transcript, self._begun.get(to)
+        call = begun.call if begun is not None else ""
+        if transcript.link is not None:
+            return transcript.link
+        if to:
+            # A part of a chat file was started by nobody.
+            return Link(self.name(), call) if begun is not None else None
+        if transcript.agent:
+            base, child = self._run.base(transcript.id), transcript.agent
+        elif begun is not None:
+            base, child = self._run.base(begun.by), transcript.id
+        else:
+            return None
+        return self._run.link_to(base, child) or Link(base, transcript.call or call)
+
+
+async def _resume(session: Session, turn: int) -> None:
+    """Let what comes next go on with a turn, as if this process had opened it."""
+    own = await session._rooms.reader.mark(session.record, turn)  # noqa: SLF001
+    session._writer.own = own  # noqa: SLF001 (until a session can do this itself)

@@ -1,0 +1,147 @@
+"""Takes steps into a bank: each append, and the cursor behind it, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from perdure.core.messages import Message, encode
+from perdure.history.log import RoundWritten, Written
+from perdure.history.records import RoundRecord, round_key
+from perdure.importers.cursors import Bookmark, Cursor, Place, Stamp
+from perdure.importers.feed import Batch
+from perdure.importers.known import Known
+from perdure.importers.run import Run
+from perdure.importers.sessions import Sessions
+from perdure.importers.steps import Open, Say, Undo
+from perdure.storage.transaction import Transaction
+
+#: One append takes at most so many bytes of messages, unless a single one is larger.
+_APPEND_BYTES = 1024 * 1024
+
+
+class Scribe:
+    """Writes what a file came to. Raises `Overtaken` if another process imports the same file."""
+
+    def __init__(self, run: Run, sessions: Sessions, bookmark: Bookmark) -> None:
+        self._run = run
+        self._sessions = sessions
+        self._bookmark = bookmark
+        #: What the session has already, of a file that was written anew.
+        self.known: Known | None = None
+        self._tags: dict[str, str] = {}
+        self._waiting: list[Message] = []
+        self._to = ""
+        self._size = 0
+
+    async def write(self, batch: Batch, end: Stamp | None = None) -> None:
+        """Take the steps, in appends of about a megabyte; `end` is the file, if it ends here."""
+        for noted in batch.again:
+            if not isinstance(noted, Say | Open | Undo):
+                self._sessions.note(noted)
+        place = Place()  # behind the last step
+        for step, next_place in batch.steps:
+            if isinstance(step, Say):
+                await self._say(step, place)
+            elif isinstance(step, Undo | Open):
+                await self._append(self._at(place))
+                await self._turn(step, next_place)
+            else:
+                self._sessions.note(step)
+            place = next_place
+        stop = self._at(batch.place) if end is None else self._bookmark.at(batch.place, end)
+        await self._append(stop)
+
+    async def finish(self, place: Place, stamp: Stamp) -> None:
+        """The file ends at this place, for now: what came behind the last message counts, too."""
+        await self._sessions.describe_all()
+        before, cursor = self._bookmark.cursor, self._bookmark.at(place, stamp)
+        # While nothing was said, it may be a document that is being written: it has no place.
+        silent = before.place.is_start and self.known is None
+        if cursor != before and not place.is_start and not silent:
+            await self._bookmark.put(cursor)
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _say(self, step: Say, place: Place) -> None:
+        message = step.message if self.known is None else self.known.news(step.message)
+        size = 0 if message is None else self._size_of(message)
+        if message is None or not size:
+            return
+        if step.to != self._to or self._size + size > _APPEND_BYTES:
+            await self._append(self._at(place))
+        self._to = step.to
+        self._waiting.append(message)
+        self._size += size
+
+    async def _turn(self, step: Undo | Open, place: Place) -> None:
+        if isinstance(step, Undo):
+            if self.known is None or self.known.passed:
+                await self._undo(step, self._at(place))
+            return
+        self._tags = step.tags
+        if step.always:
+            await (await self._sessions.get(step.to)).close_turn()
+
+    async def _append(self, cursor: Cursor) -> None:
+        """Write what waits, and move the cursor."""
+        messages, self._waiting, self._size = self._waiting, [], 0
+        if not messages:
+            return
+        to, session = self._to, await self._sessions.get(self._to)
+        counted: _Counted = _Counted()
+
+        async def hook(transaction: Transaction, written: Written) -> None:
+            turn = cursor.turn if to else written.last
+            await self._bookmark.move(transaction, msgspec.structs.replace(cursor, turn=turn))
+            await counted.note(transaction, written)
+
+        await session.append(messages, tags=self._tags, within=hook, count=True)
+        found = self._run.result.of(session.name)
+        found.add(counted.rounds)
+        records = self._run.bank.collection(RoundRecord)
+        found.tokens += _tokens(await records.get_many(counted.keys)) - counted.before
+
+    async def _undo(self, step: Undo, cursor: Cursor) -> None:
+        session = await self._sessions.get(step.to)
+
+        async def hook(transaction: Transaction, _: Written) -> None:
+            await self._bookmark.move(transaction, msgspec.structs.replace(cursor, turn=0))
+
+        undone = await session.undo(step.turns, within=hook)
+        self._run.result.of(session.name).undone += len(undone)
+
+    def _at(self, place: Place) -> Cursor:
+        """Where to go on. A file that was written anew is compared from its start."""
+        if self.known is None:
+            return self._bookmark.at(place)
+        return self._bookmark.at(Place(), anew=True)
+
+    def _size_of(self, message: Message) -> int:
+        """The bytes that it takes; 0 if it cannot be stored."""
+        try:
+            return len(encode([message]))
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            self._run.result.of(self._sessions.name()).skip({"message that cannot be stored": 1})
+            return 0
+
+
+class _Counted:
+    """What one append wrote, as its hook saw it last, and the tokens that were there before."""
+
+    def __init__(self) -> None:
+        self.rounds: Sequence[RoundWritten] = ()
+        self.keys: list[str] = []
+        self.before = 0
+
+    async def note(self, transaction: Transaction, written: Written) -> None:
+        name, records = written.session.id, transaction.collection(RoundRecord)
+        self.rounds = written.rounds
+        self.keys = [round_key(name, round.turn, round.round) for round in written.rounds]
+        grown = [key for key, round in zip(self.keys, self.rounds, strict=True) if round.before]
+        self.before = _tokens(await records.get_many(grown))
+
+
+def _tokens(records: Sequence[RoundRecord | None]) -> int:
+    return sum(record.tokens for record in records if record is not None)

@@ -1,0 +1,113 @@
+"""Objects of provider libraries as plain data, and the check that what was decoded can be stored.
+
+Neither `openai` nor `anthropic` is imported: their objects are known by having ``model_dump``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from perdure.core.errors import InvalidInput
+from perdure.core.messages import Message, sound
+
+#: A message, an item or a content block, as a wire format writes it.
+Item: TypeAlias = dict[str, Any]
+
+# Not all objects that have one of these say that it is not to be sent.
+_PARSED = frozenset({"parsed", "parsed_arguments", "parsed_output"})
+
+# Unlike the log's own, this one does not put up with half surrogate pairs.
+_store = msgspec.msgpack.Encoder().encode
+
+
+def kind_of(block: Any) -> str:
+    """The type of a block or item; empty if it has none."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def role_of(item: Any) -> str:
+    """The role of a message; empty if it has none."""
+    role = item.get("role") if isinstance(item, dict) else None
+    return role if isinstance(role, str) else ""
+
+
+def plain(value: Any) -> Any:
+    """The value with every object of a provider library in it replaced by a dictionary.
+
+    Only fields that were set are taken, under the provider's own names, and none that its library
+    adds for convenience (``parsed``, for one): what is left can be sent back.
+    """
+    if isinstance(value, str | int | float | bytes | None):
+        return value
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [plain(item) for item in value]
+    if is_object(value):
+        dumped = value.model_dump(mode="json", exclude_unset=True, by_alias=True, warnings=False)
+        return _without_extras(dumped, value)
+    return value
+
+
+def is_object(value: Any) -> bool:
+    """Whether this is an object of a provider library."""
+    return callable(getattr(value, "model_dump", None)) and not isinstance(value, type)
+
+
+def _without_extras(dumped: Any, source: Any) -> Any:
+    """What was dumped, less what a library marks as not to be sent, at any depth."""
+    if isinstance(dumped, dict):
+        extras = getattr(source, "__api_exclude__", None) or ()
+        # A nested exclusion is a mapping whose values are not True; those are seen to below.
+        whole = {name for name in extras if not isinstance(extras, Mapping) or extras[name] is True}
+        whole |= _PARSED if is_object(source) else set()
+        return {
+            name: _without_extras(value, _field(source, name))
+            for name, value in dumped.items()
+            if name not in whole
+        }
+    if isinstance(dumped, list) and isinstance(source, list) and len(dumped) == len(source):
+        return [_without_extras(value, item) for value, item in zip(dumped, source, strict=True)]
+    return dumped
+
+
+def _field(source: Any, name: str) -> Any:
+    return source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
+
+
+def decoded(
+    items: list[Any], decode: Callable[[list[Any]], tuple[Message, ...]]
+) -> tuple[Message, ...]:
+    """What `decode` makes of the items, such that it can be stored.
+
+    Objects of provider libraries become plain data and half surrogate pairs U+FFFD, but nothing is
+    copied unless one of them is there. Raises `InvalidInput` for what cannot be stored.
+    """
+    for item in items:
+        if not isinstance(item, dict):
+            items = [plain(each) for each in items]
+            break
+    try:
+        messages = decode(items)
+        _store(messages)
+    except UnicodeEncodeError:
+        messages = decode(sound(plain(items)))
+    except (TypeError, OverflowError, RecursionError, ValueError):
+        messages = decode(sound(plain(items)))
+        _check(messages)
+    return messages
+
+
+def _check(messages: tuple[Message, ...]) -> None:
+    for position, message in enumerate(messages):
+        try:
+            _store(message)
+        except (TypeError, OverflowError, RecursionError, ValueError) as exc:
+            raise InvalidInput(
+                f"Message {position} ({message.role}) cannot be stored: {exc}.",
+                hint="Pass what JSON can hold, with whole numbers of at most 64 bits.",
+            ) from exc

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ask, Run
+from tests.importers.transcripts import SESSION, Claude, lines, write
+
+NAME = f"claude-code/{SESSION}"
+DATA = Path(__file__).parents[3] / "shared" / "data" / "claude_code"
+
+
+@pytest.fixture
+def transcript(tmp_path: Path) -> Path:
+    claude = Claude()
+    records = [*claude.turn("One.", "1", calls=2), claude.progress(), *claude.turn("Two.", "2")]
+    return write(tmp_path / "projects" / f"{SESSION}.jsonl", records)
+
+
+def test_what_was_added_as_json(ask: Ask, transcript: Path) -> None:
+    code, found = ask("import", "claude-code", str(transcript))
+    assert code == 0
+    (session,) = found["sessions"]
+    assert list(session) == [
+        *("name", "turns", "rounds", "messages", "tokens", "tool_calls", "skipped")
+    ]
+    assert (session["name"], session["turns"], session["tool_calls"]) == (NAME, 2, 3)
+    assert session["tokens"] > 10
+    assert session["skipped"] == {"progress": 3}
+    assert session["rounds"] == sum(len(turn["rounds"]) for turn in ask("show", NAME)[1]["turns"])
+    code, again = ask("import", "claude-code", str(transcript))
+    assert code == 0
+    (session,) = again["sessions"]
+    assert (session["turns"], session["messages"], session["tokens"]) == (0, 0, 0)
+
+
+def test_what_was_added_for_people(run: Run, transcript: Path) -> None:
+    first = run("import", "claude-code", str(transcript.parent))
+    assert (first.exit_code, first.stderr) == (0, "")
+    shown = first.stdout.splitlines()
+    assert shown[0].split() == [
+        *("Session", "Turns", "Rounds", "Messages", "Tool", "calls", "Tokens")
+    ]
+    assert shown[1].split()[:2] == [NAME, "2"]
+    assert shown[3:] == ["Imported 2 turns into 1 session.", "Skipped 3 records: 3 progress."]
+    assert run("import", "claude-code", str(transcript)).stdout == "Nothing is new.\n"
+
+
+def test_into_a_session_of_this_name(ask: Ask, transcript: Path) -> None:
+    _, found = ask("import", "claude-code", str(transcript), "--session", "ada/engine")
+    assert [each["name"] for each in found["sessions"]] == ["ada/engine"]
+    assert len(ask("show", "ada/engine")[1]["turns"]) == 2
+
+
+def test_the_usual_places(ask: Ask, run: Run, home: Path, transcript: Path) -> None:
+    nothing = run("import", "claude-code")
+    assert (nothing.exit_code, nothing.stdout) == (1, "")
+    assert nothing.stderr.startswith("perdure: There is nothing to import in ")
+    usual = home / ".claude" / "projects" / "engine" / transcript.name
+    usual.parent.mkdir(parents=True)
+    usual.write_bytes(transcript.read_bytes())
+    code, found = ask("import", "claude-code")
+    assert (code, found["sessions"][0]["turns"]) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["word-perfect", "x"], "There is no importer for 'word-perfect'. Use one of anthropic,"),
+        (["claude-code", "absent.jsonl"], "There is no absent.jsonl."),
+        (["openai-chat"], "openai-chat needs a path."),
+        (["claude-code", ".", "--session", "nameless"], "'nameless' cannot be the name"),
+    ],
+)
+def test_what_cannot_be_imported(args: list[str], words: str, run: Run, ask: Ask) -> None:
+    result = run("import", *args)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("perdure: ")
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+    assert ask("import", *args)[1]["error"]["type"] == "InvalidInput"
+
+
+def test_no_bank_is_made_for_a_format_that_is_none(run: Run, home: Path) -> None:
+    assert run("import", "word-perfect", ".").exit_code == 1
+    assert not list(home.iterdir())
+
+
+def test_files_that_are_broken_are_told_and_not_fatal(run: Run, ask: Ask, tmp_path: Path) -> None:
+    folder = tmp_path / "projects"
+    write(folder / "broken.jsonl", [b"{", b"\xff\xfe", *Claude().turn("One.", "1"), b"nonsense"])
+    (folder / "empty.jsonl").touch()
+    (folder / "binary.jsonl").write_bytes(bytes(range(256)) * 10)
+    code, found = ask("import", "claude-code", str(folder))
+    assert code == 0
+    assert sum(each["turns"] for each in found["sessions"]) == 1
+    skipped = {reason for each in found["sessions"] for reason in each["skipped"]}
+    assert {"broken line: not JSON", "empty file"} <= skipped
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_watching_a_file_grow(flags: list[str], ask: Ask, tmp_path: Path) -> None:
+    claude = Claude()
+    path = write(tmp_path / f"{SESSION}.jsonl", claude.turn("One.", "1"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "perdure", "import", "claude-code", str(path), "--watch", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+        heard = [process.stdout.readline()]
+        with path.open("ab") as file:
+            file.write(lines(claude.turn("Two.", "2")))
+        turns = 0
+        while turns < 2:
+            line = heard.pop() if heard else process.stdout.readline()
+            if flags:
+                (session,) = json.loads(line)["sessions"]
+                assert session["name"] == NAME
+                turns += session["turns"]
+            else:
+                name, _, added = line.partition(": ")
+                assert name == NAME
+                turns += int(added.split()[0])
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=20)
+    assert process.returncode in {0, 130}
+    assert not stderr
+    assert len(ask("show", NAME)[1]["turns"]) == 2
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the transcripts for measuring are not here")
+def test_real_transcripts(run: Run, ask: Ask) -> None:
+    code, found = ask("import", "claude-code", str(DATA))
+    assert code == 0
+    added = [each for each in found["sessions"] if each["turns"]]
+    assert len(added) == 5
+    assert sum(each["tool_calls"] for each in added) > 400
+    for session in added:
+        shown = run("show", session["name"])
+        assert (shown.exit_code, shown.stderr) == (0, "")
+        assert run("export", session["name"], "--format", "markdown").exit_code == 0
