@@ -39,7 +39,7 @@ from perdure.history.intake import Intake
 from perdure.history.log import Hook, TurnLog
 from perdure.history.meter import Meter
 from perdure.history.reading import Reader, position
-from perdure.history.records import Head, Link, RoundRecord, SessionRecord, agent_of
+from perdure.history.records import Head, Link, SessionRecord, TurnCount, agent_of
 from perdure.history.verify import verify_chains
 from perdure.jobs import Runner
 from perdure.session import Rooms, Session
@@ -319,15 +319,15 @@ class Bank:
         return self._masker
 
     async def _described(self, record: SessionRecord, head: Head | None) -> SessionInfo:
-        rounds = self.store.collection(RoundRecord).query().prefix(f"{record.id}/")
-        (sums,) = await rounds.aggregate(tokens="sum tokens", rounds="count")
+        counts = self.store.collection(TurnCount).query().prefix(f"{record.id}/")
+        (sums,) = await counts.aggregate(tokens="sum tokens", rounds="sum rounds")
         head = head or Head(record.id)
         return SessionInfo(
             name=record.id,
             agent=record.agent,
             type=record.type,
             turns=head.turn,
-            rounds=sums["rounds"],
+            rounds=sums["rounds"] or 0,
             messages=head.messages,
             tokens=sums["tokens"] or 0,
             active=record.active,

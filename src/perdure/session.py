@@ -35,7 +35,7 @@ from perdure.history.records import (
     SessionRecord,
     Span,
     agent_of,
-    draft_key,
+    turn_key,
 )
 from perdure.storage.adapter import DEFAULT, Options
 from perdure.storage.store import Store
@@ -247,7 +247,7 @@ class Session:
         """Answers that are arriving, or were when their process died."""
         head = await self.head()
         drafts = self._rooms.store.collection(Draft)
-        found = await drafts.get_many([draft_key(self.name, turn) for turn in head.answering])
+        found = await drafts.get_many([turn_key(self.name, turn) for turn in head.answering])
         return [
             Partial(turn, unpacked(draft.content), draft.started, draft.updated)
             for turn, draft in zip(head.answering, found, strict=True)

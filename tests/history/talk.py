@@ -8,8 +8,19 @@ from typing import Any
 from perdure.bank import Bank
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.core.turns import Turn
+from perdure.history.records import (
+    Draft,
+    Head,
+    Piece,
+    Receipt,
+    SessionRecord,
+    TurnCount,
+    Uncounted,
+    Use,
+)
 from perdure.session import Session
-from perdure.storage.middleware import Call, Handler
+from perdure.storage.middleware import Call, Commit, Get, Handler, Summarize
+from perdure.storage.records import type_of
 
 
 def call(*ids: str, name: str = "shell", arguments: str = "{}") -> Message:
@@ -89,14 +100,36 @@ async def problems(bank: Bank) -> list[tuple[str, str]]:
     return [(problem.subject, problem.what) async for problem in bank.verify()]
 
 
+_OF_THE_LOG = {
+    type_of(kind).name
+    for kind in (Draft, Head, Piece, Receipt, TurnCount, SessionRecord, Uncounted, Use)
+}
+
+
+def _collections(call: Call) -> set[str]:
+    match call:
+        case Commit():
+            return {write.collection for write in call.batch.writes}
+        case Get():
+            return {call.collection}
+        case Summarize():
+            return {call.summary.query.collection}
+        case _:
+            return {call.query.collection}
+
+
 class Ledger:
-    """Middleware that notes each operation which reaches the adapter."""
+    """Middleware that notes each operation on what the turn log keeps.
+
+    Not those of compression, jobs and subscriptions, which are at work in the background.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
-        self.calls.append(call)
+        if not _collections(call).isdisjoint(_OF_THE_LOG):
+            self.calls.append(call)
         return await proceed(call)
 
     def kinds(self) -> list[str]:

@@ -18,7 +18,7 @@ from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.history import chain
 from perdure.history.forgetting import WITHOUT_CONTENT, Scope
-from perdure.history.records import Draft, Link, Piece, Receipt, RoundRecord, Use
+from perdure.history.records import Draft, Link, Piece, Receipt, TurnCount, Use
 from perdure.session import Session
 from perdure.storage import records
 from perdure.storage.contexts import Context
@@ -79,7 +79,7 @@ async def test_a_turn_is_forgotten_and_its_place_stays(
     assert (await session.turn(3)).messages == tuple(work(3))
     assert one(await session.append(chat(4))).number == 4
     assert await problems(bank) == []
-    assert await bank.collection(RoundRecord).query().prefix("planner/auth/00000002.").count() == 0
+    assert await bank.collection(TurnCount).query().prefix("planner/auth/00000002").count() == 0
 
 
 async def test_several_turns_and_again(bank: Bank, session: Session) -> None:
@@ -465,13 +465,13 @@ async def test_what_others_make_of_a_session_while_it_is_forgotten_goes_too(bank
         collections = frozenset[str]()
 
         async def forget(self, scope: Scope) -> None:
-            await bank.collection(RoundRecord).query().prefix("planner/auth/").delete()
+            await bank.collection(TurnCount).query().prefix("planner/auth/").delete()
             bank.meter.look(session.record)
             await bank.meter.settle()
 
     bank.forgetting.places.append(Busy())
     await bank.forget("planner/auth")
-    assert "perdure_rounds" not in await rows(bank)
+    assert "perdure_counts" not in await rows(bank)
 
 
 async def test_events_that_wait_go_with_their_session(bank: Bank) -> None:

@@ -24,7 +24,7 @@ from perdure.core.messages import (
 )
 from perdure.core.tokens import count_messages, o200k
 from perdure.core.turns import Turn
-from perdure.history.records import RoundRecord, Uncounted
+from perdure.history.records import TurnCount, Uncounted
 from perdure.session import Session
 from perdure.storage.middleware import Call, Commit
 from perdure.testing import ManualClock
@@ -144,6 +144,7 @@ async def test_a_round_that_is_half_counted_has_no_count(bank: Bank, session: Se
     await assert_counted(session)
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_more_than_can_be_noted(bank: Bank, session: Session) -> None:
     """A large append is read again, and what comes behind it does not hide it."""
     await session.append([message for number in range(1, 2_501) for message in chat(number)])
@@ -243,17 +244,17 @@ async def test_a_mark_goes_back_to_the_oldest_turn(bank: Bank) -> None:
 async def test_nothing_is_counted_twice(bank: Bank, session: Session) -> None:
     await fill(session, 3)
     await bank.settle()
-    before = [item.version for item in await bank.collection(RoundRecord).query().execute()]
+    before = [item.version for item in await bank.collection(TurnCount).query().execute()]
     await bank.session("planner/auth")  # looks for what is not counted
     await bank.settle()
-    after = [item.version for item in await bank.collection(RoundRecord).query().execute()]
+    after = [item.version for item in await bank.collection(TurnCount).query().execute()]
     assert before == after == [1, 1, 1]
 
 
 class _Refusing(Fault):
     def picks(self, call: Call) -> bool:
         return isinstance(call, Commit) and any(
-            write.collection == "perdure_rounds" for write in call.batch.writes
+            write.collection == "perdure_counts" for write in call.batch.writes
         )
 
 
@@ -296,7 +297,7 @@ async def test_what_is_gone_is_not_counted(bank: Bank) -> None:
     await fill(session, 3)
     await bank.forget("a/b")
     await bank.settle()
-    assert await bank.collection(RoundRecord).query().count() == 0
+    assert await bank.collection(TurnCount).query().count() == 0
 
 
 async def test_models_are_calibrated_from_what_their_providers_count(bank: Bank) -> None:

@@ -168,7 +168,7 @@ VALID: Bodies = {
                     "type": "server_tool_use",
                     "id": "srvtoolu_1",
                     "name": "web_search",
-                    "input": {"query": "x"},
+                    "input": {"query": "x", "big": -(2**90)},
                 },
                 {
                     "type": "web_search_tool_result",

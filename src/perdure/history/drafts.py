@@ -18,7 +18,7 @@ from perdure.history.answers import Partial, packed
 from perdure.history.intake import Intake, Taken
 from perdure.history.log import Order, TurnLog, Writer, Written
 from perdure.history.reading import Reader
-from perdure.history.records import Draft, Head, draft_key
+from perdure.history.records import Draft, Head, turn_key
 from perdure.storage.adapter import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -75,7 +75,7 @@ class Drafting:
         pen = self._pen
         (masked,), _ = await pen.intake.masked((message,))
         draft = Draft(
-            id=draft_key(self._session, turn),
+            id=turn_key(self._session, turn),
             content=packed(masked),
             started=started,
             updated=self.now(),
@@ -98,9 +98,7 @@ class Drafting:
 
         Raises `InvalidInput` if it is no longer there, `Conflict` if others take it right now.
         """
-        found = await self._pen.store.collection(Draft).fetch(
-            draft_key(self._session, partial.turn)
-        )
+        found = await self._pen.store.collection(Draft).fetch(turn_key(self._session, partial.turn))
         if found is None:
             raise InvalidInput(
                 f"T-{partial.turn} of {self._session} has no partial answer any more.",
@@ -117,7 +115,7 @@ class Drafting:
             return msgspec.structs.replace(head, answering=left)
 
         async def inside(transaction: Transaction, _: Head) -> None:
-            await transaction.collection(Draft).delete(draft_key(self._session, partial.turn))
+            await transaction.collection(Draft).delete(turn_key(self._session, partial.turn))
 
         async with self._pen.writing:
             await self._pen.log.change_head(self._pen.writer, change, inside)

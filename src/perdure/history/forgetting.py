@@ -33,13 +33,13 @@ from perdure.history.records import (
     ImportCursor,
     Piece,
     Receipt,
-    RoundRecord,
     SessionRecord,
     Stretch,
+    TurnCount,
     Uncounted,
     Use,
     agent_of,
-    draft_key,
+    turn_key,
     turn_prefix,
 )
 from perdure.storage.collection import Collection
@@ -109,7 +109,7 @@ class Prefixed:
                 if scope.turns:
                     for turn in scope.turns:
                         await remove(collection, turn_prefix(session, turn))
-                        await collection.delete(draft_key(session, turn))
+                        await collection.delete(turn_key(session, turn))
                 else:
                     await remove(collection, f"{session}/")
                     await collection.delete(session)
@@ -170,7 +170,7 @@ class Forgetting:
         self._own = frozenset(
             {"perdure_turns", "perdure_uses", "perdure_artifacts", "perdure_sessions"}
         )
-        self.places: list[Place] = [Prefixed(store, RoundRecord, Draft), Events(store)]
+        self.places: list[Place] = [Prefixed(store, TurnCount, Draft), Events(store)]
         self._last = AgentOnly(store, Receipt, Uncounted, ImportCursor, Context, Entry, Head)
 
     def join(self, place: Place) -> None:

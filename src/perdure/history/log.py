@@ -31,8 +31,8 @@ from perdure.history.records import (
     Receipt,
     SessionRecord,
     Use,
-    draft_key,
     piece_key,
+    turn_key,
     turn_prefix,
 )
 from perdure.storage.adapter import DEFAULT, Options
@@ -43,7 +43,7 @@ from perdure.storage.transaction import Transaction
 
 #: Rounds of a turn that are written together share a piece up to so many bytes: they compress
 #: better, and a row costs more than its content when that is short.
-PIECE_BYTES = 96 * 1024
+PIECE_BYTES = 192 * 1024
 #: A session's `active` time is at most so much behind its newest turn.
 _TOUCH_AFTER = 60 * clock.SECOND
 _NEW = Options(expected=0)
@@ -298,7 +298,7 @@ class TurnLog:
             if uses := list(_uses(record.id, written.rounds)):
                 await transaction.collection(Use).put_many(uses)
             if order.answered is not None:
-                key = draft_key(record.id, order.answered)
+                key = turn_key(record.id, order.answered)
                 await transaction.collection(Draft).delete(key, Options(expected=order.draft))
             if record.active is None or head.time - _micro(record) > _TOUCH_AFTER:
                 record = await self._touched(transaction, record)

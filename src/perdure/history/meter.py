@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Annotated
@@ -34,7 +34,7 @@ from perdure.history.intake import resolved
 from perdure.history.lines import ENDLESS, Owned
 from perdure.history.log import RoundWritten, Written
 from perdure.history.reading import Reader
-from perdure.history.records import Head, RoundRecord, SessionRecord, Uncounted, round_key
+from perdure.history.records import Counted, Head, SessionRecord, TurnCount, Uncounted, turn_key
 from perdure.storage.adapter import Options
 from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
@@ -43,9 +43,9 @@ from perdure.storage.transaction import Transaction
 #: Seconds without an append after which counting begins.
 _IDLE = 0.05
 #: Seconds of counting after which others get a turn on the event loop.
-_SLICE = 0.004
-#: Rounds whose counts are stored together.
-_BATCH = 64
+_SLICE = 0.002
+#: Rounds whose counts are stored together; fewer while an append may come at any time.
+_BATCH, _FEW = 64, 8
 #: Rounds noted at most; of what comes above, only the turn is remembered, and read again.
 _NOTED = 2_000
 #: Who goes on writing without a pause renews its mark so often. One that was not renewed for three
@@ -69,7 +69,7 @@ class _Noted(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        return round_key(self.session, self.round.turn, self.round.round)
+        return turn_key(self.session, self.round.turn)
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -104,6 +104,7 @@ class Meter:
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._last = 0.0
+        self._stopped = False
 
     @property
     def counter(self) -> Counter:
@@ -156,12 +157,15 @@ class Meter:
         """Count at once, inside the append: for writers in bulk."""
         noted = [_Noted(written.session.id, round) for round in written.rounds]
         counted = await self._counted(noted, pending=True)
-        await transaction.collection(RoundRecord).put_many(counted)
+        await transaction.collection(TurnCount).put_many(counted)
 
     async def settle(self) -> None:
         """Count everything that is to be counted, but for what is damaged."""
+        await self._settle(_BATCH, lambda: True)
+
+    async def _settle(self, batch_size: int, go_on: Callable[[], bool]) -> None:
         async with self._lock:
-            while self._missed:
+            while self._missed and go_on():
                 name, (record, first) = self._missed.popitem()
                 try:
                     await self._catch_up(record, first)
@@ -170,22 +174,24 @@ class Meter:
                 except PerdureError:
                     self._miss(record, first)
                     raise
-            while self._noted:
-                batch = list(islice(self._noted, _BATCH))
+            while self._noted and go_on():
+                batch = list(islice(self._noted, batch_size))
                 await self._count(batch)
                 await self._calibrate(batch)
                 for _ in batch:
                     self._noted.popleft()
-            await self._unmark()
+            if not self._noted and not self._missed:
+                await self._unmark()
 
     async def stop(self) -> None:
         """Count what is left, and end."""
+        self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._task is not None:
             await self._task
-        await self._run()
+        await self._run(lambda: True)
 
     async def calibration(self, model: str) -> Calibration:
         """What is known about a model's tokens."""
@@ -207,19 +213,25 @@ class Meter:
 
     def _when_idle(self) -> None:
         loop = asyncio.get_running_loop()
-        quiet = loop.time() - self._last
-        if quiet < _IDLE:
-            self._timer = loop.call_later(_IDLE - quiet + 0.001, self._when_idle)
+        if not self._idle():
+            self._timer = loop.call_later(_IDLE, self._when_idle)
             return
         self._timer = None
-        self._task = loop.create_task(self._run(), name="perdure-meter")
+        self._task = loop.create_task(self._run(self._idle), name="perdure-meter")
 
-    async def _run(self) -> None:
+    def _idle(self) -> bool:
+        return asyncio.get_running_loop().time() - self._last >= _IDLE
+
+    async def _run(self, go_on: Callable[[], bool]) -> None:
         try:
-            await self.settle()
+            await self._settle(_FEW, go_on)
         except PerdureError as exc:
             # Counts are a view: they are made at the next occasion, or when the session is opened.
             _log.warning("tokens could not be counted: %s", exc)
+        else:
+            if (self._noted or self._missed) and not self._stopped:  # somebody appends again
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(_IDLE, self._when_idle)
 
     async def _unmark(self) -> None:
         """Take our marks away, now that all is counted."""
@@ -240,42 +252,42 @@ class Meter:
             names = list(dict.fromkeys(_session_of(each) for each in counted))
             heads = await transaction.collection(Head).get_many(names)
             there = {head.id for head in heads if head is not None}
-            records = transaction.collection(RoundRecord)
+            records = transaction.collection(TurnCount)
             stored = await records.get_many([each.id for each in counted])
             news = [
-                new
+                merged
                 for new, old in zip(counted, stored, strict=True)
-                if _session_of(new) in there and (old is None or old.messages < new.messages)
+                if _session_of(new) in there and (merged := _merged(new, old)) != old
             ]
             await records.put_many(news)
 
         if counted:
             await self._store.transact(body)
 
-    async def _counted(
-        self, noted: Sequence[_Noted], *, pending: bool = False
-    ) -> list[RoundRecord]:
-        """The records of these rounds, with what was counted of them before.
+    async def _counted(self, noted: Sequence[_Noted], *, pending: bool = False) -> list[TurnCount]:
+        """The counts of these rounds' turns, with what was counted of them before.
 
-        `pending` says that they are not in the store yet.
+        `pending` says that the rounds are not in the store yet.
         """
-        asked = [item.key for item in noted if item.round.before or not pending]
-        stored = await self._store.collection(RoundRecord).get_many(asked)
+        begun = {item.key for item in noted if item.round.round == 1 and not item.round.before}
+        asked = [item.key for item in noted if not (pending and item.key in begun)]
+        stored = await self._store.collection(TurnCount).get_many(dict.fromkeys(asked))
         known = {found.id: found for found in stored if found is not None}
-        sums: dict[str, RoundRecord] = {}
+        changed = dict[str, TurnCount]()
         for item in noted:
             key, round = item.key, item.round
-            before, said = known.get(key, RoundRecord(key)), round.messages
+            count, said = known.get(key, TurnCount(key)), round.messages
+            before = count.of(round.round)
             if before.messages >= round.before + len(said):
                 continue  # it was counted meanwhile
             if before.messages != round.before:
                 # Others wrote to it too, and have not counted yet: begin anew.
-                before, said = RoundRecord(key), await self._whole(item.session, round)
+                before, said = Counted(), await self._whole(item.session, round)
                 said = (*said, *round.messages) if pending else said
             tokens = await self._tokens(said)
-            known[key] = RoundRecord(key, before.tokens + tokens, before.messages + len(said))
-            sums[key] = known[key]
-        return list(sums.values())
+            now = Counted(before.tokens + tokens, before.messages + len(said))
+            changed[key] = known[key] = count.having(round.round, now)
+        return list(changed.values())
 
     async def _tokens(self, messages: tuple[Message, ...]) -> int:
         loop = asyncio.get_running_loop()
@@ -366,8 +378,17 @@ class Meter:
                 await records.change(model, learn)
 
 
-def _session_of(record: RoundRecord) -> str:
+def _session_of(record: TurnCount) -> str:
     return record.id.rpartition("/")[0]
+
+
+def _merged(new: TurnCount, old: TurnCount | None) -> TurnCount:
+    """Of each round what covers more of it."""
+    if old is not None:
+        for round, counted in enumerate(old.counted, 1):
+            if counted.messages > new.of(round).messages:
+                new = new.having(round, counted)
+    return new
 
 
 def _hides(message: Message) -> bool:

@@ -17,7 +17,7 @@ from perdure.core.messages import Message
 from perdure.core.turns import Cutter, Mark, Position, Round, Status, Turn
 from perdure.history.answers import unpacked
 from perdure.history.lines import Owned, owners
-from perdure.history.records import Draft, Head, Piece, RoundRecord, SessionRecord, draft_key
+from perdure.history.records import Draft, Head, Piece, SessionRecord, TurnCount, turn_key
 from perdure.storage.finder import Finder
 from perdure.storage.keys import numbered
 from perdure.storage.store import Store
@@ -40,7 +40,7 @@ class Reader:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pieces = store.collection(Piece)
-        self._rounds = store.collection(RoundRecord)
+        self._totals = store.collection(TurnCount)
         self._drafts = store.collection(Draft)
 
     async def turns(
@@ -71,12 +71,12 @@ class Reader:
                         head,
                         number,
                         parts,
-                        counts=counts,
+                        count=counts.get(number),
                         draft=drafts.pop(number, None),
                     )
                 )
             found += [
-                _turn(record.id, head, number, [], counts=counts, draft=draft)
+                _turn(record.id, head, number, [], count=counts.get(number), draft=draft)
                 for number, draft in drafts.items()
             ]
         return found
@@ -222,33 +222,23 @@ class Reader:
         return mark_of(turn, [message for piece in pieces for message in piece.messages()])
 
     async def draft(self, session: str, turn: int) -> Draft | None:
-        return await self._drafts.get(draft_key(session, turn))
+        return await self._drafts.get(turn_key(session, turn))
 
     # ------------------------------------------------------------------------------------------
 
-    async def _counts(self, owned: Owned) -> dict[str, RoundRecord]:
-        """What is known about rounds, by their name: the last segment of the key."""
-        found = dict[str, RoundRecord]()
-        finder = self._rounds.query().prefix(f"{owned.session}/").order_by("key")
-        start = f"{owned.session}/{numbered(owned.first)}"
-        end = numbered(owned.last) + _BEHIND
-        while True:
-            page = await finder.behind(start).limit(_ROWS).values()
-            for known in page:
-                name = known.id.rpartition("/")[2]
-                if name > end:
-                    return found
-                found[name] = known
-            if len(page) < _ROWS:
-                return found
-            start = page[-1].id
+    async def _counts(self, owned: Owned) -> dict[int, TurnCount]:
+        """What is known about turns, by their number."""
+        numbers = range(owned.first, owned.last + 1)
+        keys = [turn_key(owned.session, number) for number in numbers]
+        found = zip(numbers, await self._totals.get_many(keys), strict=True)
+        return {number: count for number, count in found if count is not None}
 
     async def _arriving(self, record: SessionRecord, head: Head, owned: Owned) -> dict[int, Draft]:
         """The drafts of these turns; only a session's own turns have any."""
         if owned.session != record.id:
             return {}
         wanted = [turn for turn in head.answering if owned.first <= turn <= owned.last]
-        drafts = await self._drafts.get_many([draft_key(record.id, turn) for turn in wanted])
+        drafts = await self._drafts.get_many([turn_key(record.id, turn) for turn in wanted])
         return {turn: draft for turn, draft in zip(wanted, drafts, strict=True) if draft}
 
 
@@ -272,7 +262,7 @@ def _turn(
     number: int,
     pieces: Sequence[Piece],
     *,
-    counts: dict[str, RoundRecord],
+    count: TurnCount | None,
     draft: Draft | None,
 ) -> Turn:
     # Of a turn that went on after it was forgotten, and of one whose number a fork's former parent
@@ -290,9 +280,7 @@ def _turn(
         said.setdefault(cutter.feed(arriving)[1], []).append(arriving)
         ended = max(ended, draft.updated)
     rounds = tuple(
-        Round(
-            round, tuple(messages), _tokens(counts.get(f"{numbered(number)}.{round:06d}"), messages)
-        )
+        Round(round, tuple(messages), _tokens(count, round, len(messages)))
         for round, messages in said.items()
     )
     return Turn(
@@ -307,12 +295,13 @@ def _turn(
     )
 
 
-def _tokens(known: RoundRecord | None, messages: Sequence[Message]) -> int | None:
+def _tokens(count: TurnCount | None, round: int, messages: int) -> int | None:
     """The count of a round, if it was all of it that was counted, and no more.
 
     More, if it is a fork's, and its parent went on with the round.
     """
-    return known.tokens if known is not None and known.messages == len(messages) else None
+    counted = None if count is None else count.of(round)
+    return counted.tokens if counted is not None and counted.messages == messages else None
 
 
 def _status(head: Head, number: int, pieces: Sequence[Piece], draft: Draft | None) -> Status:

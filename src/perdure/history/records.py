@@ -1,12 +1,12 @@
 """What the turn log stores.
 
 A session is a context with a head. Each append writes one or more *pieces*: neighbouring messages
-of one turn, at most some 96 KB of them unless a single round is larger. Pieces are never changed,
+of one turn, at most some 192 KB of them unless a single round is larger. Pieces are never changed,
 until their turn is forgotten. The head is one small row, rewritten by each append: it gives turns
 their numbers, links the chain, and lets only one writer win.
 
 Keys: ``planner/auth`` for a session and its head, ``planner/auth/00000183.00000412`` for a piece
-(turn, place in the chain), ``planner/auth/00000183.000004`` for what is known about a round.
+(turn, place in the chain), ``planner/auth/00000183`` for what is known about a turn.
 """
 
 from __future__ import annotations
@@ -171,14 +171,33 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=Fa
         ]
 
 
-@system_record("rounds")
-class RoundRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What is known about a round beside what was said in it."""
+class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What so many messages of a round take, in o200k tokens."""
 
-    id: Annotated[str, Key()]
-    #: In o200k tokens, of so many messages.
-    tokens: Annotated[int, Indexed()] = 0
+    tokens: int = 0
     messages: int = 0
+
+
+@system_record("counts")
+class TurnCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the rounds of a turn take. A row for each round would take more than it says."""
+
+    id: Annotated[str, Key()]  # session/turn
+    tokens: Annotated[int, Indexed()] = 0
+    rounds: Annotated[int, Indexed()] = 0
+    counted: tuple[Counted, ...] = ()
+
+    def of(self, round: int) -> Counted:
+        """What is known about a round; nothing, if it was not counted."""
+        return self.counted[round - 1] if round <= self.rounds else Counted()
+
+    def having(self, round: int, counted: Counted) -> TurnCount:
+        """The same with one round counted."""
+        missing = (Counted(),) * (round - self.rounds)
+        rounds = [*self.counted, *missing]
+        rounds[round - 1] = counted
+        tokens = sum(each.tokens for each in rounds)
+        return TurnCount(self.id, tokens, len(rounds), tuple(rounds))
 
 
 @system_record("uncounted")
@@ -261,9 +280,6 @@ def turn_prefix(session: str, turn: int) -> str:
     return f"{session}/{numbered(turn)}."
 
 
-def round_key(session: str, turn: int, round: int) -> str:
-    return f"{session}/{numbered(turn)}.{round:06d}"
-
-
-def draft_key(session: str, turn: int) -> str:
+def turn_key(session: str, turn: int) -> str:
+    """The key of what is kept about a turn as a whole: its count, its draft."""
     return f"{session}/{numbered(turn)}"

@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.core.messages import Message, encode
 from perdure.history.log import RoundWritten, Written
-from perdure.history.records import RoundRecord, round_key
+from perdure.history.records import TurnCount, turn_key
 from perdure.importers.cursors import Bookmark, Cursor, Place, Stamp
 from perdure.importers.feed import Batch
 from perdure.importers.known import Known
@@ -100,7 +100,7 @@ class Scribe:
         await session.append(messages, tags=self._tags, within=hook, count=True)
         found = self._run.result.of(session.name)
         found.add(counted.rounds)
-        records = self._run.bank.collection(RoundRecord)
+        records = self._run.bank.collection(TurnCount)
         found.tokens += _tokens(await records.get_many(counted.keys)) - counted.before
 
     async def _undo(self, step: Undo, cursor: Cursor) -> None:
@@ -136,12 +136,13 @@ class _Counted:
         self.before = 0
 
     async def note(self, transaction: Transaction, written: Written) -> None:
-        name, records = written.session.id, transaction.collection(RoundRecord)
+        name, records = written.session.id, transaction.collection(TurnCount)
         self.rounds = written.rounds
-        self.keys = [round_key(name, round.turn, round.round) for round in written.rounds]
-        grown = [key for key, round in zip(self.keys, self.rounds, strict=True) if round.before]
-        self.before = _tokens(await records.get_many(grown))
+        turns = dict.fromkeys(round.turn for round in written.rounds)
+        self.keys = [turn_key(name, turn) for turn in turns]
+        # Only the first can have been there: the others begin with this append.
+        self.before = _tokens(await records.get_many(self.keys[:1]))
 
 
-def _tokens(records: Sequence[RoundRecord | None]) -> int:
+def _tokens(records: Sequence[TurnCount | None]) -> int:
     return sum(record.tokens for record in records if record is not None)

@@ -22,7 +22,7 @@ from perdure.core.messages import (
 from perdure.wire.limits import RULES, Limits
 from perdure.wire.media import stand_in
 from perdure.wire.notes import NOTES
-from perdure.wire.plain import kind_of
+from perdure.wire.plain import kind_of, verbatim
 from perdure.wire.responses.form import CALLS, OUTPUTS, side_of
 from perdure.wire.rules import is_name
 
@@ -110,7 +110,7 @@ def _led_somewhere(parts: list[Part], wire: str) -> bool:
 
 
 def _is_from_model(part: Unknown, wire: str) -> bool:
-    return wire != "responses" or side_of(part.data) == "assistant"
+    return wire != "responses" or side_of(verbatim(part)) == "assistant"
 
 
 def _part(part: Part, message: Message, limits: Limits, seen: set[str]) -> Part | None:
@@ -179,22 +179,19 @@ def _is_sound(part: Unknown, message: Message, limits: Limits, seen: set[str]) -
     rules = RULES.get(part.wire)
     if rules is None:
         return True
-    kind = kind_of(part.data)
+    data = verbatim(part)
+    kind = kind_of(data)
     if part.wire == "responses" and message.role in {"assistant", "tool"}:
         known = kind in {"message", "reasoning"} or kind in CALLS or kind in OUTPUTS
-        if known or rules.shape_violations([part.data]):
+        if known or rules.shape_violations([data]):
             return False
-        return not isinstance(name := part.data.get("id"), str) or _is_new(
+        return not isinstance(name := data.get("id"), str) or _is_new(
             {part.wire: {"id": name}}, limits, seen
         )
     if kind in {"tool_use", "tool_result", "thinking", "redacted_thinking"}:
         return False
     role = "user" if message.role == "tool" and part.wire != "chat" else message.role
-    return not rules.shape_violations([_holding(part, role)])
-
-
-def _holding(part: Unknown, role: str) -> dict[str, Any]:
-    return {"role": role, "content": [part.data]}
+    return not rules.shape_violations([{"role": role, "content": [data]}])
 
 
 def _in_shape(message: Message, limits: Limits) -> Message:

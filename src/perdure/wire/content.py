@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from perdure.core.errors import InvalidInput
-from perdure.core.messages import Part, Text, Unknown
+from perdure.core.messages import Part, Text
 from perdure.wire.plain import Item
 
 #: A field of a body, and a position in it. Put into words only when something is wrong.
@@ -37,11 +37,6 @@ def content_of(
         f"{place(where)} has a {name} that is a {type(content).__name__}.",
         hint="A content is a string or a list of blocks.",
     )
-
-
-def verbatim(part: Unknown) -> Any:
-    """What the part holds, for the format that it came from; callers may add marks to it."""
-    return dict(part.data) if isinstance(part.data, dict) else part.data
 
 
 def spoken(blocks: Iterable[Any]) -> list[Any]:

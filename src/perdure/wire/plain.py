@@ -5,16 +5,21 @@ Neither `openai` nor `anthropic` is imported: their objects are known by having 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.errors import InvalidInput
-from perdure.core.messages import Message, sound
+from perdure.core.messages import Message, ToolResult, Unknown, sound
 
 #: A message, an item or a content block, as a wire format writes it.
 Item: TypeAlias = dict[str, Any]
+
+#: The only key of what is unknown and had to be written down as text to be stored.
+AS_JSON = "perdure_json"
 
 # Not all objects that have one of these say that it is not to be sent.
 _PARSED = frozenset({"parsed", "parsed_arguments", "parsed_output"})
@@ -85,7 +90,9 @@ def decoded(
     """What `decode` makes of the items, such that it can be stored.
 
     Objects of provider libraries become plain data and half surrogate pairs U+FFFD, but nothing is
-    copied unless one of them is there. Raises `InvalidInput` for what cannot be stored.
+    copied unless one of them is there. Raises `InvalidInput` for what cannot be stored, which
+    includes whole numbers beyond 64 bits among a provider's own fields. In the arguments of a call,
+    and in blocks of unknown types, they are fine.
     """
     for item in items:
         if not isinstance(item, dict):
@@ -94,20 +101,39 @@ def decoded(
     try:
         messages = decode(items)
         _store(messages)
-    except UnicodeEncodeError:
-        messages = decode(sound(plain(items)))
     except (TypeError, OverflowError, RecursionError, ValueError):
-        messages = decode(sound(plain(items)))
-        _check(messages)
+        found = decode(sound(plain(items)))
+        messages = tuple(_storable(message, at) for at, message in enumerate(found))
     return messages
 
 
-def _check(messages: tuple[Message, ...]) -> None:
-    for position, message in enumerate(messages):
+def _storable(message: Message, position: int) -> Message:
+    try:
+        message = replace(message, parts=tuple(_with_numbers(part) for part in message.parts))
+        _store(message)
+    except (TypeError, OverflowError, RecursionError, ValueError) as exc:
+        raise InvalidInput(
+            f"Message {position} ({message.role}) cannot be stored: {exc}.",
+            hint="Pass what JSON can hold, with whole numbers of at most 64 bits.",
+        ) from exc
+    return message
+
+
+def _with_numbers(part: Any) -> Any:
+    """The part; what is unknown in it as JSON, if it holds numbers that cannot be stored."""
+    if isinstance(part, ToolResult):
+        return replace(part, content=tuple(_with_numbers(inner) for inner in part.content))
+    if isinstance(part, Unknown):
         try:
-            _store(message)
-        except (TypeError, OverflowError, RecursionError, ValueError) as exc:
-            raise InvalidInput(
-                f"Message {position} ({message.role}) cannot be stored: {exc}.",
-                hint="Pass what JSON can hold, with whole numbers of at most 64 bits.",
-            ) from exc
+            _store(part)
+        except OverflowError:
+            return Unknown(part.wire, {AS_JSON: json.dumps(part.data)})
+    return part
+
+
+def verbatim(part: Unknown) -> Any:
+    """What came from the wire; callers may add marks to it."""
+    data = part.data
+    if not isinstance(data, dict):
+        return data
+    return json.loads(data[AS_JSON]) if data.keys() == {AS_JSON} else dict(data)

@@ -150,7 +150,7 @@ def _decoded(item: dict[str, Any]) -> Iterable[Message]:
     """The messages of a wire message; what has no such form is kept as it is."""
     try:
         return wire.decode([item])
-    except (InvalidInput, TypeError, RecursionError):
+    except InvalidInput:
         text = msgspec.json.encode(item["content"], order="deterministic").decode()
         return (Message(item["role"], (Unknown(_WIRE, text),), wire=_WIRE),)
 

@@ -128,8 +128,12 @@ class Samples:
             self.values[place] = sample
 
     def suffice(self, enough: int = _TRAIN_AT[0]) -> bool:
-        """Whether a dictionary can be trained with them that is worth it."""
-        return self.seen >= enough and len(self.values) >= _FEWEST_SAMPLES
+        """Whether a dictionary can be trained with them that is worth it.
+
+        Long values are their own dictionary: one of 32 KB would save them next to nothing.
+        """
+        short = self.seen <= self._count * _LONG
+        return self.seen >= enough and len(self.values) >= _FEWEST_SAMPLES and short
 
 
 def train(samples: list[Sample]) -> bytes:

@@ -19,11 +19,11 @@ from perdure.core.messages import (
 )
 from perdure.wire.arguments import value_of
 from perdure.wire.chat.form import AUDIO, REASONING, WIRE, media_kind, nothing
-from perdure.wire.content import SILENCE, put_content, spoken, verbatim
+from perdure.wire.content import SILENCE, put_content, spoken
 from perdure.wire.keep import Group
 from perdure.wire.media import arguments_of, stand_in, to_base64, to_url
 from perdure.wire.notes import fields_of, notes_of
-from perdure.wire.plain import Item
+from perdure.wire.plain import Item, verbatim
 
 #: What the API lets a speaker be called.
 _speaker = re.compile(r"[^\s<|\\/>]{1,64}").fullmatch

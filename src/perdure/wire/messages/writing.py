@@ -16,12 +16,12 @@ from perdure.core.messages import (
     Unknown,
 )
 from perdure.wire.arguments import value_of
-from perdure.wire.content import SILENCE, put_content, spoken, verbatim
+from perdure.wire.content import SILENCE, put_content, spoken
 from perdure.wire.keep import Group
 from perdure.wire.media import arguments_of, is_image, stand_in, to_base64
 from perdure.wire.messages.form import IMAGES, PDF, WIRE, is_string
 from perdure.wire.notes import fields_of, notes_of
-from perdure.wire.plain import Item
+from perdure.wire.plain import Item, verbatim
 
 _SYSTEM = ("system", "developer")
 

@@ -157,7 +157,7 @@ def _reply(item: Item, where: Where, before: list[Part]) -> list[Part]:
         part = _reasoning(item)
     elif kind in CALLS:
         part = _call(item, kind)
-    elif kind == "message" or "role" in item:
+    elif kind == "message" or "type" not in item:
         return _said(item, where, before) or [Unknown(WIRE, item)]
     return [Unknown(WIRE, item) if part is None else part]
 

@@ -17,11 +17,11 @@ from perdure.core.messages import (
     Unknown,
 )
 from perdure.wire.arguments import parsed, value_of
-from perdure.wire.content import SILENCE, put_content, spoken, verbatim
+from perdure.wire.content import SILENCE, put_content, spoken
 from perdure.wire.keep import Group, items_of
 from perdure.wire.media import arguments_of, is_image, stand_in, to_base64, to_url
 from perdure.wire.notes import fields_of, notes_of
-from perdure.wire.plain import Item
+from perdure.wire.plain import Item, verbatim
 from perdure.wire.responses.form import CALLS, OUTPUTS, WIRE, side_of, text_type
 
 _SYSTEM = ("system", "developer")
@@ -92,7 +92,7 @@ def _items(message: Message, kinds: dict[str, str]) -> list[Item]:
         if isinstance(part, ToolResult):
             items.append(_output(part, kinds, own=message.wire == WIRE))
         elif message.role == "tool" and isinstance(part, Unknown):
-            if part.wire == WIRE and side_of(part.data):
+            if part.wire == WIRE and side_of(verbatim(part)):
                 items.append(verbatim(part))
         else:
             others.append(part)
@@ -167,7 +167,7 @@ def _reply_item(part: Part, kinds: dict[str, str], *, own: bool) -> Any:
         return _reasoning(part) if own else None
     if isinstance(part, ToolResult):
         return _output(part, kinds, own=own)
-    if isinstance(part, Unknown) and part.wire == WIRE and side_of(part.data):
+    if isinstance(part, Unknown) and part.wire == WIRE and side_of(verbatim(part)):
         return verbatim(part)
     return None
 

@@ -29,11 +29,10 @@ from perdure.wire.content import (
     put_content,
     spoken,
     usual_form,
-    verbatim,
 )
 from perdure.wire.media import IMAGE, arguments_of, from_base64, is_image, stand_in, to_base64
 from perdure.wire.notes import NOTES, fields_of, native, notes_of, rest
-from perdure.wire.plain import Item, kind_of, role_of
+from perdure.wire.plain import Item, kind_of, role_of, verbatim
 from perdure.wire.ui.form import NOT_RUN, WIRE
 
 _ROLES = frozenset({"system", "user", "assistant", "tool"})

@@ -17,11 +17,11 @@ from perdure.core.messages import (
     Unknown,
 )
 from perdure.wire.arguments import parsed, value_of
-from perdure.wire.content import SILENCE, spoken, verbatim
+from perdure.wire.content import SILENCE, spoken
 from perdure.wire.keep import Group
 from perdure.wire.media import arguments_of, stand_in, to_base64, to_url
 from perdure.wire.notes import fields_of, notes_of
-from perdure.wire.plain import Item
+from perdure.wire.plain import Item, verbatim
 from perdure.wire.ui.form import DENIED, DYNAMIC, STATIC, STEP, WIRE
 from perdure.wire.ui.model import write_model_message
 
