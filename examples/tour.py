@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import string
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ from typing import Annotated
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 
 import perdure
@@ -52,6 +54,7 @@ async def tour(folder: Path) -> None:
     url = f"sqlite:///{folder / 'memory.db'}"
     console.print(f"[bold]Perdure {perdure.__version__}[/] – a bank at [cyan]{url}[/]\n")
     async with perdure.open(url) as bank:
+        await converse(bank)
         await write(bank)
         await read(bank)
         await decide(bank)
@@ -62,6 +65,39 @@ async def tour(folder: Path) -> None:
     # Now that it is closed, all of it is in one file: records, indexes, events.
     disk = (folder / "memory.db").stat().st_size
     show("Disk", f"{size(disk)} for {size(text)} of text")
+
+
+async def converse(bank: Bank) -> None:
+    """Turns are numbered, chained and kept; a fork shares them; an answer survives its process."""
+    session = await bank.session("planner/auth")
+    token = "ghp_" + "".join(random.choices(string.ascii_letters + string.digits, k=36))
+    listing = "\n".join(f"src/auth/part_{number}.py" for number in range(400))
+    call = {"name": "bash", "arguments": '{"command": "ls src/auth"}'}
+    await session.append(
+        [
+            {"role": "user", "content": f"Where is the login? My token is {token}"},
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "1", "type": "function", "function": call}],
+            },
+            {"role": "tool", "tool_call_id": "1", "content": listing},
+            {"role": "assistant", "content": "In part_7.py."},
+        ]
+    )
+    await session.append("Explain it.")
+    async with session.answer() as answer:  # a crash here leaves what arrived, marked as partial
+        for word in ("It checks ", "the password ", "and sets ", "a cookie."):
+            await answer.text(word)
+    await bank.settle()  # tokens are counted a moment later
+    turn = await session.turn("T-1")
+    show("Turn", f"{turn.id} has {len(turn.rounds)} rounds and {turn.tokens:,} tokens")
+    show("Secret", f"masked before it was written: {escape(turn.prompt)}")
+    short = (await session.turn("T-1.1", prune=True)).messages[-1].results[0]
+    show("Prune", f"for readers in a hurry, the {len(listing):,} characters are: {escape(short.text)}")
+    coder = await session.fork("coder/auth", at="T-1")
+    await coder.append("Rewrite part_7.py.")
+    lines = [", ".join(turn.id for turn in await each.turns()) for each in (session, coder)]
+    show("Fork", f"planner/auth has {lines[0]}; coder/auth has {lines[1]}, its T-1 is the same")
 
 
 async def write(bank: Bank) -> None:
