@@ -93,7 +93,7 @@ async def converse(bank: Bank) -> None:
     show("Turn", f"{turn.id} has {len(turn.rounds)} rounds and {turn.tokens:,} tokens")
     show("Secret", f"masked before it was written: {escape(turn.prompt)}")
     short = (await session.turn("T-1.1", prune=True)).messages[-1].results[0]
-    show("Prune", f"for readers in a hurry, the {len(listing):,} characters are: {escape(short.text)}")
+    show("Prune", f"{len(listing):,} characters, for readers in a hurry: {escape(short.text)}")
     coder = await session.fork("coder/auth", at="T-1")
     await coder.append("Rewrite part_7.py.")
     lines = [", ".join(turn.id for turn in await each.turns()) for each in (session, coder)]

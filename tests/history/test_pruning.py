@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import wire
+from perdure.config import PruneRule
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import (
     Media,
@@ -31,7 +32,7 @@ from perdure.core.messages import (
     user,
 )
 from perdure.history.excerpt import unwrap
-from perdure.history.pruning import DEFAULT_RULES, PruneRule, prune_result, prune_tool_results
+from perdure.history.pruning import DEFAULT_RULES, prune_result, prune_tool_results
 
 DATA = Path(__file__).parents[3] / "shared/data"
 
