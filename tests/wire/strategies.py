@@ -82,6 +82,7 @@ _ARTIFACT = "sha256:" + "0" * 64
 json_values: st.SearchStrategy[Any] = st.sampled_from(VALUES)
 
 
+@cache
 def texts() -> st.SearchStrategy[str]:
     """Text of every kind, blank as well, but no half surrogate pairs."""
     return st.sampled_from(SAYINGS) | st.text(max_size=10)
@@ -213,6 +214,7 @@ def messages(role: Role) -> st.SearchStrategy[Message]:
     )
 
 
+@cache
 def histories(max_size: int = 8) -> st.SearchStrategy[tuple[Message, ...]]:
     """Messages as a log may hold them.
 

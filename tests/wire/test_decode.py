@@ -396,3 +396,9 @@ def test_neither_provider_library_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("wire_name", ["chat", "responses", "messages"])
+def test_our_own_field_cannot_be_null(wire_name: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be null"):
+        decode([{"role": "user", "content": "a", "perdure": None}], wire_name)

@@ -63,7 +63,7 @@ class ChatReader(Reader):
         to = "" if self._conversations == 1 else str(self._conversations)
         try:
             said = self._said_in(body)
-        except (InvalidInput, RecursionError):
+        except InvalidInput:
             said = ()
             for item in items:
                 yield from self._said(item, to)
@@ -73,7 +73,7 @@ class ChatReader(Reader):
     def _said(self, item: Any, to: str) -> Iterator[Step]:
         try:
             said = self._said_in(item if isinstance(item, dict) else [item])
-        except (InvalidInput, RecursionError):
+        except InvalidInput:
             self.skip("no message")
             return
         time = _time(item)

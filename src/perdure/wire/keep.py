@@ -85,6 +85,11 @@ def decode_kept(items: list[Item], decode: Decode, place: Place = TOP) -> tuple[
     while position < len(items):
         kept = place.find(items[position])
         if kept is None:
+            if place is TOP and KEPT in items[position]:
+                raise InvalidInput(
+                    f"messages[{position}]: `{KEPT}` is a field of ours, and cannot be null.",
+                    hint="Leave it out.",
+                )
             position += 1
             continue
         messages += decode(items[start:position])

@@ -71,7 +71,7 @@ def decoded(*items: dict[str, Any]) -> Iterable[Message]:
     """The messages of these items; what has no such form is kept as it is."""
     try:
         return wire.decode(list(items))
-    except (InvalidInput, RecursionError):
+    except InvalidInput:
         if len(items) > 1:
             return [message for item in items for message in decoded(item)]
         (item,) = items
