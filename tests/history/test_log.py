@@ -18,7 +18,8 @@ from perdure.bank import Bank
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Text, assistant, event, user
 from perdure.core.turns import Position, rounds
-from perdure.history.log import PIECE_BYTES, Written
+from perdure.history.log import Written
+from perdure.history.packing import PIECE_BYTES
 from perdure.history.records import Head, Piece, Receipt, SessionRecord
 from perdure.session import Session
 from perdure.storage.adapter import STRONG

@@ -1,7 +1,8 @@
 """The turn log and what hangs beside it.
 
-`records` says what is stored, `chain` how it is hashed, `log` writes and reads turns, `lines` knows
-forks, `answers` streams, `intake` masks and moves out what is large, `meter` counts tokens,
-`forgetting` forgets, `export` writes files. `pruning` shortens tool results for readers (`excerpt`
-is what is left of them, `commands` tells what a shell ran).
+`records` says what is stored, `chain` how it is hashed, `packing` what an append comes to; `log`
+writes it, `reading` reads it back, `lines` knows forks. `answers` and `drafts` stream, `intake`
+masks (`secrets`) and moves out what is large, `meter` counts tokens, `verify` proves, `forgetting`
+forgets. `pruning` shortens tool results for readers (`excerpt` is what is left of them, `commands`
+tells what a shell ran); `export` and `markdown` write files, `gist` says a thing in one line.
 """

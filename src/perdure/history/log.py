@@ -20,10 +20,11 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core import messages as canonical
-from perdure.core.errors import Conflict, InvalidInput, InvalidValue
+from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import Cutter, Mark, is_prompt
+from perdure.core.turns import Mark
 from perdure.history import chain
+from perdure.history.packing import RoundWritten, cut, grouped
 from perdure.history.records import (
     Draft,
     Head,
@@ -41,23 +42,10 @@ from perdure.storage.records import type_of
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
-#: Rounds of a turn that are written together share a piece up to so many bytes: they compress
-#: better, and a row costs more than its content when that is short.
-PIECE_BYTES = 192 * 1024
 #: A session's `active` time is at most so much behind its newest turn.
 _TOUCH_AFTER = 60 * clock.SECOND
 _NEW = Options(expected=0)
 _PIECES, _HEADS = type_of(Piece), type_of(Head)
-
-
-class RoundWritten(msgspec.Struct, frozen=True, gc=False):
-    """Messages that were added to a round."""
-
-    turn: int
-    round: int
-    messages: tuple[Message, ...]
-    #: How many messages the round had before.
-    before: int
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -232,10 +220,10 @@ class TurnLog:
         head = writer.head
         assert head is not None  # noqa: S101 (for the type checker)
         session, now = writer.record.id, self._store.now()
-        rounds, newest, own = _cut(head, writer.own, order.messages, fresh=order.fresh)
+        rounds, newest, own = cut(head, writer.own, order.messages, fresh=order.fresh)
         pieces, link = list[Piece](), head.link
         number = head.pieces
-        for group in _grouped(rounds):
+        for group in grouped(rounds):
             number += 1
             turn, first, content, breaks = group.turn, group.round, group.content, group.breaks
             salt = chain.new_salt()
@@ -346,109 +334,6 @@ class TurnLog:
             return None
         head = await self.refresh(writer)
         return Written(writer.record, head, (), (), repeated=(found.first, found.last))
-
-
-class _Group(msgspec.Struct, gc=False):
-    """Rounds of one turn that become one piece."""
-
-    turn: int
-    round: int
-    before: int
-    messages: tuple[Message, ...]
-    content: bytes
-    breaks: tuple[int, ...]
-
-
-def _cut(
-    head: Head, own: Mark | None, messages: Iterable[Message], *, fresh: bool = False
-) -> tuple[list[RoundWritten], Mark, Mark]:
-    """The messages in rounds; where the newest turn then stands; where this writer's does."""
-    overtaken = own is not None and own.turn < head.turn and not fresh
-    base = own if own is not None and overtaken else head.mark
-    # A prompt may be part of the one before it if that is ours, and nothing has been answered yet.
-    joins = own is not None and own.turn == head.turn not in head.answering
-    if fresh or (head.closed and not overtaken):
-        base = Mark(head.turn, fresh=True)
-    cutter = Cutter(base)
-    begun = base.turn, base.round
-    found = list[tuple[tuple[int, int], list[Message]]]()
-    for message in messages:
-        if is_prompt(message) and not joins and cutter.turn == begun[0]:
-            overtaken, cutter = False, Cutter(Mark(head.turn, fresh=True))
-            joins = True
-        place = cutter.feed(message)
-        if overtaken and place[0] != begun[0]:
-            overtaken, cutter = False, Cutter(Mark(head.turn, fresh=True))
-            place = cutter.feed(message)
-        if not found or found[-1][0] != place:
-            found.append((place, []))
-        found[-1][1].append(message)
-    rounds = [
-        RoundWritten(turn, round, tuple(said), base.said if (turn, round) == begun else 0)
-        for (turn, round), said in found
-    ]
-    mark = cutter.mark
-    return rounds, head.mark if overtaken else mark, mark
-
-
-def _grouped(rounds: Sequence[RoundWritten]) -> Iterable[_Group]:
-    """Pieces: rounds of one turn together, as long as they are short."""
-    start = 0
-    while start < len(rounds):
-        end = start + 1
-        while end < len(rounds) and rounds[end].turn == rounds[start].turn:
-            end += 1
-        yield from _pieces_of(rounds[start:end])
-        start = end
-
-
-def _pieces_of(rounds: Sequence[RoundWritten]) -> Iterable[_Group]:
-    whole = _group(rounds)
-    if len(whole.content) <= PIECE_BYTES or len(rounds) == 1:
-        yield whole
-        return
-    together, size = list[RoundWritten](), 0
-    for round in rounds:
-        length = len(_encoded(round.messages))
-        if together and size + length > PIECE_BYTES:
-            yield _group(together)
-            together, size = [], 0
-        together.append(round)
-        size += length
-    yield _group(together)
-
-
-def _group(rounds: Sequence[RoundWritten]) -> _Group:
-    first = rounds[0]
-    if len(rounds) == 1:
-        said, breaks = first.messages, tuple[int, ...]()
-    else:
-        said = tuple(message for round in rounds for message in round.messages)
-        ends, total = list[int](), 0
-        for round in rounds[:-1]:
-            total += len(round.messages)
-            ends.append(total)
-        breaks = tuple(ends)
-    return _Group(first.turn, first.round, first.before, said, _encoded(said), breaks)
-
-
-def _encoded(said: tuple[Message, ...]) -> bytes:
-    """The stored form. Structs do not check what they hold: what could not be read is refused."""
-    try:
-        content = canonical.encode(said)
-        canonical.decode(content)
-        return content
-    except (
-        UnicodeEncodeError,
-        TypeError,
-        OverflowError,
-        RecursionError,
-        msgspec.MsgspecError,
-    ) as exc:
-        raise InvalidValue(
-            f"A message cannot be stored: {exc}.",
-            hint="Use plain data, integers below 2**64, and text without half surrogate pairs.",
-        ) from exc
 
 
 def _uses(session: str, rounds: Iterable[RoundWritten]) -> Iterable[Use]:

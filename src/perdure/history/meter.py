@@ -32,7 +32,8 @@ from perdure.core.messages import Message, Reasoning, references
 from perdure.core.tokens import Calibration, Counter, count_message, o200k, observe, steps
 from perdure.history.intake import resolved
 from perdure.history.lines import ENDLESS, Owned
-from perdure.history.log import RoundWritten, Written
+from perdure.history.log import Written
+from perdure.history.packing import RoundWritten
 from perdure.history.reading import Reader
 from perdure.history.records import Counted, Head, SessionRecord, TurnCount, Uncounted, turn_key
 from perdure.storage.adapter import Options

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from perdure.core.messages import Message, encode
-from perdure.history.log import RoundWritten, Written
+from perdure.history.log import Written
+from perdure.history.packing import RoundWritten
 from perdure.history.records import TurnCount, turn_key
 from perdure.importers.cursors import Bookmark, Cursor, Place, Stamp
 from perdure.importers.feed import Batch
