@@ -39,8 +39,8 @@ from perdure.history.intake import Intake
 from perdure.history.log import Hook, TurnLog
 from perdure.history.meter import Meter
 from perdure.history.reading import Reader, position
-from perdure.history.records import Head, Link, SessionRecord, TurnCount, Use, agent_of
-from perdure.history.verify import verify_chains
+from perdure.history.records import Head, Link, SessionRecord, TurnCount, agent_of
+from perdure.history.verify import verify_chains, verify_uses
 from perdure.jobs import Runner
 from perdure.session import Rooms, Session
 from perdure.storage import registry, urls
@@ -356,21 +356,10 @@ class Bank:
             yield problem
         async for problem in verify_chains(self.store, progress):
             yield problem
-        async for fault in self.artifacts.check(self._referred()):
+        async for problem in verify_uses(self.store, self.artifacts):
+            yield problem
+        async for fault in self.artifacts.check():
             yield Problem(fault.artifact, fault.what)
-
-    async def _referred(self) -> AsyncIterator[str]:
-        """The artifacts that turns refer to."""
-        known = {size.collection for size in await self.store.adapter.sizes()}
-        after = ""
-        while "perdure_uses" in known:
-            finder = self.store.collection(Use).query().order_by("key").limit(_SWEEP_PAGE)
-            page = await (finder.behind(after) if after else finder).values()
-            for use in page:
-                yield use.artifact
-            if len(page) < _SWEEP_PAGE:
-                break
-            after = page[-1].id
 
     async def info(self) -> Info:
         """What this bank is and holds."""

@@ -206,6 +206,15 @@ class Session:
         self._writer.own = Mark(head.turn)
         return undone[::-1]
 
+    async def resume(self, turn: str | int | Position) -> None:
+        """Let what is appended next go on with this turn, as if this object had opened it.
+
+        Without it, a prompt that a new process appends opens a turn of its own.
+        """
+        number = _turn_number(turn)
+        async with self._writing:
+            self._writer.own = await self._rooms.reader.mark(self.record, number)
+
     async def describe(self, facts: Mapping[str, Any]) -> None:
         """Merge facts into the session's state."""
 

@@ -16,7 +16,7 @@ from perdure.history import chain
 from perdure.history.records import Head, Piece, SessionRecord, piece_key
 from perdure.session import Session
 from tests.history.conftest import everywhere
-from tests.history.talk import call, chat, fill, problems, result, work
+from tests.history.talk import call, chat, fill, one, problems, result, work
 
 KEY = "perdure_turns/planner/auth/"
 
@@ -304,3 +304,14 @@ async def test_a_field_that_is_not_used_does_not_change_the_bytes() -> None:
     assert content == msgspec.msgpack.encode(
         [{"role": "user", "parts": [{"kind": "text", "text": "hi"}]}]
     )
+
+
+async def test_an_artifact_that_is_gone_is_reported_with_its_turn(
+    bank: Bank, session: Session
+) -> None:
+    turn = one(await session.append([user("1"), assistant("x" * 100_000)]))
+    (hash_,) = canonical.references(turn.messages)
+    await bank.artifacts.delete(hash_)
+    (problem,) = [item async for item in bank.verify()]
+    assert problem.subject == "planner/auth#T-1"
+    assert hash_ in problem.what

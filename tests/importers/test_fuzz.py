@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import perdure
 from perdure.core.messages import encode
+from perdure.history.imports import Place
 from perdure.importers import import_files, importer_for
-from perdure.importers.cursors import Place
 from perdure.importers.feed import FAILED, Feed
 from perdure.importers.steps import Say, Step
 from tests.importers.outcomes import everything

@@ -24,13 +24,13 @@ from perdure.artifacts import ArtifactStore
 from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.history import chain
+from perdure.history.imports import Cursor
 from perdure.history.lines import Owned, owners
 from perdure.history.log import use_of
 from perdure.history.reading import Reader
 from perdure.history.records import (
     Draft,
     Head,
-    ImportCursor,
     Piece,
     Receipt,
     SessionRecord,
@@ -171,7 +171,7 @@ class Forgetting:
             {"perdure_turns", "perdure_uses", "perdure_artifacts", "perdure_sessions"}
         )
         self.places: list[Place] = [Prefixed(store, TurnCount, Draft), Events(store)]
-        self._last = AgentOnly(store, Receipt, Uncounted, ImportCursor, Context, Entry, Head)
+        self._last = AgentOnly(store, Receipt, Uncounted, Cursor, Context, Entry, Head)
 
     def join(self, place: Place) -> None:
         """Add a place that holds content. It is asked first: what is made from turns goes first."""

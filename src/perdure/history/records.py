@@ -241,21 +241,6 @@ class Use(msgspec.Struct, frozen=True):
     artifact: Annotated[str, Indexed()]
 
 
-@system_record("imports")
-class ImportCursor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How far a file was imported into a session: where to go on, and how to know the place."""
-
-    id: Annotated[str, Key()]  # session
-    #: The file; the byte at which the newest turn begins in it; the messages written of that turn.
-    source: str = ""
-    offset: int = 0
-    written: int = 0
-    #: A hash of the bytes in front of `offset`.
-    fingerprint: bytes = b""
-    #: What else the importer wants to find again.
-    state: dict[str, str] = {}
-
-
 def agent_of(session: str) -> str:
     """The agent of a session's name.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import AsyncIterator
 
+from perdure.artifacts import ArtifactStore
 from perdure.core.errors import Corrupted
+from perdure.core.turns import Position
 from perdure.history import chain
-from perdure.history.records import Head, Piece, SessionRecord, piece_key
+from perdure.history.records import Head, Piece, SessionRecord, Use, piece_key
 from perdure.storage.store import Progress, Store
 from perdure.storage.verify import Problem
 
@@ -101,3 +103,21 @@ async def _in_order(store: Store, record: SessionRecord, start: int) -> AsyncIte
         last = page[-1].id
     while early:
         yield heapq.heappop(early)[2]
+
+
+async def verify_uses(store: Store, artifacts: ArtifactStore) -> AsyncIterator[Problem]:
+    """See whether the artifacts that turns refer to are there; yields those turns of which one is
+    not.
+    """
+    known = {size.collection for size in await store.adapter.sizes()}
+    if "perdure_uses" not in known:
+        return
+    finder = store.collection(Use).query().order_by("key").limit(_PAGE)
+    page = await finder.values()
+    while page:
+        for use in page:
+            if not await artifacts.exists(use.artifact):
+                session, _, rest = use.id.rpartition("/")
+                turn = Position(int(rest.partition(".")[0]))
+                yield Problem(f"{session}#{turn}", f"refers to {use.artifact}, which is missing")
+        page = await finder.behind(page[-1].id).values()

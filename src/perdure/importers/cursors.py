@@ -14,51 +14,11 @@ from __future__ import annotations
 
 import hashlib
 
-import msgspec
-
 from perdure.core.errors import Conflict, PerdureError
-from perdure.history.records import ImportCursor
+from perdure.history.imports import Cursor, Place, Stamp
 from perdure.storage.adapter import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
-
-
-class Place(msgspec.Struct, frozen=True, array_like=True):
-    """How far a file was read."""
-
-    offset: int = 0
-    #: Steps taken of the line that begins there.
-    steps: int = 0
-    checksum: int = 0
-    #: Where the reader was asked for what it held back.
-    ends: tuple[int, ...] = ()
-    #: The steps were taken of what it held back at the last of them, and not all were.
-    ending: bool = False
-
-    @property
-    def is_start(self) -> bool:
-        return not self.offset and not self.steps
-
-
-class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """What tells cheaply that a file has not changed."""
-
-    path: str = ""
-    size: int = -1
-    modified: int = -1
-
-
-class Cursor(msgspec.Struct, frozen=True):
-    """How far a file was imported into a session."""
-
-    id: str  # session/hash of the conversation's name
-    place: Place = Place()
-    #: The file as it was when all of it had been imported.
-    stamp: Stamp = Stamp()
-    #: The turn that it was writing to: what comes next may belong to it.
-    turn: int = 0
-    #: The file was written anew since, and not all of it was compared with what the session has.
-    anew: bool = False
 
 
 class Overtaken(PerdureError):
@@ -79,9 +39,9 @@ class Bookmark:
         self.cursor = Cursor(key)
 
     async def load(self) -> Cursor:
-        found = await self._store.collection(ImportCursor).fetch(self.cursor.id)
+        found = await self._store.collection(Cursor).fetch(self.cursor.id)
         if found is not None:
-            self.cursor, self._version = _read(found.value), found.version
+            self.cursor, self._version = found.value, found.version
         return self.cursor
 
     @property
@@ -99,11 +59,11 @@ class Bookmark:
         It has moved when that is committed. Raises `Overtaken` if it is not where this process left
         it.
         """
-        cursors = transaction.collection(ImportCursor)
+        cursors = transaction.collection(Cursor)
         found = await cursors.fetch(cursor.id)
         if (0 if found is None else found.version) != self._version:
             raise _overtaken()
-        await cursors.put(_stored(cursor))
+        await cursors.put(cursor)
         transaction.after_commit(lambda: self._moved(cursor))
 
     def _moved(self, cursor: Cursor) -> None:
@@ -117,8 +77,8 @@ class Bookmark:
         """
         options = Options(expected=self._version)
         try:
-            cursors = self._store.collection(ImportCursor)
-            self._version = await cursors.put(_stored(cursor), options)
+            cursors = self._store.collection(Cursor)
+            self._version = await cursors.put(cursor, options)
         except Conflict as exc:
             raise _overtaken() from exc
         self.cursor = cursor
@@ -126,37 +86,3 @@ class Bookmark:
 
 def _overtaken() -> Overtaken:
     return Overtaken(hint="Import the file again; nothing was written twice.")
-
-
-# The stored form ---------------------------------------------------------------------------------
-
-
-def _stored(cursor: Cursor) -> ImportCursor:
-    place, stamp = cursor.place, cursor.stamp
-    state = {
-        "ends": " ".join(map(str, place.ends)),
-        "ending": "yes" if place.ending else "",
-        "turn": str(cursor.turn) if cursor.turn else "",
-        "anew": "yes" if cursor.anew else "",
-        "size": str(stamp.size) if stamp.path else "",
-        "modified": str(stamp.modified) if stamp.path else "",
-    }
-    return ImportCursor(
-        id=cursor.id,
-        source=stamp.path,
-        offset=place.offset,
-        written=place.steps,
-        fingerprint=place.checksum.to_bytes(4),
-        state={name: value for name, value in state.items() if value},
-    )
-
-
-def _read(record: ImportCursor) -> Cursor:
-    state = record.state
-    ends = tuple(int(offset) for offset in state.get("ends", "").split())
-    checksum = int.from_bytes(record.fingerprint)
-    place = Place(record.offset, record.written, checksum, ends, "ending" in state)
-    stamp = Stamp()
-    if record.source:
-        stamp = Stamp(record.source, int(state["size"]), int(state["modified"]))
-    return Cursor(record.id, place, stamp, int(state.get("turn", 0)), "anew" in state)

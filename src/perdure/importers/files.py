@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from perdure.importers.cursors import Bookmark, Overtaken, Place, Stamp, cursor_key
+from perdure.history.imports import Place, Stamp
+from perdure.importers.cursors import Bookmark, Overtaken, cursor_key
 from perdure.importers.feed import Batch, Changed, Feed
 from perdure.importers.importer import Transcript
 from perdure.importers.known import Known

@@ -97,7 +97,7 @@ class Sessions:
         if session.record.link != link:
             await self.tie(to)
         if not to and self.turn:
-            await _resume(session, self.turn)
+            await session.resume(self.turn)
         self._facts[to] = state  # for one that was there
         return session
 
@@ -117,9 +117,3 @@ class Sessions:
         else:
             return None
         return self._run.link_to(base, child) or Link(base, transcript.call or call)
-
-
-async def _resume(session: Session, turn: int) -> None:
-    """Let what comes next go on with a turn, as if this process had opened it."""
-    own = await session._rooms.reader.mark(session.record, turn)  # noqa: SLF001
-    session._writer.own = own  # noqa: SLF001 (until a session can do this itself)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import msgspec
 
 from perdure.core.messages import Message, encode
+from perdure.history.imports import Cursor, Place, Stamp
 from perdure.history.log import Written
 from perdure.history.packing import RoundWritten
 from perdure.history.records import TurnCount, turn_key
-from perdure.importers.cursors import Bookmark, Cursor, Place, Stamp
+from perdure.importers.cursors import Bookmark
 from perdure.importers.feed import Batch
 from perdure.importers.known import Known
 from perdure.importers.run import Run
