@@ -234,11 +234,12 @@ class Bank:
         records = self.store.collection(SessionRecord)
         record = await records.get(name)
         if record is None:
+            intake = self._intake(name)
             record = SessionRecord(
                 id=name,
                 type=type,
-                state=dict(state or {}),
-                tags=dict(tags or {}),
+                state=intake.plain(state or {}),
+                tags=intake.plain(tags or {}),
                 active=to_datetime(self.store.now()),
                 agent=agent,
                 started_by=None if link is None else link.session,
@@ -307,8 +308,10 @@ class Bank:
     def _session(self, record: SessionRecord) -> Session:
         if self._is_open:  # not if only its store is, by a command that looks and changes nothing
             self.meter.look(record)
-        intake = Intake(record.id, self.artifacts, self._get_masker, self.config.history)
-        return Session(self._rooms, record, intake)
+        return Session(self._rooms, record, self._intake(record.id))
+
+    def _intake(self, session: str) -> Intake:
+        return Intake(session, self.artifacts, self._get_masker, self.config.history)
 
     def _get_masker(self) -> Masker | None:
         """Made at the first append: reading a bank does not need the rules."""

@@ -9,9 +9,9 @@ print(turn.id, turn.prompt)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -131,6 +131,7 @@ class Session:
         count: bool = False,
         fresh: bool = False,
         times: tuple[int, int] | None = None,
+        masked: Mapping[str, int] | None = None,
     ) -> Turn | list[Turn]:
         """Write what happened: a whole turn, several, or the next messages of an open one.
 
@@ -156,11 +157,12 @@ class Session:
         taken = await self._intake.take(decoded)
         order = Order(
             messages=taken.messages,
-            tags=dict(tags) if tags else {},
-            masked=taken.masked,
+            tags=self._intake.plain(tags) if tags else {},
+            masked=taken.masked if masked is None else dict(masked),
             key=key,
             expected=newest,
             artifacts=taken.inside,
+            there=taken.there,
             options=options,
             fresh=fresh,
             times=times,
@@ -169,6 +171,7 @@ class Session:
         if written.repeated is not None:
             head = await self.head()
             turns = await self._rooms.reader.turns(self.record, head, *written.repeated)
+            await self.resume(written.repeated[1])  # what follows goes where it would have gone
         else:
             turns = _turns_of(written)
         return turns[0] if len(turns) == 1 else turns
@@ -178,32 +181,45 @@ class Session:
         head = await self._change_head(lambda head: msgspec.structs.replace(head, closed=True))
         self._writer.own = Mark(head.turn)
 
-    async def undo(self, turns: int = 1, *, within: Hook | None = None) -> list[int]:
-        """Take back the newest turns; returns their numbers.
+    async def undo(
+        self,
+        turns: int = 1,
+        *,
+        numbers: Sequence[int] | None = None,
+        within: Hook | None = None,
+    ) -> list[int]:
+        """Take back the newest turns, or those of these numbers; returns what was undone now.
 
         They are kept, and readers that ask for them get them, but they are no longer part of the
-        conversation. Numbers go on: the next turn does not take theirs.
+        conversation; an answer that was arriving for one of them is dropped. Numbers go on: the
+        next turn does not take theirs.
         """
         undone = list[int]()
 
         def change(head: Head) -> Head:
-            undone.clear()
-            number = head.turn
-            while number > 0 and len(undone) < turns:
-                if not head.is_undone(number):
-                    undone.append(number)
-                number -= 1
-            spans = (*head.undone, *(Span(n, n) for n in reversed(undone)))
+            if numbers is None:
+                live = (n for n in range(head.turn, 0, -1) if not head.is_undone(n))
+                undone[:] = islice(live, turns)
+            else:
+                given = sorted({n for n in numbers if 0 < n <= head.turn}, reverse=True)
+                undone[:] = [n for n in given if not head.is_undone(n)]
+            spans = [Span(first, last) for first, last in _runs(reversed(undone))]
             return msgspec.structs.replace(
-                head, undone=_merged(spans), mark=Mark(head.turn, fresh=True)
+                head,
+                undone=(*head.undone, *spans),
+                mark=Mark(head.turn, fresh=True) if head.turn in undone else head.mark,
+                answering=tuple(turn for turn in head.answering if turn not in undone),
             )
 
         async def inside(transaction: Transaction, head: Head) -> None:
+            for turn in undone:
+                await transaction.collection(Draft).delete(turn_key(self.name, turn))
             if within is not None:
                 await within(transaction, Written(self.record, head, (), ()))
 
         head = await self._change_head(change, inside)
-        self._writer.own = Mark(head.turn)
+        if head.mark.fresh:
+            self._writer.own = Mark(head.turn)
         return undone[::-1]
 
     async def resume(self, turn: str | int | Position) -> None:
@@ -216,12 +232,13 @@ class Session:
             self._writer.own = await self._rooms.reader.mark(self.record, number)
 
     async def describe(self, facts: Mapping[str, Any]) -> None:
-        """Merge facts into the session's state."""
+        """Merge facts into the session's state. Secrets in them are masked."""
+        plain = self._intake.plain(facts)
 
         def change(found: SessionRecord | None) -> SessionRecord:
             if found is None:
                 raise InvalidInput(f"The session {self.name} is gone.", hint="Open it again.")
-            return msgspec.structs.replace(found, state={**found.state, **facts})
+            return msgspec.structs.replace(found, state={**found.state, **plain})
 
         records = self._rooms.store.collection(SessionRecord)
         self._writer.record = await records.change(self.name, change)
@@ -419,6 +436,9 @@ class Session:
         async with self._rooms.store.transaction() as transaction:
             await transaction.collection(SessionRecord).put(record, Options(expected=0))
             await transaction.collection(Head).put(fresh, Options(expected=0))
+            # A parent that is being forgotten has no head any more.
+            if await transaction.collection(Head).get(self.name) is None:
+                raise InvalidInput(f"{self.name} was forgotten.", hint="There is nothing to fork.")
         return Session(self._rooms, record, self._intake.of(name))
 
     # ------------------------------------------------------------------------------------------
@@ -542,8 +562,3 @@ def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
         else:
             runs.append((number, number))
     return runs
-
-
-def _merged(spans: Iterable[Span]) -> tuple[Span, ...]:
-    numbers = sorted({n for span in spans for n in range(span.first, span.last + 1)})
-    return tuple(Span(first, last) for first, last in _runs(numbers))

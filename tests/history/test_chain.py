@@ -77,7 +77,7 @@ async def _round(bank: Bank, pieces: dict[int, Piece]) -> None:
 async def _relinked(bank: Bank, pieces: dict[int, Piece]) -> None:
     """Somebody who knows how the chain works, and stops after one link."""
     lie = canonical.encode([user("prompt 3"), assistant("a lie")])
-    commitment = chain.commit(pieces[3].salt, lie)
+    commitment = chain.commit(msgspec.structs.replace(pieces[3], content=lie))
     forged = chain.link(pieces[2].link, 3, 3, 1, commitment)
     await overwrite(bank, pieces[3], content=lie, link=forged)
 
@@ -281,7 +281,11 @@ async def test_the_chain_can_be_derived_by_hand(bank: Bank, session: Session) ->
     await session.append([*work(2), *chat(3), *chat(4)])
     previous = bytes(32)
     for number, piece in sorted((await pieces_of(bank)).items()):
-        commitment = hashlib.sha256(b"perdure.piece.1\n" + piece.salt + piece.content).digest()
+        facts = msgspec.msgpack.encode(
+            (piece.breaks, piece.time, piece.ended, piece.tags, piece.masked)
+        )
+        covered = b"perdure.piece.1\n" + piece.salt + facts + piece.content
+        commitment = hashlib.sha256(covered).digest()
         numbers = b"".join(each.to_bytes(8, "big") for each in (number, piece.turn, piece.round))
         previous = hashlib.sha256(b"perdure.link.1\n" + previous + numbers + commitment).digest()
         assert piece.link == previous
@@ -295,7 +299,8 @@ async def test_the_same_words_never_have_the_same_commitment(bank: Bank, session
     first, second = (await pieces_of(bank)).values()
     assert first.content == second.content
     assert first.salt != second.salt
-    assert chain.commit(first.salt, first.content) != chain.commit(second.salt, second.content)
+    again = msgspec.structs.replace(first, salt=second.salt, time=second.time, ended=second.ended)
+    assert chain.commit(first) != chain.commit(again) == chain.commit(second)
 
 
 async def test_a_field_that_is_not_used_does_not_change_the_bytes() -> None:
@@ -315,3 +320,38 @@ async def test_an_artifact_that_is_gone_is_reported_with_its_turn(
     (problem,) = [item async for item in bank.verify()]
     assert problem.subject == "planner/auth#T-1"
     assert hash_ in problem.what
+
+
+async def _times(bank: Bank, pieces: dict[int, Piece]) -> None:
+    await overwrite(bank, pieces[3], time=1)
+
+
+async def _tags(bank: Bank, pieces: dict[int, Piece]) -> None:
+    await overwrite(bank, pieces[3], tags={"topic": "lies"})
+
+
+async def _breaks(bank: Bank, pieces: dict[int, Piece]) -> None:
+    await overwrite(bank, pieces[3], breaks=(1,))
+
+
+@pytest.mark.parametrize("change", [_times, _tags, _breaks])
+async def test_what_readers_see_beside_the_words_is_proven_too(
+    bank: Bank, session: Session, change: Callable[[Bank, dict[int, Piece]], Awaitable[None]]
+) -> None:
+    await fill(session, 4)
+    await change(bank, await pieces_of(bank))
+    ((subject, what),) = await problems(bank)
+    assert "00000003" in subject
+    assert "broken here" in what
+
+
+async def test_a_head_that_hides_the_newest_turn_is_found(bank: Bank, session: Session) -> None:
+    await fill(session, 3)
+
+    def hide(head: Head | None) -> Head:
+        assert head is not None
+        return msgspec.structs.replace(head, mark=msgspec.structs.replace(head.mark, turn=2))
+
+    await bank.collection(Head).change("planner/auth", hide)
+    ((_, what),) = await problems(bank)
+    assert "T-2 is the newest: T-3 is" in what

@@ -107,10 +107,11 @@ async def test_what_a_tombstone_says_cannot_be_matched_to_what_was_said(
     await bank.forget("planner/auth", turns=[1])
     (after,) = await bank.collection(Piece).query().values()
     assert (after.content, after.salt, after.link) == (b"", b"", before.link)
-    assert after.commitment == chain.commit(before.salt, before.content)
+    assert after.commitment == chain.commit(before)
     guess = canonical.encode(chat(1))
     assert guess == before.content
-    assert chain.commit(after.salt, guess) != after.commitment
+    forged = msgspec.structs.replace(before, content=guess, salt=after.salt)
+    assert chain.commit(forged) != after.commitment
     (row,) = await bank.store.adapter.salvage("perdure_turns", "", 9)
     assert before.salt not in row.value
     assert before.content not in row.value

@@ -75,6 +75,11 @@ def forget(
     sessions = terminal.plural(len(gone.sessions), "session")
     what = f"{terminal.plural(gone.turns, 'turn')} of {sessions}"
     terminal.say(f"Forgot {what}, and {terminal.plural(gone.artifacts, 'artifact')}.")
+    if not gone.erased:
+        terminal.note(
+            "Others have the bank open: bytes of it may still lie in its files. Forget something"
+            " again when they are gone."
+        )
 
 
 async def _forget(

@@ -1,6 +1,6 @@
 """The hash chain: every piece of a session's log commits to all that came before it.
 
-    commitment = H("perdure.piece", salt, content)
+    commitment = H("perdure.piece", salt, content, where its rounds begin, times, tags, masks)
     link       = H("perdure.link", previous link, place in the chain, turn, round, commitment)
 
 The salt makes the commitment say nothing about the content, even to someone who could guess it. So
@@ -16,6 +16,8 @@ import hashlib
 import os
 import struct
 
+import msgspec
+
 from perdure.history.records import Piece
 
 GENESIS = bytes(32)
@@ -25,17 +27,20 @@ _SALT_BYTES = 16
 _piece = hashlib.sha256(b"perdure.piece.1\n")
 _link = hashlib.sha256(b"perdure.link.1\n")
 _numbers = struct.Struct(">QQQ").pack
+_encode = msgspec.msgpack.Encoder(order="sorted").encode
 
 
 def new_salt() -> bytes:
     return os.urandom(_SALT_BYTES)
 
 
-def commit(salt: bytes, content: bytes) -> bytes:
-    """The hash that stands for salt and content."""
+def commit(piece: Piece) -> bytes:
+    """The hash that stands for all that readers see of a piece, and for its salt."""
+    facts = (piece.breaks, piece.time, piece.ended, piece.tags, piece.masked)
     digest = _piece.copy()
-    digest.update(salt)
-    digest.update(content)
+    digest.update(piece.salt)
+    digest.update(_encode(facts))
+    digest.update(piece.content)
     return digest.digest()
 
 
@@ -50,7 +55,7 @@ def link(previous: bytes, piece: int, turn: int, round: int, commitment: bytes) 
 
 def relink(previous: bytes, piece: Piece) -> bytes:
     """The link that the piece should have, derived from what is stored of it."""
-    commitment = piece.commitment or commit(piece.salt, piece.content)
+    commitment = piece.commitment or commit(piece)
     return link(previous, piece.number, piece.turn, piece.round, commitment)
 
 
@@ -75,6 +80,8 @@ class Follower:
             if piece.number > self.expected + 1:
                 missing = f"pieces {self.expected} to {piece.number - 1}"
             fault = f"the chain is broken before it: {missing} missing"
+        elif piece.forgotten and piece.content:
+            fault = "it was forgotten, and has content again"
         elif relink(self.previous, piece) != piece.link:
             fault = "the chain is broken here: it is not as it was written, or not in its place"
         self.previous, self.expected = piece.link, piece.number + 1

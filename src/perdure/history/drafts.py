@@ -14,7 +14,7 @@ import msgspec
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import Cutter, Mark, Turn
-from perdure.history.answers import Partial, packed
+from perdure.history.answers import Partial, packed, unpacked
 from perdure.history.intake import Intake, Taken
 from perdure.history.log import Order, TurnLog, Writer, Written
 from perdure.history.reading import Reader
@@ -104,7 +104,10 @@ class Drafting:
                 f"T-{partial.turn} of {self._session} has no partial answer any more.",
                 hint="Others completed, closed or dropped it; partials() tells what there is.",
             )
-        message = msgspec.structs.replace(partial.message, partial=True, ended=partial.updated)
+        draft = found.value  # it may have grown since the caller saw it
+        message = msgspec.structs.replace(
+            unpacked(draft.content), partial=True, ended=draft.updated
+        )
         return await self._finish(partial.turn, message, found.version)
 
     async def drop(self, partial: Partial) -> None:
@@ -147,6 +150,7 @@ class Drafting:
             messages=taken.messages,
             masked=taken.masked,
             artifacts=taken.inside,
+            there=taken.there,
             answered=turn,
             draft=version,
         )
@@ -162,7 +166,7 @@ class Drafting:
         head = await self._pen.log.refresh(writer)
         if self._behind is not None:
             return self._behind
-        if turn < head.turn:
+        if turn < head.turn or (turn == head.turn and head.mark.fresh):
             return await self._pen.reader.mark(writer.record, turn)
         return head.mark if turn == head.turn else Mark(head.turn)
 

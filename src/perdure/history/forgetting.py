@@ -219,13 +219,18 @@ class Forgetting:
         await self._free(going, reroot=reroot)
         # Whoever was started by another goes before it, and can be found through it until then.
         scope = Scope(tuple(reversed(going)), agent=agent)
-        await self._empty(scope)
         turns = gone = 0
         for name in going:
-            head = await self._store.collection(Head).get(name)
+            heads = self._store.collection(Head)
+            head = await heads.get(name)
             record = await self._store.collection(SessionRecord).get(name)
             if head is not None and record is not None:
                 turns += head.turn - record.forked_at
+            # First of all: without it nobody can append, or fork.
+            await heads.delete(name)
+        await self._free(going, reroot=reroot)  # somebody may have forked it meanwhile
+        await self._empty(scope)
+        for name in going:
             gone += await self._release(f"{name}/")
             await remove(self._store.collection(Piece), f"{name}/")
             await self._strip(name)
@@ -360,10 +365,20 @@ class Forgetting:
             ]
             await self._store.collection(Piece).put_many(copies)
             await self._store.collection(Use).put_many(uses)
+            await self._copy_counts(source.id, child, first, min(last, shared.turn))
             missing -= {piece.number for piece in found}
             first = last + 1
             if first > shared.turn and not found:
                 return  # damaged: `verify` tells
+
+    async def _copy_counts(self, source: str, child: str, first: int, last: int) -> None:
+        keys = [turn_key(source, turn) for turn in range(first, last + 1)]
+        counts = self._store.collection(TurnCount)
+        await counts.put_many(
+            msgspec.structs.replace(found, id=f"{child}/{found.id.rpartition('/')[2]}")
+            for found in await counts.get_many(keys)
+            if found is not None
+        )
 
     async def _rename(self, child: str, source: SessionRecord) -> None:
         """Let the fork, and whatever was forked from it, name it instead of its parent."""
@@ -411,7 +426,7 @@ def _tombstone(piece: Piece) -> Piece:
         content=b"",
         salt=b"",
         breaks=(),
-        commitment=chain.commit(piece.salt, piece.content),
+        commitment=chain.commit(piece),
         masked={},
         tags={},
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -67,6 +67,8 @@ class Taken(msgspec.Struct, frozen=True):
     inside: tuple[bytes, ...]
     #: Every content that moved out.
     moved: tuple[bytes, ...]
+    #: The artifacts among them that were there before.
+    there: tuple[str, ...] = ()
 
 
 class _Call(NamedTuple):
@@ -115,11 +117,14 @@ class Intake:
             return Taken(messages, masked, (), ())
         moved = list[bytes]()
         messages = tuple(self._lightened(message, moved.append) for message in messages)
+        # What is there already may be somebody's own, and must outlast this turn.
+        artifacts = [Artifact.of(content) for content in moved]
+        there = [each.hash for each in artifacts if await self._artifacts.exists(each)]
         for content in moved:
             if len(content) >= INLINE_BELOW:
                 await self._artifacts.put(content)
         inside = tuple(content for content in moved if len(content) < INLINE_BELOW)
-        return Taken(messages, masked, inside, tuple(moved))
+        return Taken(messages, masked, inside, tuple(moved), tuple(there))
 
     async def masked(
         self, messages: tuple[Message, ...]
@@ -134,6 +139,11 @@ class Intake:
             for item in found:
                 counts[item.rule] = counts.get(item.rule, 0) + item.count
         return messages, counts
+
+    def plain(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Plain data, such as a session's state, without the secrets in its texts."""
+        masker = self._masker()
+        return dict(data) if masker is None else cast("dict[str, Any]", _masked(data, masker))
 
     async def confirm(self, taken: Taken) -> None:
         """Store again what somebody deleted between our look at it and our commit."""
@@ -276,6 +286,16 @@ class Intake:
             agent=self._agent,
             head=canonical.words_of(part)[:_HEAD],
         )
+
+
+def _masked(data: Any, masker: Masker) -> Any:
+    if isinstance(data, str):
+        return masker.text(data)[0]
+    if isinstance(data, Mapping):
+        return {key: _masked(value, masker) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_masked(value, masker) for value in data]
+    return data
 
 
 async def resolved(messages: Iterable[Message], artifacts: ArtifactStore) -> tuple[Message, ...]:

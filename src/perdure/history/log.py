@@ -45,6 +45,8 @@ from perdure.storage.transaction import Transaction
 #: A session's `active` time is at most so much behind its newest turn.
 _TOUCH_AFTER = 60 * clock.SECOND
 _NEW = Options(expected=0)
+#: Begins the keys of uses that are not a turn's; no session's name begins with a space.
+KEPT = " kept/"
 _PIECES, _HEADS = type_of(Piece), type_of(Head)
 
 
@@ -79,6 +81,7 @@ class Writer(msgspec.Struct):
     record: SessionRecord
     head: Head | None = None
     version: int = 0
+    created: int = 0  # the head, in microseconds
     #: Where the turn stands that this writer wrote to last.
     own: Mark | None = None
 
@@ -99,6 +102,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: When it began and ended, instead of what the messages and the clock say. Microseconds.
     times: tuple[int, int] | None = None
     artifacts: tuple[bytes, ...] = ()
+    #: Artifacts that were there before: if no turn refers to them, they are somebody's own.
+    there: tuple[str, ...] = ()
     options: Options = DEFAULT
 
 
@@ -164,6 +169,7 @@ class TurnLog:
                 hint="It was forgotten; open it again with bank.session(…) to begin anew.",
             )
         writer.head, writer.version = found.value, found.version
+        writer.created = found.created_us
         return found.value
 
     async def change_head(
@@ -181,6 +187,7 @@ class TurnLog:
                     await transaction.collection(Head).put(
                         changed, Options(expected=writer.version)
                     )
+                    transaction.expect("perdure_heads", head.id, writer.version, writer.created)
                     if within is not None:
                         await within(transaction, changed)
             except Conflict:
@@ -226,29 +233,27 @@ class TurnLog:
         for group in grouped(rounds):
             number += 1
             turn, first, content, breaks = group.turn, group.round, group.content, group.breaks
-            salt = chain.new_salt()
-            link = chain.link(link, number, turn, first, chain.commit(salt, content))
             opens = first == 1 and group.before == 0
             said = [message.time for message in group.messages if message.time is not None]
             began, ended = order.times or (
                 said[0] if said else now,
                 group.messages[-1].ended or (said[-1] if said else now),
             )
-            pieces.append(
-                Piece(
-                    id=piece_key(session, turn, number),
-                    content=content,
-                    salt=salt,
-                    link=link,
-                    round=first,
-                    breaks=breaks,
-                    time=began,
-                    ended=ended,
-                    session=session if opens else None,
-                    masked={} if pieces else order.masked,
-                    tags=order.tags if opens else {},
-                )
+            piece = Piece(
+                id=piece_key(session, turn, number),
+                content=content,
+                salt=chain.new_salt(),
+                link=b"",
+                round=first,
+                breaks=breaks,
+                time=began,
+                ended=ended,
+                session=session if opens else None,
+                masked={} if pieces else order.masked,
+                tags=order.tags if opens else {},
             )
+            link = chain.link(link, number, turn, first, chain.commit(piece))
+            pieces.append(msgspec.structs.replace(piece, link=link))
         answering = head.answering
         if order.answered is not None:
             answering = tuple(turn for turn in answering if turn != order.answered)
@@ -275,14 +280,19 @@ class TurnLog:
             self._made = True
         async with self._store.transaction(order.options) as transaction:
             # Straight to the writes: the way through two collections takes as long again.
-            writes = [_PIECES.encode(piece, None, None) for piece in written.pieces]
+            writes = [_PIECES.encode(piece, None, 0) for piece in written.pieces]
             writes.append(_HEADS.encode(head, None, writer.version))
             await transaction.write(writes, DEFAULT)
+            transaction.expect("perdure_heads", record.id, writer.version, writer.created)
             if order.key is not None:
                 receipt = Receipt(receipt_key(record.id, order.key), written.first, written.last)
                 await transaction.collection(Receipt).put(receipt, _NEW)
             for content in order.artifacts:
                 await self._artifacts.put(content, transaction=transaction)
+            for artifact in order.there:
+                known = transaction.collection(Use)
+                if not await known.query().where("artifact", "=", artifact).exists():
+                    await known.put(Use(f"{KEPT}{artifact.partition(':')[2]}", artifact))
             if uses := list(_uses(record.id, written.rounds)):
                 await transaction.collection(Use).put_many(uses)
             if order.answered is not None:

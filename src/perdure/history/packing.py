@@ -46,7 +46,10 @@ def cut(
     head: Head, own: Mark | None, messages: Iterable[Message], *, fresh: bool = False
 ) -> tuple[list[RoundWritten], Mark, Mark]:
     """The messages in rounds; where the newest turn then stands; where this writer's does."""
-    overtaken = own is not None and own.turn < head.turn and not fresh
+    # Also overtaken is a turn that was undone: what still comes for it stays in it.
+    overtaken = own is not None and not fresh and own.turn < head.turn
+    if own is not None and not fresh and not own.fresh and own.turn == head.turn:
+        overtaken = head.mark.fresh
     base = own if own is not None and overtaken else head.mark
     # A prompt may be part of the one before it if that is ours, and nothing has been answered yet.
     joins = own is not None and own.turn == head.turn not in head.answering

@@ -311,8 +311,8 @@ def _status(head: Head, number: int, pieces: Sequence[Piece], draft: Draft | Non
         return "undone"
     if draft is not None:
         return "partial"
-    if number < head.turn or head.closed or head.mark.closed:
-        return "closed"
+    if number < head.turn or head.closed or head.mark.closed or head.mark.fresh:
+        return "closed"  # if fresh, a fork's last shared turn: nothing goes on with it
     return "open"
 
 

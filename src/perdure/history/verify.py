@@ -9,6 +9,7 @@ from perdure.artifacts import ArtifactStore
 from perdure.core.errors import Corrupted
 from perdure.core.turns import Position
 from perdure.history import chain
+from perdure.history.log import KEPT
 from perdure.history.records import Head, Piece, SessionRecord, Use, piece_key
 from perdure.storage.store import Progress, Store
 from perdure.storage.verify import Problem
@@ -49,8 +50,11 @@ async def _chain_of(store: Store, record: SessionRecord) -> AsyncIterator[Proble
         yield problem
     start = record.line[-1].piece if record.line else 0
     follower = chain.Follower(record.root, start + 1)
+    living = newest = record.forked_at  # turns
     try:
         async for piece in _in_order(store, record, start):
+            newest = max(newest, piece.turn)
+            living = living if piece.forgotten else max(living, piece.turn)
             fault = follower.step(piece)
             if fault:
                 yield Problem(f"perdure_turns/{piece.id}", fault)
@@ -64,6 +68,8 @@ async def _chain_of(store: Store, record: SessionRecord) -> AsyncIterator[Proble
         yield Problem(record.id, f"the chain goes on behind its head: {-missing} pieces too many")
     elif follower.previous != (head.link or record.root or chain.GENESIS):
         yield Problem(record.id, "the chain does not end where its head says")
+    elif not living <= head.turn <= newest:
+        yield Problem(record.id, f"its head says that T-{head.turn} is the newest: T-{newest} is")
 
 
 async def _roots_of(store: Store, record: SessionRecord) -> AsyncIterator[Problem]:
@@ -116,7 +122,7 @@ async def verify_uses(store: Store, artifacts: ArtifactStore) -> AsyncIterator[P
     page = await finder.values()
     while page:
         for use in page:
-            if not await artifacts.exists(use.artifact):
+            if not use.id.startswith(KEPT) and not await artifacts.exists(use.artifact):
                 session, _, rest = use.id.rpartition("/")
                 turn = Position(int(rest.partition(".")[0]))
                 yield Problem(f"{session}#{turn}", f"refers to {use.artifact}, which is missing")

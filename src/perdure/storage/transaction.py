@@ -99,6 +99,15 @@ class Transaction:
         self._check_open()
         self._callbacks.append(callback)
 
+    def expect(self, collection: str, key: str, version: int, created: int) -> None:
+        """Let the commit fail unless this record is still the one that was read elsewhere.
+
+        A record that was deleted and made again may have the same version, but not the same
+        creation time (in microseconds).
+        """
+        self._check_open()
+        self._seen.setdefault((collection, key), Check(collection, key, version, created))
+
     def version(self, collection: str, key: str) -> int:
         """The version that a record got when this transaction was committed. Only afterwards."""
         return self._versions[list(self._writes).index((collection, key))]

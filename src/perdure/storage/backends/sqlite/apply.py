@@ -350,12 +350,15 @@ class Applier:
                 if db.changes():
                     return put.expected + 1
             # We hold the write lock: nothing changes between this look and the write.
-            self._expect(statements, put, moment)
+            if put.expected or layout.expires:
+                self._expect(statements, put, moment)
         db.execute(statements.insert, params)
         if db.changes():
             if layout.tagged:
                 self._tag(statements, db.last_insert_rowid(), put.tags)
             return 1
+        if put.expected == 0 and not layout.expires:
+            self._expect(statements, put, moment)  # it is there: this raises
         row = db.execute(statements.update, params).get
         if row is None:
             stored = db.execute(statements.stored_schema, params[:2]).get
