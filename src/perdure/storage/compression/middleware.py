@@ -87,6 +87,7 @@ class Compression:
         self._host: Host | None = None
         self._trains = False
         self._states: dict[str, _State] = {}
+        self._training = asyncio.Lock()
         #: Called when a dictionary could be trained; somebody then calls `train`.
         self.on_due: Callable[[], None] = lambda: None
 
@@ -112,15 +113,17 @@ class Compression:
     async def train(self, collection: str | None = None) -> int:
         """Make dictionaries for the collections that are due, or a new one for this collection.
 
-        Returns how many were tried. The work is done in a thread.
+        Returns how many were tried. The work is done in a thread; what is under way already is
+        waited for.
         """
-        if collection is not None:
-            names = [collection] if (await self._state(collection)).samples.values else []
-        else:
-            names = [name for name, state in self._states.items() if state.due]
-        for name in names:
-            await self._train(name, self._states[name])
-        return len(names)
+        async with self._training:
+            if collection is not None:
+                names = [collection] if (await self._state(collection)).samples.values else []
+            else:
+                names = [name for name, state in self._states.items() if state.due]
+            for name in names:
+                await self._train(name, self._states[name])
+            return len(names)
 
     async def renew(self, collection: str, progress: Progress | None = None) -> Renewal:
         """Replace the dictionaries of a collection, so that they hold nothing but what is there.
