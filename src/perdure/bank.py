@@ -278,11 +278,9 @@ class Bank:
             finder = finder.where("archived", "=", None)
         records = await finder.values()
         heads = await self.store.collection(Head).get_many([record.id for record in records])
-        found = [
+        return [
             await self._described(record, head) for record, head in zip(records, heads, strict=True)
         ]
-        # Those that were imported are as old as what was said in them.
-        return sorted(found, key=lambda info: str(info.newest or info.active), reverse=True)
 
     async def forget(
         self, session: str, *, turns: Iterable[str | int | Position] = (), reroot: bool = False

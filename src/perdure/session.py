@@ -18,7 +18,7 @@ import msgspec
 
 from perdure import wire
 from perdure.core import clock
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, ToolResult
 from perdure.core.turns import Mark, Position, Round, Turn
 from perdure.history import lines
@@ -157,7 +157,7 @@ class Session:
         taken = await self._intake.take(decoded)
         order = Order(
             messages=taken.messages,
-            tags=self._intake.plain(tags) if tags else {},
+            tags=self._intake.plain(_tags(tags)) if tags else {},
             masked=taken.masked if masked is None else dict(masked),
             key=key,
             expected=newest,
@@ -309,7 +309,7 @@ class Session:
 
         `since` and `until` (aware datetimes) and `tags` choose turns by their beginning. Turns that
         were undone are left out unless asked for. `resolve` fetches content from the artifact
-        store; `prune` shortens tool results by the rules of `history.pruning`.
+        store; `prune` does too, and shortens tool results by the rules of `history.pruning`.
         """
         if limit < 1:
             raise InvalidInput(f"{limit} turns cannot be read.", hint="Ask for 1 or more.")
@@ -319,9 +319,9 @@ class Session:
             head,
             limit=limit,
             before=None if before is None else _turn_number(before),
-            since=None if since is None else clock.from_datetime(since),
-            until=None if until is None else clock.from_datetime(until),
-            tags=dict(tags or {}),
+            since=_moment(since),
+            until=_moment(until),
+            tags=_tags(tags),
             undone=undone,
         )
         found = list[Turn]()
@@ -433,6 +433,14 @@ class Session:
             time=now,
             undone=lines.undone_at(head, number),
         )
+        records = self._rooms.store.collection(SessionRecord)
+        if await records.get(name) is not None:
+            raise Conflict(
+                "perdure_sessions",
+                name,
+                message=f"There is a session {name} already.",
+                hint="Choose another name for the fork, or open that one with bank.session(…).",
+            )
         async with self._rooms.store.transaction() as transaction:
             await transaction.collection(SessionRecord).put(record, Options(expected=0))
             await transaction.collection(Head).put(fresh, Options(expected=0))
@@ -449,7 +457,7 @@ class Session:
         hooks = [] if within is None else [within]
         async with self._writing:
             if count:
-                hooks.append(self._rooms.meter.hook)
+                hooks.append(self._rooms.meter.now(taken.moved))
                 written = await self._rooms.log.write(self._writer, order, hooks)
             else:
                 written = await self._commit(self._writer, order, hooks)
@@ -501,7 +509,7 @@ class Session:
         rounds = list[Round]()
         for round in turn.rounds:
             messages = round.messages
-            if resolve:
+            if resolve or prune:  # what was moved out is what is most worth pruning
                 messages = await self.resolve(messages)
             if prune:
                 messages = self._pruned(turn.number, round.number, messages)
@@ -513,6 +521,25 @@ class Session:
             return str(Position(turn, round))
 
         return tuple(prune_tool_results(messages, self._rooms.rules, pointer=pointer))
+
+
+def _moment(given: Any) -> int | None:
+    if given is not None and not isinstance(given, datetime):
+        raise InvalidInput(
+            f"{given!r} is not a time.", hint="Use an aware datetime, such as datetime.now(UTC)."
+        )
+    return None if given is None else clock.from_datetime(given)
+
+
+def _tags(given: Any) -> dict[str, str]:
+    """Tags, checked. They come from callers who may not run a type checker."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping) and all(isinstance(value, str) for value in given.values()):
+        return dict(given)
+    raise InvalidInput(
+        f"{given!r} cannot be tags.", hint='Give names and texts: {"topic": "auth"}.'
+    )
 
 
 def _turn_number(text: str | int | Position) -> int:

@@ -134,6 +134,10 @@ def test_the_tour() -> None:
     steps = [line.split()[0] for line in done.stdout.splitlines() if line][1:-1]
     assert steps == (
         [
+            "Turn",
+            "Secret",
+            "Prune",
+            "Fork",
             "Write",
             "Read",
             "Query",

@@ -6,6 +6,7 @@ import json
 import tracemalloc
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from perdure.core.messages import (
 from perdure.core.turns import Round, Turn
 from perdure.history.export import End, Header, Opening, Spoken, jsonl, parse, read_export
 from perdure.history.records import Link, SessionRecord
+from perdure.importers import import_files
 from perdure.session import Session
 from perdure.testing.clock import ManualClock
 
@@ -60,38 +62,14 @@ async def exported(session: Session) -> list[bytes]:
 
 
 async def restore(bank: Bank, lines: Iterable[bytes]) -> Session:
-    """What an importer does with a file."""
-    header, entries = read_export(lines)
-    session = await bank.session(
-        header.name, type=header.type, state=header.state, tags=header.tags, link=header.link
-    )
-    turn: Opening | None = None
-    said: list[Message] = []
-    gone = list[int]()
-
-    async def write() -> None:
-        if turn is None:
-            return
-        if turn.status == "forgotten":
-            gone.append(turn.turn)
-            said.append(event("forgotten"))
-        times = turn.started, turn.ended
-        await session.append(said, tags=turn.tags, fresh=True, times=times)
-        if turn.status == "undone":
-            await session.undo()
-        said.clear()
-
-    for entry in entries:
-        if isinstance(entry, Spoken):
-            said.append(entry.message)
-            continue
-        await write()
-        turn = entry if isinstance(entry, Opening) else turn
-    if turn is not None and turn.status == "closed":
-        await session.close_turn()
-    if gone:
-        await bank.forget(session.name, turns=gone)
-    return session
+    """The session of a file, brought into another bank."""
+    lines = list(lines)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "session.jsonl"
+        file.write_bytes(b"".join(lines))
+        (found,) = (await import_files(bank, "perdure", [file])).sessions
+        assert (found.read, found.skipped) == (len(lines), {})
+    return await bank.existing_session(found.name)
 
 
 async def everything(session: Session) -> list[Turn]:
@@ -101,16 +79,20 @@ async def everything(session: Session) -> list[Turn]:
         rounds = [
             Round(round.number, await session.resolve(round.messages)) for round in turn.rounds
         ]
-        found.append(msgspec.structs.replace(turn, session="", masked={}, rounds=tuple(rounds)))
+        found.append(msgspec.structs.replace(turn, session="", rounds=tuple(rounds)))
     return found
 
 
-async def assert_comes_back(session: Session, other: Bank) -> list[Turn]:
+async def assert_comes_back(bank: Bank, session: Session, other: Bank) -> list[Turn]:
+    await bank.settle()
+    session = await bank.existing_session(session.name)
     lines = await exported(session)
     back = await restore(other, lines)
     was, now = await everything(session), await everything(back)
     assert now == was
-
+    await other.settle()
+    back = await other.existing_session(back.name)
+    assert await exported(back) == lines
     return now
 
 
@@ -136,7 +118,7 @@ async def test_a_conversation_comes_back_as_it_was(
     clock.advance(60)
     await session.append([user("Thanks. </T-1> ```"), assistant("You are welcome. \u2028 \x00 🙂")])
     await session.append([event("compacted", "a summary", tokens=12), user("And now?")])
-    turns = await assert_comes_back(session, other)
+    turns = await assert_comes_back(bank, session, other)
     assert [turn.number for turn in turns] == [1, 2, 3]
     assert [len(turn.rounds) for turn in turns] == [2, 1, 1]
     assert turns[0].tags == {"topic": "files"}
@@ -157,7 +139,7 @@ async def test_large_content_is_in_the_file_and_moves_out_again(bank: Bank, othe
             assistant(LARGE),
         ]
     )
-    await assert_comes_back(session, other)
+    await assert_comes_back(bank, session, other)
     lines = await exported(session)
     assert not any(b"sha256:" in line for line in lines)
     back = await other.existing_session("planner/auth")
@@ -173,7 +155,7 @@ async def test_what_became_of_turns_is_kept(bank: Bank, other: Bank) -> None:
     await session.append([user("another way"), assistant("fine")])
     await bank.forget("planner/auth", turns=["T-2", "T-3"])
     await session.append([user("one"), user("more")])
-    turns = await assert_comes_back(session, other)
+    turns = await assert_comes_back(bank, session, other)
     assert [turn.status for turn in turns] == [
         *("closed", "forgotten", "forgotten", "closed", "undone", "undone", "closed", "open")
     ]
@@ -197,7 +179,7 @@ async def test_turns_keep_their_borders(bank: Bank, other: Bank) -> None:
     await third.append([assistant("unasked"), Message("tool", (RESULT,))])
     await third.close_turn()
     await first.append(assistant("still to mine"))
-    turns = await assert_comes_back(first, other)
+    turns = await assert_comes_back(bank, first, other)
     assert [len(turn.messages) for turn in turns] == [4, 2, 1, 2]
     assert [len(turn.rounds) for turn in turns] == [3, 1, 1, 1]
     assert [turn.status for turn in turns] == ["closed"] * 4
@@ -210,10 +192,31 @@ async def test_a_fork_brings_its_whole_line(bank: Bank, other: Bank) -> None:
     fork = await parent.fork("coder/auth", at="T-3")
     await fork.append([user("elsewhere"), assistant("yes")])
     await parent.append([user("unseen"), assistant("…")])
-    turns = await assert_comes_back(fork, other)
+    turns = await assert_comes_back(bank, fork, other)
     assert [turn.prompt for turn in turns] == ["prompt 1", "prompt 2", "prompt 3", "elsewhere"]
     header, _ = read_export(await exported(fork))
     assert (header.name, header.parent, header.forked_at) == ("coder/auth", "planner/auth", 3)
+
+
+async def test_a_session_says_what_it_is(bank: Bank, other: Bank) -> None:
+    """Its type, tags and state; masked secrets; that it is archived, and since when."""
+    session = await bank.session("planner/auth", type="review", tags={"a": "b"}, state={"c": 1})
+    secret = "ghp_" + "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5"
+    await session.append([user(f"It is {secret}."), assistant("Well.")])
+    await session.append([user("Nobody answers.")])
+    await session.close_turn()
+    await session.archive()
+    (first, _) = await assert_comes_back(bank, session, other)
+    assert sum(first.masked.values()) == 1
+    back = (await other.existing_session("planner/auth")).record
+    assert (back.type, back.archived) == ("review", session.record.archived)
+    fork = await session.fork("planner/fork", at="T-1")
+    await fork.archive()
+    await assert_comes_back(bank, fork, other)
+    assert (await other.existing_session("planner/fork")).state == {
+        "c": 1,
+        "forked_from": {"parent": "planner/auth", "at": 1},
+    }
 
 
 async def test_an_answer_that_is_arriving_is_there_and_marked(bank: Bank, other: Bank) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.artifacts import Artifact
 from perdure.bank import Bank
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.session import Session
 from perdure.testing import ManualClock
@@ -160,3 +160,44 @@ async def test_secrets_in_state_and_tags_are_masked(bank: Bank) -> None:
     again = await bank.session("a/b")
     assert GITHUB not in str((again.record, again.state, turn.tags))
     assert again.state["list"][0] == "x"
+
+
+async def test_what_is_moved_out_is_counted_at_once_too(bank: Bank) -> None:
+    text = " ".join(f"word{number}" for number in range(4_000))
+    counts = []
+    for at_once in (True, False):
+        session = await bank.session(f"a/{at_once}")
+        await session.append([user("read it"), assistant(text)], count=at_once)
+        await bank.settle()
+        counts.append((await session.turn(1)).tokens)
+    assert counts[0] == counts[1]
+    assert counts[0] is not None
+    assert counts[0] > 4_000
+
+
+async def test_pruning_reaches_what_was_moved_out(bank: Bank) -> None:
+    session = await bank.session("a/b")
+    listing = "\n".join(f"src/package/module_{number}.py" for number in range(5_000))
+    call = Message("assistant", (ToolCall("c1", "list_files", "{}"),))
+    await session.append([user("ls"), call, Message("tool", (ToolResult("c1", (Text(listing),)),))])
+    turn = await session.turn(1, prune=True)
+    assert "5000 files" in turn.messages[-1].results[0].text.replace(",", "")
+
+
+@pytest.mark.parametrize("tags", [["a"], {"a": 1}, "a"])
+async def test_what_cannot_be_tags_is_refused(session: Session, tags: object) -> None:
+    with pytest.raises(InvalidInput, match="cannot be tags"):
+        await session.append("hi", tags=tags)  # type: ignore[arg-type]
+    assert await session.turns() == []
+
+
+async def test_what_is_no_time_is_refused(session: Session) -> None:
+    with pytest.raises(InvalidInput, match="is not a time"):
+        await session.turns(since="yesterday")  # type: ignore[arg-type]
+
+
+async def test_a_fork_of_a_name_that_is_taken(session: Session) -> None:
+    await fill(session, 1)
+    await session.fork("coder/auth")
+    with pytest.raises(Conflict, match="There is a session coder/auth already"):
+        await session.fork("coder/auth")

@@ -298,7 +298,25 @@ def _masked(data: Any, masker: Masker) -> Any:
     return data
 
 
-async def resolved(messages: Iterable[Message], artifacts: ArtifactStore) -> tuple[Message, ...]:
+class Contents(Protocol):
+    """Where the contents of references are."""
+
+    async def read(self, artifact: str, /) -> bytes: ...
+
+
+class Pending:
+    """The contents of an append that is not committed yet, and of what was before it."""
+
+    def __init__(self, contents: Iterable[bytes], artifacts: Contents) -> None:
+        self._contents = {Artifact.of(content).hash: content for content in contents}
+        self._artifacts = artifacts
+
+    async def read(self, artifact: str, /) -> bytes:
+        found = self._contents.get(artifact)
+        return await self._artifacts.read(artifact) if found is None else found
+
+
+async def resolved(messages: Iterable[Message], artifacts: Contents) -> tuple[Message, ...]:
     """The messages with every reference replaced by what it stands for.
 
     Raises `ArtifactMissing` or `Corrupted`.
@@ -312,7 +330,7 @@ async def resolved(messages: Iterable[Message], artifacts: ArtifactStore) -> tup
     return tuple(found)
 
 
-async def _resolved(part: Part, artifacts: ArtifactStore) -> Part:
+async def _resolved(part: Part, artifacts: Contents) -> Part:
     if isinstance(part, Reference):
         content = await artifacts.read(part.artifact)
         if part.of == "part":

@@ -30,9 +30,9 @@ from perdure.core.errors import ArtifactMissing, Conflict, Corrupted, InvalidKey
 from perdure.core.ids import new_id
 from perdure.core.messages import Message, Reasoning, references
 from perdure.core.tokens import Calibration, Counter, count_message, o200k, observe, steps
-from perdure.history.intake import resolved
+from perdure.history.intake import Contents, Pending, resolved
 from perdure.history.lines import ENDLESS, Owned
-from perdure.history.log import Written
+from perdure.history.log import Hook, Written
 from perdure.history.packing import RoundWritten
 from perdure.history.reading import Reader
 from perdure.history.records import Counted, Head, SessionRecord, TurnCount, Uncounted, turn_key
@@ -154,11 +154,16 @@ class Meter:
         self._miss(record, ENDLESS)
         self._wake()
 
-    async def hook(self, transaction: Transaction, written: Written) -> None:
-        """Count at once, inside the append: for writers in bulk."""
-        noted = [_Noted(written.session.id, round) for round in written.rounds]
-        counted = await self._counted(noted, pending=True)
-        await transaction.collection(TurnCount).put_many(counted)
+    def now(self, moved: Sequence[bytes]) -> Hook:
+        """A hook that counts inside the append, which moves these contents out: for bulk."""
+        contents = Pending(moved, self._artifacts)
+
+        async def hook(transaction: Transaction, written: Written) -> None:
+            noted = [_Noted(written.session.id, round) for round in written.rounds]
+            counted = await self._counted(noted, contents)
+            await transaction.collection(TurnCount).put_many(counted)
+
+        return hook
 
     async def settle(self) -> None:
         """Count everything that is to be counted, but for what is damaged."""
@@ -265,10 +270,12 @@ class Meter:
         if counted:
             await self._store.transact(body)
 
-    async def _counted(self, noted: Sequence[_Noted], *, pending: bool = False) -> list[TurnCount]:
+    async def _counted(
+        self, noted: Sequence[_Noted], pending: Pending | None = None
+    ) -> list[TurnCount]:
         """The counts of these rounds' turns, with what was counted of them before.
 
-        `pending` says that the rounds are not in the store yet.
+        `pending` says that the rounds are not in the store yet, and has what was moved out of them.
         """
         begun = {item.key for item in noted if item.round.round == 1 and not item.round.before}
         asked = [item.key for item in noted if not (pending and item.key in begun)]
@@ -285,29 +292,20 @@ class Meter:
                 # Others wrote to it too, and have not counted yet: begin anew.
                 before, said = Counted(), await self._whole(item.session, round)
                 said = (*said, *round.messages) if pending else said
-            tokens = await self._tokens(said)
+            tokens = await self._tokens(said, pending or self._artifacts)
             now = Counted(before.tokens + tokens, before.messages + len(said))
             changed[key] = known[key] = count.having(round.round, now)
         return list(changed.values())
 
-    async def _tokens(self, messages: tuple[Message, ...]) -> int:
+    async def _tokens(self, messages: tuple[Message, ...], contents: Contents) -> int:
         loop = asyncio.get_running_loop()
         started, tokens = loop.time(), 0
-        for count in steps(self.counter, await self._full(messages)):
+        for count in steps(self.counter, await _full(messages, contents)):
             tokens += count
             if loop.time() - started > _SLICE:
                 await asyncio.sleep(0)
                 started = loop.time()
         return tokens
-
-    async def _full(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """The messages with what was moved out of them, which a raw prompt would carry."""
-        if not any(True for _ in references(messages)):
-            return messages
-        try:
-            return await resolved(messages, self._artifacts)
-        except (ArtifactMissing, Corrupted):
-            return messages
 
     async def _whole(self, session: str, round: RoundWritten) -> tuple[Message, ...]:
         """All that the store has of a round; nothing, if it is damaged."""
@@ -377,6 +375,16 @@ class Meter:
 
             with suppress(InvalidKey):  # a model's name can be anything
                 await records.change(model, learn)
+
+
+async def _full(messages: tuple[Message, ...], contents: Contents) -> tuple[Message, ...]:
+    """The messages with what was moved out of them, which a raw prompt would carry."""
+    if not any(True for _ in references(messages)):
+        return messages
+    try:
+        return await resolved(messages, contents)
+    except (ArtifactMissing, Corrupted):
+        return messages
 
 
 def _session_of(record: TurnCount) -> str:
