@@ -218,8 +218,9 @@ class Session:
                 await within(transaction, Written(self.record, head, (), ()))
 
         head = await self._change_head(change, inside)
-        if head.mark.fresh:
-            self._writer.own = Mark(head.turn)
+        own = self._writer.own
+        if head.mark.fresh or (own is not None and own.turn in undone):
+            self._writer.own = Mark(head.turn) if head.mark.fresh else None
         return undone[::-1]
 
     async def resume(self, turn: str | int | Position) -> None:

@@ -11,7 +11,6 @@ import perdure
 from perdure.cli import export
 from perdure.core.messages import assistant, user
 from perdure.history.export import Opening, read_export
-from perdure.importers import formats
 from tests.cli.conftest import Ask, Run, Tty
 
 
@@ -51,7 +50,6 @@ def test_as_markdown(run: Run, chat: str) -> None:
     assert "<summary>Bash: ls /srv/app/src → 80 lines, 789 B</summary>" in result.stdout
 
 
-@pytest.mark.skipif("perdure" not in formats(), reason="what imports our own export is to come")
 def test_and_back_in(run: Run, ask: Ask, chat: str, tmp_path: Path) -> None:
     file = tmp_path / "auth.jsonl"
     assert run("export", "planner/auth", "-o", str(file)).exit_code == 0

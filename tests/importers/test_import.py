@@ -310,13 +310,6 @@ async def test_a_file_that_was_written_anew(bank: Bank, tmp_path: Path) -> None:
     assert only(await import_files(bank, "claude-code", [path])).messages == 0
 
 
-async def test_what_was_forgotten_can_be_imported_again(bank: Bank, tmp_path: Path) -> None:
-    path = write(tmp_path / f"{SESSION}.jsonl", Claude().turn("One.", "1"))
-    await import_files(bank, "claude-code", [path])
-    await bank.forget(NAME)
-    assert counts(only(await import_files(bank, "claude-code", [path]))) == (1, 2, 4, 1)
-
-
 async def test_all_files_may_go_to_one_session(bank: Bank, tmp_path: Path) -> None:
     one = write(tmp_path / "one.jsonl", Claude("one").turn("One.", "1"))
     two = write(tmp_path / "two.jsonl", Claude("two").turn("Two.", "2"))

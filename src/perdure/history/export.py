@@ -36,6 +36,8 @@ from perdure.history.records import Head, Link, SessionRecord
 
 #: Goes up when a reader of this version could misunderstand the file.
 VERSION = 1
+#: Where the state of a session says what it was forked from, if that was in another bank.
+ORIGIN = "forked_from"
 
 
 class Source(Protocol):
@@ -67,6 +69,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     forked_at: int = 0
     #: The tool call that started it.
     link: Link | None = None
+
+
+class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    parent: str
+    at: int
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,18 +132,40 @@ _message = msgspec.json.Decoder(Message)
 
 def header(record: SessionRecord) -> Header:
     """What a file says about its session."""
+    state, parent, forked_at = dict(record.state), record.parent, record.forked_at
+    if parent is None and (origin := _origin(state)) is not None:
+        del state[ORIGIN]
+        parent, forked_at = origin.parent, origin.at
     return Header(
         name=record.id,
         agent=record.agent,
         type=record.type,
-        state=msgspec.to_builtins(record.state, str_keys=True),
+        state=msgspec.to_builtins(state, str_keys=True),
         tags=record.tags,
         active=record.active,
         archived=record.archived,
-        parent=record.parent,
-        forked_at=record.forked_at,
+        parent=parent,
+        forked_at=forked_at,
         link=record.link,
     )
+
+
+def restored_state(header: Header) -> dict[str, Any]:
+    """The state of a session that is made from a file.
+
+    A fork has all turns in its file, so it becomes a session of its own; what it was forked from is
+    kept there, and the next export says it again.
+    """
+    if header.parent is None:
+        return header.state
+    return {**header.state, ORIGIN: {"parent": header.parent, "at": header.forked_at}}
+
+
+def _origin(state: dict[str, Any]) -> _Origin | None:
+    try:
+        return msgspec.convert(state.get(ORIGIN), _Origin)
+    except msgspec.ValidationError:
+        return None
 
 
 async def jsonl(session: Source, *, on_missing: OnMissing | None = None) -> AsyncIterator[bytes]:

@@ -24,7 +24,7 @@ from perdure.artifacts import ArtifactStore
 from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.history import chain
-from perdure.history.imports import Cursor
+from perdure.history.imports import bury_cursors
 from perdure.history.lines import Owned, owners
 from perdure.history.log import use_of
 from perdure.history.reading import Reader
@@ -165,13 +165,19 @@ class Forgetting:
         self._reader = reader
         self._artifacts = artifacts
         self._cleanse = cleanse
-        #: Handled here: turns need tombstones, artifacts a count, and a session tells, until all is
-        #: done, that it is not.
+        #: Handled here: turns need tombstones, artifacts a count, imports a note not to bring it
+        #: back, and a session tells, until all is done, that it is not.
         self._own = frozenset(
-            {"perdure_turns", "perdure_uses", "perdure_artifacts", "perdure_sessions"}
+            {
+                "perdure_artifacts",
+                "perdure_imports",
+                "perdure_sessions",
+                "perdure_turns",
+                "perdure_uses",
+            }
         )
         self.places: list[Place] = [Prefixed(store, TurnCount, Draft), Events(store)]
-        self._last = AgentOnly(store, Receipt, Uncounted, Cursor, Context, Entry, Head)
+        self._last = AgentOnly(store, Receipt, Uncounted, Context, Entry, Head)
 
     def join(self, place: Place) -> None:
         """Add a place that holds content. It is asked first: what is made from turns goes first."""
@@ -234,6 +240,7 @@ class Forgetting:
             gone += await self._release(f"{name}/")
             await remove(self._store.collection(Piece), f"{name}/")
             await self._strip(name)
+            await bury_cursors(self._store, name)
         await self._last.forget(scope)
         await self._empty(scope)
         erased = await self._cleanse(self.collections)

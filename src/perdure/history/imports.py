@@ -1,14 +1,19 @@
-"""How far files were imported into sessions. Kept here, and not with the importers: it is forgotten
-with its session.
+"""How far files were imported into sessions. Kept here, and not with the importers: forgetting a
+session leaves nothing of it but that the conversation is not to come back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import msgspec
 
+from perdure.history.records import Span
 from perdure.storage.records import Key, system_record
+from perdure.storage.store import Store
+
+_PAGE = 200
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -48,3 +53,40 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
     turn: int = 0
     #: The file was written anew since, and not all of it was compared with what the session has.
     anew: bool = False
+    #: The turns that it opened in its session, which may hold those of others, too.
+    own: tuple[Span, ...] = ()
+    #: The session was forgotten: the conversation does not come back by itself.
+    forgotten: bool = False
+
+    @property
+    def turns(self) -> Iterator[int]:
+        """The numbers of the turns that it opened, the newest first."""
+        for span in reversed(self.own):
+            yield from range(span.last, span.first - 1, -1)
+
+
+def with_turns(own: tuple[Span, ...], numbers: Iterable[int]) -> tuple[Span, ...]:
+    """The turns, and these behind them."""
+    spans = list(own)
+    for number in numbers:
+        if spans and number <= spans[-1].last:
+            continue
+        if spans and number == spans[-1].last + 1:
+            spans[-1] = Span(spans[-1].first, number)
+        else:
+            spans.append(Span(number, number))
+    return tuple(spans)
+
+
+async def bury_cursors(store: Store, session: str) -> None:
+    """Leave of each cursor of a session that it was forgotten, and nothing else.
+
+    May be called again, and for a session that has none.
+    """
+    cursors = store.collection(Cursor)
+    page = await cursors.list(f"{session}/", limit=_PAGE)
+    while True:
+        await cursors.put_many([Cursor(cursor.id, forgotten=True) for cursor in page.values])
+        if page.next is None:
+            return
+        page = await cursors.list(f"{session}/", limit=_PAGE, after=page.next)

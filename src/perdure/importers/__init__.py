@@ -85,9 +85,13 @@ def _existing(paths: Sequence[Path | str]) -> list[Path]:
     for path in found:
         try:
             path.stat()
+        except FileNotFoundError as exc:
+            raise InvalidInput(
+                f"There is no {path}.", hint="Name a file, or a folder of them."
+            ) from exc
         except OSError as exc:
             raise InvalidInput(
-                f"There is no {path}: {exc.strerror}.", hint="Name a file, or a folder of them."
+                f"{path} cannot be read: {exc.strerror}.", hint="Name a file, or a folder of them."
             ) from exc
     return found
 

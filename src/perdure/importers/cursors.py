@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import hashlib
 
+import msgspec
+
 from perdure.core.errors import Conflict, PerdureError
 from perdure.history.imports import Cursor, Place, Stamp
 from perdure.storage.adapter import Options
@@ -51,7 +53,11 @@ class Bookmark:
 
     def at(self, place: Place, stamp: Stamp = Stamp(), *, anew: bool = False) -> Cursor:  # noqa: B008
         """The cursor at another place, in the same turn."""
-        return Cursor(self.cursor.id, place, stamp, self.cursor.turn, anew)
+        return msgspec.structs.replace(self.cursor, place=place, stamp=stamp, anew=anew)
+
+    def begin_anew(self) -> None:
+        """Go on as if nothing had been imported, and the session not been forgotten."""
+        self.cursor = Cursor(self.cursor.id)
 
     async def move(self, transaction: Transaction, cursor: Cursor) -> None:
         """Move the cursor in the transaction that writes what was read.

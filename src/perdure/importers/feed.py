@@ -12,7 +12,7 @@ from perdure.history.imports import Place
 from perdure.importers.decoding import Broken
 from perdure.importers.importer import Importer, Transcript
 from perdure.importers.source import Damaged, Line
-from perdure.importers.steps import Begun, Describe, Report, Say, Spawn, Step
+from perdure.importers.steps import Begun, Describe, Open, Report, Say, Spawn, Step
 
 #: How much is read at once: bytes of lines that came to something, bytes of any lines.
 USED_BYTES = 1024 * 1024
@@ -36,8 +36,8 @@ class Batch(NamedTuple):
     place: Place
     #: The file goes on.
     more: bool
-    #: Steps that were taken before and matter again: who started whom; what a document says about
-    #: itself, which may be new.
+    #: Steps that were taken before and matter again: who started whom; the tags of the turn; what a
+    #: document says about itself, which may be new.
     again: list[Step]
 
 
@@ -65,6 +65,7 @@ class Feed:
         self._place = Place()
         self._taken: list[Taken] = []
         self._again: list[Step] = []
+        self._opened: dict[str, Open] = {}  # the turn that was opened last, by conversation
         self._bytes = 0  # the checksum of the lines that were read
         self._begun = self._unreadable = False
         #: The file is written anew as it grows: what is behind this cannot be read on.
@@ -138,7 +139,8 @@ class Feed:
 
     def _batch(self, *, more: bool) -> Batch:
         taken, self._taken = self._taken, []
-        again, self._again = self._again, []
+        again, self._again = [*self._again, *self._opened.values()], []
+        self._opened = {}
         return Batch(taken, self._place, more, again)
 
     def _line(self, line: Line) -> bool:
@@ -200,6 +202,8 @@ class Feed:
             fresh = place.offset >= behind.offset
         if fresh:
             self._taken.append(Taken(step, self._place))
+        elif isinstance(step, Open):
+            self._opened[step.to] = step
         elif isinstance(step, Spawn | Begun) or (isinstance(step, Describe) and not place.offset):
             self._again.append(step)
 

@@ -7,18 +7,17 @@ are committed in one transaction, so a process that is killed has lost and doubl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from perdure.history.imports import Place, Stamp
-from perdure.importers.cursors import Bookmark, Overtaken, cursor_key
+from perdure.history.imports import Cursor, Place, Stamp
+from perdure.importers.cursors import Bookmark, Overtaken
 from perdure.importers.feed import Batch, Changed, Feed
 from perdure.importers.importer import Transcript
 from perdure.importers.known import Known
+from perdure.importers.restoring import RestoredFile
 from perdure.importers.run import Run
-from perdure.importers.sessions import Sessions
-from perdure.importers.source import Damaged
+from perdure.importers.sessions import FORGOTTEN, Sessions
+from perdure.importers.source import Damaged, Unreadable, readable, stamp_of
 from perdure.importers.writing import Scribe
 
 #: How often a file is begun anew because another process imports it, too.
@@ -34,7 +33,7 @@ async def import_path(run: Run, path: Path) -> None:
 async def import_file(run: Run, transcript: Transcript) -> None:
     """Import what is new in a file. What is wrong with it is reported, not raised."""
     for _ in range(_ATTEMPTS):
-        file = ImportedFile(run, transcript)
+        file = on_its_way(run, transcript)
         try:
             await file.advance()
             await file.finish()
@@ -47,8 +46,9 @@ async def import_file(run: Run, transcript: Transcript) -> None:
     raise Overtaken(hint="Let one process at a time import it.")
 
 
-class Unreadable(Exception):
-    """The file cannot be opened or read."""
+def on_its_way(run: Run, transcript: Transcript) -> ImportedFile | RestoredFile:
+    """The file, to be imported."""
+    return (RestoredFile if transcript.session else ImportedFile)(run, transcript)
 
 
 class ImportedFile:
@@ -75,8 +75,8 @@ class ImportedFile:
         Raises `Overtaken` if another process imports the same file.
         """
         try:
-            with _readable():
-                self._stamp = _stamp_of(self._transcript.path)
+            with readable():
+                self._stamp = stamp_of(self._transcript.path)
             if self._feed is not None and self._feed.document:
                 self.close()
             feed = self._feed or await self._open()
@@ -86,7 +86,7 @@ class ImportedFile:
                 if not batch.more:
                     return
         except Unreadable as exc:
-            self._report(f"cannot be read: {exc}")
+            self._sessions.report(f"cannot be read: {exc}")
 
     async def finish(self) -> None:
         """Import what was held back: the file ends here, for now.
@@ -108,11 +108,11 @@ class ImportedFile:
     async def _open(self) -> Feed | None:
         """Begin where the last import ended; None if there is nothing to do."""
         if self._stamp.size == 0:
-            self._report("empty file")
+            self._sessions.report("empty file")
             return None
-        while True:
-            bookmark = await self._marked()
-            cursor = bookmark.cursor
+        self._sessions.start()
+        while (bookmark := await self._sessions.bookmark()) is not None:
+            cursor = self._go_on(bookmark)
             if cursor.stamp == self._stamp:
                 await self._sessions.tie()
                 self._run.result.of(self._sessions.name())
@@ -121,36 +121,38 @@ class ImportedFile:
                 await self._pass_over()
                 return None
             feed = None
-            if not cursor.anew and (bookmark.used or not await self._sessions.is_taken()):
+            if not cursor.anew:
                 feed = await self._fitting(cursor.place)
             if feed is None and not self._run.importer.named_by_file:
                 # The file was written anew, but it is the same conversation.
                 session = await self._run.bank.session(self._sessions.name())
-                self._scribe.known = await Known.of(session)
-                with _readable():
+                self._scribe.known = await Known.of(session, cursor.turns)
+                with readable():
                     feed = Feed(self._run.importer, self._transcript, Place())
             self._feed = feed
             if feed is not None:
                 return feed
-            self._sessions.copy += 1
+        self._sessions.report(FORGOTTEN)
+        return None
 
-    async def _marked(self) -> Bookmark:
-        """The place that was reached in the session of this file."""
-        name = f"{self._transcript.id}\0{self._transcript.agent}"
-        key = cursor_key(self._sessions.name(), name)
-        self._bookmark = Bookmark(self._run.bank.store, key)
-        self._scribe = Scribe(self._run, self._sessions, self._bookmark)
-        self._sessions.turn = (await self._bookmark.load()).turn
-        return self._bookmark
+    def _go_on(self, bookmark: Bookmark) -> Cursor:
+        """Go on from this place."""
+        self._bookmark = bookmark
+        self._scribe = Scribe(self._run, self._sessions, bookmark)
+        self._sessions.turn = bookmark.cursor.turn
+        return bookmark.cursor
 
     async def _fitting(self, place: Place) -> Feed | None:
         """The file from this place on, if it is still the file that was imported up to there."""
-        with _readable():
+        with readable():
             feed = Feed(self._run.importer, self._transcript, place)
         try:
             batch = await _pulled(feed)
+            again = batch.again
             while batch.more and not batch.steps:
                 batch = await _pulled(feed)
+                again += batch.again
+            batch = batch._replace(again=again)
         except Changed:
             feed.close()
             return None
@@ -172,7 +174,7 @@ class ImportedFile:
                 except Damaged:
                     return 1
 
-        with _readable():
+        with readable():
             lines = await asyncio.to_thread(count)
         found = self._run.result.of(self._sessions.name())
         found.read += lines
@@ -191,26 +193,7 @@ class ImportedFile:
         total = 0 if feed.compressed else self._stamp.size
         self._run.progress(f"importing {name}", feed.position, total)
 
-    def _report(self, reason: str) -> None:
-        found = self._run.result.of(self._sessions.name())
-        found.read += 1
-        found.skip({reason: 1})
-
 
 async def _pulled(feed: Feed) -> Batch:
-    with _readable():
+    with readable():
         return await asyncio.to_thread(feed.pull)
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    """Raises `Unreadable` where the system refuses to read."""
-    try:
-        yield
-    except OSError as exc:
-        raise Unreadable(exc.strerror or str(exc)) from exc
-
-
-def _stamp_of(path: Path) -> Stamp:
-    found = path.stat()
-    return Stamp(str(path.absolute()), found.st_size, found.st_mtime_ns)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.history.records import MAX_NAME, Link
+from perdure.history.records import MAX_NAME
 from perdure.importers.source import Source
 from perdure.importers.steps import Reader
 
@@ -32,8 +32,6 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
     #: The session that it was, in a file that was exported from a bank.
     session: str = ""
-    link: Link | None = None
-    tags: dict[str, str] = {}
     #: Why the file is not imported.
     skip: str = ""
 

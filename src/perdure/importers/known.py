@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
 import msgspec
@@ -16,19 +17,23 @@ class Known:
 
     They are known again by what does not change when a file is copied: the ids of tool calls, the
     provider's name of a reply, or the moment when they were said, and then by their number. What
-    has none of these is always new.
+    has none of these is always new. Of a turn that was forgotten only its times are known: what
+    was said between them stays forgotten.
     """
 
     def __init__(self) -> None:
         self._parts: dict[str, int] = {}
+        self._forgotten: list[tuple[int, int]] = []  # from when to when
         #: Something new was seen. What comes before was there already, undone turns included.
         self.passed = False
 
     @classmethod
-    async def of(cls, session: Session) -> Self:
-        """What this session has."""
-        known = cls()
+    async def of(cls, session: Session, own: Iterable[int] = ()) -> Self:
+        """What this session has; `own` are the turns that came from the file."""
+        known, opened = cls(), set(own)
         async for turn in session.read(undone=True):
+            if turn.status == "forgotten" and turn.number in opened:
+                known._forgotten.append((turn.started, turn.ended))
             for message in turn.messages:
                 name = _identity(message)
                 known._parts[name] = known._parts.get(name, 0) + _weight(message)
@@ -36,6 +41,8 @@ class Known:
 
     def news(self, message: Message) -> Message | None:
         """What of the message is new: all, some parts of a reply, or nothing."""
+        if self._is_forgotten(message):
+            return None
         name = _identity(message)
         left = self._parts.get(name, 0) if name else 0
         self._parts[name] = max(left - _weight(message), 0)
@@ -45,6 +52,13 @@ class Known:
         if not left:
             return message
         return msgspec.structs.replace(message, parts=message.parts[left:], usage=None)
+
+    def _is_forgotten(self, message: Message) -> bool:
+        """Whether it was said during a turn of the file that was forgotten since."""
+        moment = message.time
+        return moment is not None and any(
+            started <= moment <= ended for started, ended in self._forgotten
+        )
 
 
 def _weight(message: Message) -> int:

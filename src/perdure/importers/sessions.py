@@ -7,11 +7,14 @@ from typing import Any
 import msgspec
 
 from perdure.history.records import Link, SessionRecord
+from perdure.importers.cursors import Bookmark, cursor_key
 from perdure.importers.importer import Transcript
 from perdure.importers.run import Run
 from perdure.importers.steps import Begun, Describe, Spawn
 from perdure.session import Session
 
+#: Why a conversation is not imported whose session was forgotten.
+FORGOTTEN = "forgotten before; import it with --session NAME to have it again"
 #: Sessions that are kept open while a file is read.
 _OPEN = 64
 
@@ -27,12 +30,49 @@ class Sessions:
         self._begun: dict[str, Begun] = {}
         self._facts: dict[str, dict[str, Any]] = {}
         #: Tells conversations apart whose files have the same name.
-        self.copy = 1
+        self._copy = 0
+        self._forgotten = False
         #: The turn that the file's own conversation was writing to.
         self.turn = 0
 
     def name(self, to: str = "") -> str:
-        return self._run.session_of(self._transcript, to, self.copy)
+        return self._run.session_of(self._transcript, to, self._copy)
+
+    def start(self) -> None:
+        """Look for the file's session from the first on."""
+        self._copy, self._forgotten = 0, False
+
+    async def bookmark(self) -> Bookmark | None:
+        """How far the file was imported into its session, or into the next one it may belong to.
+
+        Asked again if the session turns out to be another conversation's. None if the file's own
+        session was forgotten, unless its name was given.
+        """
+        transcript, store = self._transcript, self._run.bank.store
+        self._open.clear()
+        if not self._copy and transcript.agent and not self._run.is_given:
+            # Those that a forgotten one started went with it, and new ones do not come.
+            base = cursor_key(self._run.base(transcript.id), f"{transcript.id}\0")
+            self._forgotten = (await Bookmark(store, base).load()).forgotten
+        while True:
+            self._copy += 1
+            key = cursor_key(self.name(), f"{transcript.id}\0{transcript.agent}")
+            found = Bookmark(store, key)
+            if not (await found.load()).forgotten:
+                if not self._forgotten or found.used:
+                    return found
+                self._copy = 1
+                return None
+            if self._run.is_given:
+                found.begin_anew()
+                return found
+            self._forgotten = True
+
+    def report(self, reason: str) -> None:
+        """Say why the file was not imported."""
+        found = self._run.result.of(self.name())
+        found.read += 1
+        found.skip({reason: 1})
 
     async def is_taken(self) -> bool:
         """Whether the session that the file was exported from is here, or another of its name."""
@@ -87,13 +127,9 @@ class Sessions:
 
     async def _opened(self, to: str) -> Session:
         transcript, link = self._transcript, self._link(to)
-        known: dict[str, Any] = dict(transcript.facts)
-        if not transcript.session:  # one that was exported is described by itself
-            known |= {"format": self._run.format, "source": str(transcript.path)}
-        state = known | self._facts.get(to, {})
-        session = await self._run.bank.session(
-            self.name(to), state=state, tags=transcript.tags, link=link
-        )
+        known = {"format": self._run.format, "source": str(transcript.path)}
+        state = transcript.facts | known | self._facts.get(to, {})
+        session = await self._run.bank.session(self.name(to), state=state, link=link)
         if session.record.link != link:
             await self.tie(to)
         if not to and self.turn:
@@ -105,8 +141,6 @@ class Sessions:
         """The tool call that started the conversation, if one did."""
         transcript, begun = self._transcript, self._begun.get(to)
         call = begun.call if begun is not None else ""
-        if transcript.link is not None:
-            return transcript.link
         if to:
             # A part of a chat file was started by nobody.
             return Link(self.name(), call) if begun is not None else None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self, cast
 
 import zstandard
+
+from perdure.history.imports import Stamp
 
 #: A longer line is skipped: it must fit in memory several times over. (A tool result of 50 MB may
 #: stand twice in its line.)
@@ -35,6 +38,25 @@ class Line(NamedTuple):
 
 class Damaged(Exception):
     """A compressed file that cannot be read any further."""
+
+
+class Unreadable(Exception):
+    """The file cannot be opened or read."""
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Raises `Unreadable` where the system refuses to read."""
+    try:
+        yield
+    except OSError as exc:
+        raise Unreadable(exc.strerror or str(exc)) from exc
+
+
+def stamp_of(path: Path) -> Stamp:
+    """The file as it is now. Raises OSError."""
+    found = path.stat()
+    return Stamp(str(path.absolute()), found.st_size, found.st_mtime_ns)
 
 
 class Source:

@@ -39,7 +39,7 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Undo(msgspec.Struct, frozen=True):
-    """The newest turns were taken back."""
+    """The newest turns of this conversation were taken back."""
 
     turns: int
     to: str = ""

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perdure.importers.cursors import Overtaken
-from perdure.importers.files import ImportedFile
+from perdure.importers.files import ImportedFile, on_its_way
 from perdure.importers.importer import Transcript
+from perdure.importers.restoring import RestoredFile
 from perdure.importers.run import Heard, Run
 
 #: Seconds between two looks at files that are being written, and at all others.
@@ -30,7 +31,7 @@ class _Watched:
 
     def __init__(self, transcript: Transcript) -> None:
         self.transcript = transcript
-        self.file: ImportedFile | None = None
+        self.file: ImportedFile | RestoredFile | None = None
         self.seen: tuple[int, int, int] | None = None
         self.changed = 0.0
         self.finished = True
@@ -86,7 +87,7 @@ async def _look(run: Run, item: _Watched, now: float) -> None:
             if item.seen is not None and (seen[0] < item.seen[0] or seen[2] != item.seen[2]):
                 item.close()  # it was written anew
             item.seen, item.changed, item.finished = seen, now, False
-            item.file = item.file or ImportedFile(run, item.transcript)
+            item.file = item.file or on_its_way(run, item.transcript)
             await item.file.advance()
             if time.time() - state.st_mtime >= _SILENCE:  # nobody is writing it
                 item.finished = True

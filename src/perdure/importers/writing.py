@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
 
 import msgspec
 
 from perdure.core.messages import Message, encode
-from perdure.history.imports import Cursor, Place, Stamp
+from perdure.history.imports import Cursor, Place, Stamp, with_turns
 from perdure.history.log import Written
 from perdure.history.packing import RoundWritten
 from perdure.history.records import TurnCount, turn_key
@@ -17,6 +19,7 @@ from perdure.importers.known import Known
 from perdure.importers.run import Run
 from perdure.importers.sessions import Sessions
 from perdure.importers.steps import Open, Say, Undo
+from perdure.session import Session
 from perdure.storage.transaction import Transaction
 
 #: One append takes at most so many bytes of messages, unless a single one is larger.
@@ -32,7 +35,10 @@ class Scribe:
         self._bookmark = bookmark
         #: What the session has already, of a file that was written anew.
         self.known: Known | None = None
-        self._tags: dict[str, str] = {}
+        self._tags: dict[str, dict[str, str]] = {}  # by conversation
+        #: Conversations whose newest turn was undone: what is said next is not part of it, nor of a
+        #: turn that others have opened since.
+        self._fresh: set[str] = set()
         self._waiting: list[Message] = []
         self._to = ""
         self._size = 0
@@ -40,7 +46,9 @@ class Scribe:
     async def write(self, batch: Batch, end: Stamp | None = None) -> None:
         """Take the steps, in appends of about a megabyte; `end` is the file, if it ends here."""
         for noted in batch.again:
-            if not isinstance(noted, Say | Open | Undo):
+            if isinstance(noted, Open):
+                self._tags[noted.to] = noted.tags
+            elif not isinstance(noted, Say | Undo):
                 self._sessions.note(noted)
         place = Place()  # behind the last step
         for step, next_place in batch.steps:
@@ -82,7 +90,7 @@ class Scribe:
             if self.known is None or self.known.passed:
                 await self._undo(step, self._at(place))
             return
-        self._tags = step.tags
+        self._tags[step.to] = step.tags
         if step.always:
             await (await self._sessions.get(step.to)).close_turn()
 
@@ -92,26 +100,27 @@ class Scribe:
         if not messages:
             return
         to, session = self._to, await self._sessions.get(self._to)
-        counted: _Counted = _Counted()
 
-        async def hook(transaction: Transaction, written: Written) -> None:
-            turn = cursor.turn if to else written.last
-            await self._bookmark.move(transaction, msgspec.structs.replace(cursor, turn=turn))
-            await counted.note(transaction, written)
+        def moved(written: Written) -> Cursor:
+            return cursor if to else cursor_behind(cursor, written)
 
-        await session.append(messages, tags=self._tags, within=hook, count=True)
-        found = self._run.result.of(session.name)
-        found.add(counted.rounds)
-        records = self._run.bank.collection(TurnCount)
-        found.tokens += _tokens(await records.get_many(counted.keys)) - counted.before
+        how: dict[str, Any] = {"tags": self._tags.get(to, {}), "fresh": to in self._fresh}
+        await append_counted(self._run, self._bookmark, session, messages, moved, **how)
+        self._fresh.discard(to)
 
     async def _undo(self, step: Undo, cursor: Cursor) -> None:
+        """Take back the newest turns of the file: the session may hold others, too."""
         session = await self._sessions.get(step.to)
+        head = await session.head()
+        # The parts of a file are nobody else's.
+        numbers = cursor.turns if not step.to else iter(range(head.turn, 0, -1))
+        newest = list(islice((n for n in numbers if not head.is_undone(n)), step.turns))
 
         async def hook(transaction: Transaction, _: Written) -> None:
             await self._bookmark.move(transaction, msgspec.structs.replace(cursor, turn=0))
 
-        undone = await session.undo(step.turns, within=hook)
+        undone = await session.undo(numbers=newest, within=hook)
+        self._fresh.add(step.to)
         self._run.result.of(session.name).undone += len(undone)
 
     def _at(self, place: Place) -> Cursor:
@@ -127,6 +136,38 @@ class Scribe:
         except (TypeError, ValueError, OverflowError, RecursionError):
             self._run.result.of(self._sessions.name()).skip({"message that cannot be stored": 1})
             return 0
+
+
+async def append_counted(
+    run: Run,
+    bookmark: Bookmark,
+    session: Session,
+    messages: Sequence[Message],
+    moved: Callable[[Written], Cursor],
+    **how: Any,
+) -> None:
+    """Append messages, move the cursor with them, and count both in the run's result.
+
+    `how` goes to `Session.append`.
+    """
+    counted = _Counted()
+
+    async def hook(transaction: Transaction, written: Written) -> None:
+        await bookmark.move(transaction, moved(written))
+        await counted.note(transaction, written)
+
+    await session.append(messages, within=hook, count=True, **how)
+    found = run.result.of(session.name)
+    found.add(counted.rounds)
+    records = run.bank.collection(TurnCount)
+    found.tokens += _tokens(await records.get_many(counted.keys)) - counted.before
+
+
+def cursor_behind(cursor: Cursor, written: Written) -> Cursor:
+    """The cursor when this was written: it knows the turns that were opened."""
+    opened = [each.turn for each in written.rounds if each.round == 1 and not each.before]
+    own = with_turns(cursor.own, opened)
+    return msgspec.structs.replace(cursor, turn=written.last, own=own)
 
 
 class _Counted:

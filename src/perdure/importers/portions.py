@@ -1,0 +1,111 @@
+"""An export, read turn by turn in bounded memory. Blocking: runs in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from perdure.core.messages import Message, encode
+from perdure.history.export import End, Header, Line, Opening, Spoken
+from perdure.importers.decoding import Broken
+from perdure.importers.exported import parsed
+from perdure.importers.source import Damaged, Source
+from perdure.importers.source import Line as SourceLine
+from perdure.importers.steps import Report
+
+#: Messages of a turn that are given out together, in bytes, unless a single one is larger.
+_BYTES = 1024 * 1024
+
+
+class Portion(NamedTuple):
+    """Messages of a turn: all of them, or some, if they are many."""
+
+    opening: Opening
+    messages: list[Message]
+    #: The turn begins with it; it ends with it, and the file does not.
+    first: bool
+    last: bool
+
+
+def portions(source: Source, report: Report) -> Iterator[Header | Portion | End]:
+    """What stands in the file. What is wrong with it is reported and left out.
+
+    Raises OSError.
+    """
+    turn = _Turn()
+    begun = False
+    for found in _records(source, report):
+        if isinstance(found, Spoken):
+            if turn.opening is None or found.turn != turn.opening.turn:
+                report.skip("message outside of its turn")
+            elif not (size := _size_of(found.message)):
+                report.skip("message that cannot be stored")
+            else:
+                if turn.messages and turn.size + size > _BYTES:
+                    yield turn.portion(last=False)
+                turn.messages.append(found.message)
+                turn.size += size
+            continue
+        if turn.opening is not None:
+            yield turn.portion(last=True)
+        turn = _Turn(found if isinstance(found, Opening) else None)
+        if isinstance(found, Header) and begun:
+            report.skip("another session begins there")
+            return
+        if not isinstance(found, Opening):
+            begun = True
+            yield found
+    if turn.opening is not None:
+        yield turn.portion(last=False)
+
+
+class _Turn:
+    """The turn that is being read."""
+
+    def __init__(self, opening: Opening | None = None) -> None:
+        self.opening = opening
+        self.messages: list[Message] = []
+        self.size = 0
+        self._first = True
+
+    def portion(self, *, last: bool) -> Portion:
+        assert self.opening is not None  # noqa: S101 (for the type checker)
+        found = Portion(self.opening, self.messages, self._first, last)
+        self.messages, self.size, self._first = [], 0, False
+        return found
+
+
+def _records(source: Source, report: Report) -> Iterator[Line]:
+    try:
+        for line in source.lines():
+            if not line.data.strip() and not line.oversized:
+                continue
+            report.read += 1
+            try:
+                record = _record(line)
+            except Broken as exc:
+                report.skip(str(exc))
+            else:
+                yield record
+    except Damaged:
+        report.read += 1
+        report.skip("damaged compression: the rest of the file")
+
+
+def _record(line: SourceLine) -> Line:
+    if line.oversized:
+        raise Broken("line too long")
+    try:
+        return parsed(line.data)
+    except Broken as exc:
+        if line.whole:
+            raise
+        raise Broken("truncated last line") from exc
+
+
+def _size_of(message: Message) -> int:
+    """The bytes that it takes; 0 if it cannot be stored."""
+    try:
+        return len(encode([message]))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return 0
