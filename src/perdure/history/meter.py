@@ -256,7 +256,10 @@ class Meter:
 
         async def body(transaction: Transaction) -> None:
             names = list(dict.fromkeys(_session_of(each) for each in counted))
-            heads = await transaction.collection(Head).get_many(names)
+            # Forgetting takes the head, then changes the record: so that we notice is checked. The
+            # head itself is not, because it changes with every append.
+            await transaction.collection(SessionRecord).get_many(names)
+            heads = await self._store.collection(Head).get_many(names)
             there = {head.id for head in heads if head is not None}
             records = transaction.collection(TurnCount)
             stored = await records.get_many([each.id for each in counted])
