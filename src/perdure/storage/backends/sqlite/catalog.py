@@ -59,7 +59,9 @@ def recognize(db: apsw.Connection, path: str) -> bool:
 
     Raises `NotAStore` for a database of another program, `NewerSchema` for a newer bank.
     """
-    application, version = db.pragma("application_id"), db.pragma("user_version")
+    with db:  # one look at all of it: another process may be making the bank
+        application, version = db.pragma("application_id"), db.pragma("user_version")
+        is_empty = db.execute("SELECT 1 FROM sqlite_schema").get is None
     if application == APPLICATION_ID:
         if version > FORMAT:
             raise NewerSchema(
@@ -67,7 +69,7 @@ def recognize(db: apsw.Connection, path: str) -> bool:
                 hint="Upgrade Perdure. The bank was left untouched.",
             )
         return True
-    if application or version or db.execute("SELECT 1 FROM sqlite_schema").get is not None:
+    if application or version or not is_empty:
         raise NotAStore(
             f"{path} is a SQLite database of another program.",
             hint="Choose another path; it was left untouched.",
