@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import apsw
 
-#: Pages of a log that is too long to be left to the next time (16 MB).
-LONG = 4_000
+#: Pages of a log that is too long to be left to the next time (8 MB).
+LONG = 2_000
 
 
 class Checkpointer:
