@@ -16,6 +16,17 @@ The tree::
     ├── Conflict                somebody else wrote first; nothing was changed
     ├── Unsupported             this backend does not have that capability
     ├── DeadlineExceeded        not done in the time allowed
+    ├── GatewayError            a model could not be called, or gave no usable answer
+    │   ├── NoModel             none is configured for this, or its provider cannot do it
+    │   ├── Rejected            the provider will not have this request; another try changes nothing
+    │   │   ├── Unauthorized    … because the key is missing, wrong or not allowed to
+    │   │   └── PromptTooLong   … because it does not fit the model
+    │   ├── RateLimited         the provider has had enough for now
+    │   ├── ProviderDown        it cannot be reached, is overloaded, or answers with its own error
+    │   ├── BadAnswer           it answered, but not in its own wire format
+    │   ├── StreamBroken        an answer stopped halfway; what arrived is kept in it
+    │   ├── BudgetReached       a budget of tokens or money does not allow the call
+    │   └── AllFailed           every candidate was tried
     └── StorageError            the store itself is in trouble
         ├── Unavailable         it cannot be reached or is locked; try again
         ├── AccessDenied        a folder or file may not be read or written
@@ -113,6 +124,103 @@ class Unsupported(PerdureError):
 
 class DeadlineExceeded(PerdureError):
     """The operation was not done in the time allowed."""
+
+
+class GatewayError(PerdureError):
+    """A model could not be called."""
+
+    #: A word for records and metrics.
+    kind = "error"
+    #: Whether the same request may succeed at the same model a little later.
+    retryable = False
+
+
+class NoModel(GatewayError):
+    """No model is configured for this."""
+
+    kind = "no_model"
+
+
+class Rejected(GatewayError):
+    """The provider does not accept the request."""
+
+    kind = "rejected"
+
+
+class Unauthorized(Rejected):
+    """The provider does not accept the key."""
+
+    kind = "unauthorized"
+
+
+class PromptTooLong(Rejected):
+    """The request does not fit the model's window."""
+
+    kind = "too_long"
+
+
+class RateLimited(GatewayError):
+    """The provider has had enough for now."""
+
+    kind = "rate_limited"
+    retryable = True
+
+    def __init__(
+        self, message: str = "", *, hint: str = "", retry_after: float | None = None
+    ) -> None:
+        #: Seconds, as the provider said.
+        self.retry_after = retry_after
+        super().__init__(message, hint=hint)
+
+
+class ProviderDown(GatewayError):
+    """The provider cannot be reached or is in trouble."""
+
+    kind = "down"
+    retryable = True
+
+    def __init__(
+        self, message: str = "", *, hint: str = "", retry_after: float | None = None
+    ) -> None:
+        self.retry_after = retry_after
+        super().__init__(message, hint=hint)
+
+
+class BadAnswer(GatewayError):
+    """The provider's answer cannot be read."""
+
+    kind = "bad_answer"
+    retryable = True
+
+
+class StreamBroken(GatewayError):
+    """An answer stopped halfway. It is not begun again by itself: its reader has seen a part."""
+
+    kind = "broken"
+
+    def __init__(self, message: str = "", *, hint: str = "", partial: object = None) -> None:
+        #: The `Message` as far as it came.
+        self.partial = partial
+        super().__init__(message, hint=hint)
+
+
+class BudgetReached(GatewayError):
+    """A budget does not allow the call."""
+
+    kind = "budget"
+
+
+class AllFailed(GatewayError):
+    """Every candidate was tried, and none answered."""
+
+    kind = "all_failed"
+
+    def __init__(
+        self, message: str = "", *, hint: str = "", errors: tuple[GatewayError, ...] = ()
+    ) -> None:
+        #: What each attempt failed with, in their order.
+        self.errors = errors
+        super().__init__(message, hint=hint)
 
 
 class StorageError(PerdureError):
