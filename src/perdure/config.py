@@ -7,8 +7,9 @@ The file is TOML, at the path in ``PERDURE_CONFIG`` or in the user's configurati
     [jobs]
     concurrency = 8
 
-Each key can be set by a variable: ``PERDURE_BANK``, ``PERDURE_JOBS_CONCURRENCY``. Arguments in code
-and on the command line come before both.
+Each key can be set by a variable: ``PERDURE_BANK``, ``PERDURE_JOBS_CONCURRENCY``; models have one
+for each purpose: ``PERDURE_MODEL_CHAT="openai/gpt-5, ollama/qwen3"``. Arguments in code and on the
+command line come before both.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from perdure.core.errors import InvalidConfig
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+_Complexity = Literal["simple", "moderate", "complex"]
+#: Dollars for a million tokens.
+_Price = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class StorageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,6 +108,102 @@ class JobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
 
 
+class ProviderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A server of models. What is left out is as for the built-in provider of the same name."""
+
+    wire: Literal["chat", "responses", "messages"] | None = None
+    #: ``{NAME}`` in it stands for the variable of that name.
+    base_url: str | None = None
+    #: The variable that holds the key, and its name in the system's keyring. Never the key itself.
+    key_variable: str | None = None
+    needs_key: bool | None = None
+    #: The path of embeddings; empty if it has none.
+    embeddings: str | None = None
+    #: Further headers, sent with each request. No place for keys: they are shown.
+    headers: dict[str, str] = {}
+    #: Where the server differs from its wire format's owner; see `gateway.providers.Habits`.
+    habits: dict[str, bool | int | str] = {}
+    #: Calls at the same time, for each model.
+    concurrency: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class ByComplexity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Models for work of each complexity. What has none takes those of its neighbour."""
+
+    simple: str | tuple[str, ...] = ()
+    moderate: str | tuple[str, ...] = ()
+    complex: str | tuple[str, ...] = ()
+
+
+#: ``provider/model``, several of them in order of preference, or those by complexity.
+_Models = str | tuple[str, ...] | ByComplexity
+
+
+class ModelsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which models serve a purpose. One that has none here has none: see `gateway.catalog`."""
+
+    chat: _Models = ()
+    compress: _Models = ()
+    filter: _Models = ()
+    judge: _Models = ()
+    reflect: _Models = ()
+    embed: _Models = ()
+
+
+class BudgetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be spent in a time: on everything, on one purpose, by one agent."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    #: Empty: all.
+    purpose: Literal["", "chat", "compress", "filter", "judge", "reflect", "embed"] = ""
+    agent: str = ""
+    #: Days and months are those of UTC.
+    per: Literal["hour", "day", "month", "ever"] = "day"
+    tokens: _Count | None = None
+    dollars: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens is None and self.dollars is None:
+            raise ValueError(f"the budget {self.name!r} limits neither tokens nor dollars")
+
+
+class PriceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a model costs, in dollars for a million tokens; before the prices that are built in."""
+
+    input: _Price
+    output: _Price
+    #: None: as `input`.
+    cache_read: _Price | None = None
+    cache_write: _Price | None = None
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How models are called."""
+
+    #: The provider whose models come first while nothing is known about the others; empty: as
+    #: listed.
+    default: str = ""
+    #: Seconds that one attempt may take to answer, and a stream to say something more.
+    timeout: _Seconds = 120.0
+    #: Seconds to reach a server.
+    connect_timeout: _Seconds = 10.0
+    #: Seconds for everything: queueing, retries, fallbacks.
+    deadline: _Seconds = 600.0
+    #: Further attempts at the same model, where that makes sense.
+    retries: Annotated[int, msgspec.Meta(ge=0, le=20)] = 2
+    #: Answer the same request from the cache. Off: who asks twice may want another answer.
+    cache: bool = False
+    #: Seconds for which an answer may be used again.
+    cache_ttl: _Seconds = 86_400.0
+    providers: dict[str, ProviderConfig] = {}
+    models: ModelsConfig = ModelsConfig()
+    #: Kinds of work, by the name that callers give them.
+    tasks: dict[str, _Complexity] = {}
+    budgets: tuple[BudgetConfig, ...] = ()
+    #: By ``provider/model``.
+    prices: dict[str, PriceConfig] = {}
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that can be configured, with its defaults."""
 
@@ -114,6 +214,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jobs: JobsConfig = JobsConfig()
     history: HistoryConfig = HistoryConfig()
     secrets: SecretsConfig = SecretsConfig()
+    gateway: GatewayConfig = GatewayConfig()
 
     def bank_url(self) -> str:
         """The address of the bank, or of the default one."""
@@ -177,7 +278,18 @@ def _override(config: Config, environ: Mapping[str, str]) -> Config:
             changes[field.name] = msgspec.structs.replace(current, **inner)
         elif (name := f"PERDURE_{field.name}".upper()) in environ:
             changes[field.name] = _value(name, environ[name], field.type)
-    return msgspec.structs.replace(config, **changes)
+    config = msgspec.structs.replace(config, **changes)
+    models = {
+        field.name: tuple(model.strip() for model in environ[name].split(",") if model.strip())
+        for field in msgspec.structs.fields(ModelsConfig)
+        if (name := f"PERDURE_MODEL_{field.name}".upper()) in environ
+    }
+    if not models:
+        return config
+    gateway = msgspec.structs.replace(
+        config.gateway, models=msgspec.structs.replace(config.gateway.models, **models)
+    )
+    return msgspec.structs.replace(config, gateway=gateway)
 
 
 def _value(name: str, text: str, wanted: Any) -> Any:
@@ -192,7 +304,8 @@ def _value(name: str, text: str, wanted: Any) -> Any:
 def _explain(exc: msgspec.ValidationError) -> str:
     """Msgspec's message with the path as a key: ``jobs.concurrency: expected `int`…``."""
     text, _, path = str(exc).partition(" - at `$.")
-    key = path.rstrip("`")
+    # Msgspec does not say which entry of a table it was.
+    key = path.rstrip("`").replace("[...]", ".*")
     if "unknown field" in text:
         field = text.rpartition("field `")[2].rstrip("`")
         name = f"{key}.{field}" if key else field

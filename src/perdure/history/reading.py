@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -22,6 +23,7 @@ from perdure.storage.finder import Finder
 from perdure.storage.keys import numbered
 from perdure.storage.store import Store
 
+_TURN = attrgetter("turn")
 #: Turns read at once when a whole line is walked.
 _STEP = 50
 #: Turns in front of a fork that are looked at for late pieces.
@@ -63,14 +65,13 @@ class Reader:
             pieces = await self.pieces(_as_of(owned, record, head))
             counts = await self._counts(owned) if counted else {}
             drafts = await self._arriving(record, head, owned) if arriving else {}
-            for number, of_turn in groupby(pieces, lambda piece: piece.turn):
-                parts = list(of_turn)
+            for number, of_turn in groupby(pieces, _TURN):
                 found.append(
                     _turn(
                         record.id,
                         head,
                         number,
-                        parts,
+                        list(of_turn),
                         count=counts.get(number),
                         draft=drafts.pop(number, None),
                     )
@@ -164,12 +165,13 @@ class Reader:
     async def pieces(self, owned: Owned) -> list[Piece]:
         """The pieces of these turns, in key order."""
         found = list[Piece]()
-        finder = self._pieces.query().prefix(f"{owned.session}/").order_by("key")
-        start = f"{owned.session}/{numbered(owned.first)}"
+        prefix = f"{owned.session}/"
+        start = f"{prefix}{numbered(owned.first)}"
+        end = f"{prefix}{numbered(min(owned.last, _LAST) + 1)}"
         while True:
-            page = await finder.behind(start).limit(_ROWS).values()
+            page = await self._pieces.behind(start, prefix, limit=_ROWS)
             for piece in page:
-                if piece.turn > owned.last:
+                if piece.id >= end:
                     return found
                 if piece.number <= owned.piece:
                     found.append(piece)
@@ -179,17 +181,20 @@ class Reader:
 
     async def latest(self, record: SessionRecord, count: int) -> list[Piece]:
         """A session's own pieces at the end of its newest turns, the newest first."""
-        finder = self._pieces.query().prefix(f"{record.id}/").order_by("-key")
-        return await finder.limit(count).values()
+        prefix = f"{record.id}/"
+        end = prefix + _BEHIND
+        return await self._pieces.behind(end, prefix, limit=count, descending=True)
 
     async def chained(self, record: SessionRecord, after: int, head: Head) -> list[Piece]:
         """A session's own pieces from one place in its chain on, in the order of the chain."""
         found = list[Piece]()
         wanted = head.pieces - after
-        finder = self._pieces.query().prefix(f"{record.id}/").order_by("-key")
-        start = f"{record.id}/{_BEHIND}"
+        prefix = f"{record.id}/"
+        start = prefix + _BEHIND
         while len(found) < wanted:
-            page = await finder.behind(start).limit(min(_ROWS, wanted + 8)).values()
+            page = await self._pieces.behind(
+                start, prefix, limit=min(_ROWS, wanted + 8), descending=True
+            )
             found += [piece for piece in page if after < piece.number <= head.pieces]
             if not page:
                 break
@@ -228,16 +233,18 @@ class Reader:
 
     async def _counts(self, owned: Owned) -> dict[int, TurnCount]:
         """What is known about turns, by their number."""
-        numbers = range(owned.first, owned.last + 1)
-        keys = [turn_key(owned.session, number) for number in numbers]
-        found = zip(numbers, await self._totals.get_many(keys), strict=True)
-        return {number: count for number, count in found if count is not None}
+        start = turn_key(owned.session, owned.first - 1)
+        most = owned.last - owned.first + 1
+        found = await self._totals.behind(start, f"{owned.session}/", limit=most)
+        return {count.turn: count for count in found if count.turn <= owned.last}
 
     async def _arriving(self, record: SessionRecord, head: Head, owned: Owned) -> dict[int, Draft]:
         """The drafts of these turns; only a session's own turns have any."""
         if owned.session != record.id:
             return {}
         wanted = [turn for turn in head.answering if owned.first <= turn <= owned.last]
+        if not wanted:
+            return {}
         drafts = await self._drafts.get_many([turn_key(record.id, turn) for turn in wanted])
         return {turn: draft for turn, draft in zip(wanted, drafts, strict=True) if draft}
 
@@ -265,6 +272,18 @@ def _turn(
     count: TurnCount | None,
     draft: Draft | None,
 ) -> Turn:
+    if len(pieces) == 1 and draft is None:
+        (piece,) = pieces  # as almost every turn
+        return Turn(
+            session=session,
+            number=number,
+            rounds=_rounds(piece.by_round(), count),
+            status=_status(head, number, pieces, draft),
+            started=piece.time,
+            ended=piece.ended,
+            tags=piece.tags,
+            masked=piece.masked,
+        )
     # Of a turn that went on after it was forgotten, and of one whose number a fork's former parent
     # had used (see `forgetting`), tombstones say nothing.
     pieces = [piece for piece in pieces if not piece.forgotten] or pieces
@@ -279,19 +298,26 @@ def _turn(
         cutter = Cutter(mark)
         said.setdefault(cutter.feed(arriving)[1], []).append(arriving)
         ended = max(ended, draft.updated)
-    rounds = tuple(
-        Round(round, tuple(messages), _tokens(count, round, len(messages)))
-        for round, messages in said.items()
-    )
     return Turn(
         session=session,
         number=number,
-        rounds=rounds,
+        rounds=_rounds([(round, tuple(messages)) for round, messages in said.items()], count),
         status=_status(head, number, pieces, draft),
         started=pieces[0].time if pieces else draft.started if draft else 0,
         ended=ended,
         tags=next((piece.tags for piece in pieces if piece.tags), {}),
         masked=_sum(piece.masked for piece in pieces),
+    )
+
+
+def _rounds(
+    said: Iterable[tuple[int, tuple[Message, ...]]], count: TurnCount | None
+) -> tuple[Round, ...]:
+    return tuple(
+        [
+            Round(round, messages, _tokens(count, round, len(messages)))
+            for round, messages in said
+        ]
     )
 
 

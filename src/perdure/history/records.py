@@ -108,7 +108,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return max(self.mark.turn, *self.answering) if self.answering else self.mark.turn
 
     def is_undone(self, turn: int) -> bool:
-        return any(span.first <= turn <= span.last for span in self.undone)
+        return bool(self.undone) and any(s.first <= turn <= s.last for s in self.undone)
 
 
 @system_record("turns", indexes=[Index(("session", "time"))])
@@ -164,6 +164,8 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=Fa
     def by_round(self) -> list[tuple[int, tuple[Message, ...]]]:
         """Its messages, round by round."""
         said = self.messages()
+        if not self.breaks:
+            return [(self.round, said)]
         edges = (0, *self.breaks, len(said))
         return [
             (self.round + step, said[start:end])
@@ -186,6 +188,10 @@ class TurnCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: Annotated[int, Indexed()] = 0
     rounds: Annotated[int, Indexed()] = 0
     counted: tuple[Counted, ...] = ()
+
+    @property
+    def turn(self) -> int:
+        return int(self.id[-8:])
 
     def of(self, round: int) -> Counted:
         """What is known about a round; nothing, if it was not counted."""

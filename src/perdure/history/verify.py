@@ -94,10 +94,10 @@ async def _in_order(store: Store, record: SessionRecord, start: int) -> AsyncIte
     in a heap until its number comes. What stands before the start was copied for a fork by somebody
     who did not come to the end of it (see `forgetting`), and is not read by anyone.
     """
-    finder = store.collection(Piece).query().prefix(f"{record.id}/").order_by("key").limit(_PAGE)
+    pieces, prefix = store.collection(Piece), f"{record.id}/"
     early = list[tuple[int, str, Piece]]()
-    expected, last = start + 1, f"{record.id}/"
-    while page := await finder.behind(last).values():
+    expected, last = start + 1, prefix
+    while page := await pieces.behind(last, prefix, limit=_PAGE):
         for piece in page:
             if piece.number <= start:
                 continue
@@ -118,12 +118,11 @@ async def verify_uses(store: Store, artifacts: ArtifactStore) -> AsyncIterator[P
     known = {size.collection for size in await store.adapter.sizes()}
     if "perdure_uses" not in known:
         return
-    finder = store.collection(Use).query().order_by("key").limit(_PAGE)
-    page = await finder.values()
-    while page:
+    uses, last = store.collection(Use), ""
+    while page := await uses.behind(last, limit=_PAGE):
         for use in page:
             if not use.id.startswith(KEPT) and not await artifacts.exists(use.artifact):
                 session, _, rest = use.id.rpartition("/")
                 turn = Position(int(rest.partition(".")[0]))
                 yield Problem(f"{session}#{turn}", f"refers to {use.artifact}, which is missing")
-        page = await finder.behind(page[-1].id).values()
+        last = page[-1].id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
@@ -15,12 +16,13 @@ from perdure.core.errors import Conflict
 from perdure.storage import keys
 from perdure.storage.adapter import DEFAULT, Delete, Options, Put, Row
 from perdure.storage.finder import Finder, Page
-from perdure.storage.query import Query, Scalar, Summary
+from perdure.storage.query import Order, Query, Scalar, Summary
 from perdure.storage.records import RecordType, type_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
+_UP, _DOWN = (Order("key"),), (Order("key", descending=True),)
 #: How often a change is repeated when others keep writing first.
 ATTEMPTS = 100
 
@@ -177,6 +179,22 @@ class Collection(Generic[T]):
         """A page of records in key order; `after` and `before` take a page's cursors."""
         finder = self.query().prefix(prefix).order_by("-key" if descending else "key").limit(limit)
         return await finder.page(after=after, before=before, options=options)
+
+    async def behind(
+        self,
+        key: str,
+        prefix: str = "",
+        *,
+        limit: int | None = None,
+        descending: bool = False,
+        options: Options = DEFAULT,
+    ) -> builtins.list[T]:
+        """The records behind this key, which need not exist, in key order."""
+        await self.make()
+        order = _DOWN if descending else _UP
+        query = Query(self.name, prefix=prefix, order=order, limit=limit, after=(key,))
+        decode = self.declared.decode
+        return [decode(row) for row in await self._executor.find(query, options)]
 
     async def make(self) -> None:
         """Make the collection in the backend, if this was not done yet."""

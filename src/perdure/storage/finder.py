@@ -135,14 +135,6 @@ class Finder(Generic[T]):
         """Only keys that begin like this."""
         return self._with(prefix=keys.check_prefix(prefix))
 
-    def behind(self, key: str) -> Finder[T]:
-        """Only what comes behind this key, which need not exist, in key order as `order_by` says.
-
-        It takes the place of any other order.
-        """
-        descending = bool(self._query.order) and self._query.order[0].descending
-        return self._with(order=(Order("key", descending),), after=(key,))
-
     def order_by(self, *fields: str) -> Finder[T]:
         """Sort by these fields; a leading minus means descending."""
         order = tuple(

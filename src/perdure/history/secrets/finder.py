@@ -14,9 +14,16 @@ from perdure.history.secrets import judge
 from perdure.history.secrets.own import OWN
 from perdure.history.secrets.rules import Exemption, Kind, Rule, published
 
-#: For the states of the automaton of all gates. When it is full it is emptied and filled again, in
-#: the middle of a text: slower, not wrong.
-_MEMORY = 32 << 20
+#: For the states of an automaton of gates. When it is full it is emptied and filled again, in the
+#: middle of a text: slower, not wrong.
+_MEMORY = 16 << 20
+#: Kinds whose gates share an automaton. States are made when a text first needs them, and in an
+#: automaton of all gates each new text needs new combinations: three passes take a third of that.
+_FAMILIES: tuple[frozenset[Kind], ...] = (
+    frozenset({"block", "token", "loose", "place"}),
+    frozenset({"vendor"}),
+    frozenset({"password", "assigned"}),
+)
 _ORDER: tuple[Kind, ...] = ("block", "token", "loose", "vendor", "place", "password", "assigned")
 #: How far from a match its line is looked at.
 _LINE = 300
@@ -67,10 +74,12 @@ class Finder:
             (rule for rule in (*known, *OWN) if rule.id not in unwanted),
             key=lambda rule: _ORDER.index(rule.kind),
         )
-        self._gates = re2.Set.SearchSet(_options())
-        for rule in self._rules:
-            self._gates.Add(rule.gate.encode())
-        self._gates.Compile()
+        self._gates = [
+            _Gates(
+                [rank for rank, rule in enumerate(self._rules) if rule.kind in kinds], self._rules
+            )
+            for kinds in _FAMILIES
+        ]
         self._users = [_user_rule(name, regex) for name, regex in (rules or {}).items()]
         self._ids = {rule.id for rule in (*known, *OWN)}
         for rule in self._users:
@@ -92,9 +101,9 @@ class Finder:
     def candidates(self, text: bytes) -> list[Rule]:
         """The rules that may find something in the text: none for almost every text."""
         probe = _plain(text)
-        hits = self._gates.Match(probe)
         found = [rule for rule in self._users if self._of(rule)[0].search(probe)]
-        return found + [self._rules[index] for index in sorted(hits)] if hits else found
+        hits = [rank for gates in self._gates for rank in gates.hits(probe)]
+        return found + [self._rules[rank] for rank in sorted(hits)] if hits else found
 
     def find(self, text: bytes, candidates: Iterable[Rule]) -> list[Found]:
         """The secrets in a text (in UTF-8), in their order, none overlapping another.
@@ -148,6 +157,20 @@ class Finder:
         return value in self._allowed or any(
             pattern.search(value.encode()) for pattern in self._patterns
         )
+
+
+class _Gates:
+    """The gates of several rules, which are known by their ranks."""
+
+    def __init__(self, ranks: list[int], rules: list[Rule]) -> None:
+        self._ranks = ranks
+        self._set = re2.Set.SearchSet(_options())
+        for rank in ranks:
+            self._set.Add(rules[rank].gate.encode())
+        self._set.Compile()
+
+    def hits(self, probe: bytes) -> list[int]:
+        return [self._ranks[index] for index in self._set.Match(probe) or ()]
 
 
 class _Exempt:

@@ -254,9 +254,8 @@ class SQLiteAdapter(Adapter):
                 params.append(moment)
             text += f" ORDER BY _name {'DESC' if descending else 'ASC'} LIMIT ?"
             params.append(limit)
-            return [
-                self._row(db, query.prefix + row[0], row[1:]) for row in db.execute(text, params)
-            ]
+            prefix, row = query.prefix, self._row
+            return [row(db, prefix + name, facts) for name, *facts in db.execute(text, params)]
         text = (
             f"SELECT f.path || r._name, {facts} FROM {_JOINED.format(layout.name)} WHERE r._id = ?"
         )
@@ -396,7 +395,7 @@ class SQLiteAdapter(Adapter):
 
     # ------------------------------------------------------------------------------------------
 
-    def _row(self, db: apsw.Connection, key: str, facts: tuple[Any, ...]) -> Row:
+    def _row(self, db: apsw.Connection, key: str, facts: Sequence[Any]) -> Row:
         value, kind, schema, version, created, updated, expires, checksum = facts
         if type(value) is not bytes:
             raise TypeError(f"{key} has a value of another type")

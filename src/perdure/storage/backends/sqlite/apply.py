@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import apsw
@@ -24,6 +24,9 @@ from perdure.storage.adapter import (
 
 T = TypeVar("T")
 
+#: When rows were made, by collection and key.
+_Births = Mapping[tuple[str, str], int]
+_NO_BIRTHS: _Births = {}
 _COLLECTION = operator.attrgetter("collection")
 #: From so many rows on, inserting them in one go pays for its savepoint.
 _MANY = 4
@@ -91,8 +94,8 @@ class _Truths:
         self._db = db
         self._version = -1  # of the file, as they were found
         self._looked = False  # at the version, in this transaction
-        self._true: dict[int, Check] = {}  # by identity, which is cheaper than equality
-        self._collections: set[str] = set()
+        # By collection, and there by identity, which is cheaper than equality.
+        self._true: dict[str, dict[int, Check]] = {}
 
     def holds(self, check: Check) -> bool:
         """Whether it is known to be true. In a write transaction."""
@@ -100,20 +103,20 @@ class _Truths:
             self._looked = True
             version = self._db.data_version()
             if version != self._version:
-                self._clear()
+                self._true.clear()
                 self._version = version
-        return self._true.get(id(check)) is check
+        known = self._true.get(check.collection)
+        return known is not None and known.get(id(check)) is check
 
     def add(self, check: Check) -> None:
-        if len(self._true) == _MOST_TRUE:
-            self._clear()
-        self._true[id(check)] = check
-        self._collections.add(check.collection)
+        known = self._true.setdefault(check.collection, {})
+        if len(known) == _MOST_TRUE:
+            known.clear()
+        known[id(check)] = check
 
     def written(self, collection: str) -> None:
         """Rows of this collection are about to change."""
-        if collection in self._collections:
-            self._clear()
+        self._true.pop(collection, None)
 
     def keep(self) -> None:
         """The transaction is committed, which makes a new version."""
@@ -123,12 +126,8 @@ class _Truths:
 
     def forget(self) -> None:
         """What is written now is not known, or the transaction was rolled back."""
-        self._clear()
-        self._looked = False
-
-    def _clear(self) -> None:
         self._true.clear()
-        self._collections.clear()
+        self._looked = False
 
 
 class _Statements:
@@ -166,7 +165,7 @@ class _Statements:
             self.replace = (
                 f"UPDATE {table} SET _version = _version + 1, _updated = ?3, {given}"
                 f" WHERE _folder = ?1 AND _name = ?2 AND _version = ?{4 + len(always)}"
-                " AND _schema <= ?5"
+                f" AND _created = ifnull(?{5 + len(always)}, _created) AND _schema <= ?5"
             )
         alive = " AND (_expires IS NULL OR _expires > ?)" if layout.expires else ""
         self.state = (
@@ -214,11 +213,10 @@ class Applier:
     def apply(self, batch: Batch) -> list[int]:
         """Check, write and emit; raises before anything is visible if a check fails."""
         moment = self._clock()
-        for check in batch.checks:
-            self._check(check, moment)
+        births = self._check_all(batch, moment) if batch.checks else _NO_BIRTHS
         versions: list[int] = []
         for collection, writes in itertools.groupby(batch.writes, _COLLECTION):
-            versions += self._write(self._of(collection), list(writes), moment)
+            versions += self._write(self._of(collection), list(writes), moment, births)
         for event in batch.events:
             self.db.execute(
                 "INSERT INTO perdure_outbox(topic, key, payload, at) VALUES(?, ?, ?, ?)",
@@ -283,6 +281,29 @@ class Applier:
             params = (*params, moment)
         return self.db.execute(statements.state, params).get  # type: ignore[no-any-return]
 
+    def _check_all(self, batch: Batch, moment: int) -> _Births:
+        """Check, except for rows that the batch replaces: when those were made comes back.
+
+        The statement that replaces them checks them on its way.
+        """
+        births: dict[tuple[str, str], int] = {}
+        for check in batch.checks:
+            for write in batch.writes:
+                if (
+                    write.expected
+                    and write.expected == check.version
+                    and write.key == check.key
+                    and write.collection == check.collection
+                    and isinstance(write, Put)
+                    and self._of(check.collection).replace
+                    and (check.collection, check.key) not in births
+                ):
+                    births[check.collection, check.key] = check.created
+                    break
+            else:
+                self._check(check, moment)
+        return births
+
     def _check(self, check: Check, moment: int) -> None:
         if self._truths.holds(check):
             return
@@ -300,14 +321,25 @@ class Applier:
         if found != write.expected:
             raise Conflict(write.collection, write.key, expected=write.expected, found=found)
 
-    def _write(self, statements: _Statements, writes: list[Put | Delete], moment: int) -> list[int]:
+    def _write(
+        self,
+        statements: _Statements,
+        writes: list[Put | Delete],
+        moment: int,
+        births: _Births,
+    ) -> list[int]:
         self._truths.written(statements.layout.name)
         if len(writes) >= _MANY and not statements.layout.tagged:
             puts = [write for write in writes if isinstance(write, Put) and write.expected is None]
             if len(puts) == len(writes) and self._insert_all(statements, puts, moment):
                 return [1] * len(puts)
         return [
-            self._put(statements, write, moment)
+            self._put(
+                statements,
+                write,
+                moment,
+                births.get((write.collection, write.key)) if births else None,
+            )
             if isinstance(write, Put)
             else self._delete(statements, write, moment)
             for write in writes
@@ -340,15 +372,17 @@ class Applier:
             *((put.expires, *put.columns) if statements.layout.expires else put.columns),
         )
 
-    def _put(self, statements: _Statements, put: Put, moment: int) -> int:
+    def _put(self, statements: _Statements, put: Put, moment: int, born: int | None) -> int:
         layout = statements.layout
         db = self.db
         params = self._params(statements, put, moment)
         if put.expected is not None:
             if put.expected and statements.replace:
-                db.execute(statements.replace, (*params, put.expected))
+                db.execute(statements.replace, (*params, put.expected, born))
                 if db.changes():
                     return put.expected + 1
+                if born is not None:
+                    self._check(Check(put.collection, put.key, put.expected, born), moment)
             # We hold the write lock: nothing changes between this look and the write.
             if put.expected or layout.expires:
                 self._expect(statements, put, moment)

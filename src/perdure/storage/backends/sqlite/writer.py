@@ -13,7 +13,7 @@ nothing is queued. Everything else goes to the writer thread, where waiting harm
 Who runs it? Each writer puts its job on the list and lets the event loop take one turn, in which
 others that are ready add theirs. The first to come back runs the whole list; the others find their
 jobs done. So nobody waits on a future unless the writer thread is involved. A writer that has been
-alone skips that turn for a millisecond at a time.
+alone skips that turn for a few milliseconds at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INLINE_BYTES = 256 * 1024
 MOST_JOBS = 500
 #: Seconds that a lone writer goes ahead without looking for others. Also what it keeps the event
 #: loop from them.
-ALONE_FOR = 0.001
+ALONE_FOR = 0.004
 #: What a write costs besides its bytes, in bytes.
 WRITE_WEIGHT = 512
 

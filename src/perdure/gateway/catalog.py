@@ -1,0 +1,309 @@
+"""Which models may answer: the providers of a configuration, and candidates by purpose.
+
+A model is named ``provider/model``; what follows the first slash is the provider's own name for it,
+slashes included. A server that is in no list is named by its address:
+``http://127.0.0.1:8080/v1#model``, spoken to in Chat Completions, without a key.
+
+A purpose that has no models has none: `compress` does not fall back to those of `chat`. Who has an
+algorithmic way must be able to see that no model was meant for the work, and nobody pays for
+background work by having configured a chat. `embed` alone comes with a model, the local one.
+
+    PERDURE_MODEL_CHAT="openai/gpt-5, http://127.0.0.1:8080/v1#qwen3"
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from perdure.config import ByComplexity, GatewayConfig, ProviderConfig, config_file
+from perdure.core.errors import InvalidConfig, NoModel
+from perdure.gateway.builtin import ADDRESSES, BUILT_IN, LOCAL, LOCAL_MODEL, SELF_HOSTED
+from perdure.gateway.calls import Ask, Complexity, Purpose
+from perdure.gateway.providers import Habits, Provider
+
+#: Kinds of work whose names speak for themselves. The configuration comes first.
+_TASKS: dict[str, Complexity] = {
+    **dict.fromkeys(("classify", "extract", "format", "route", "tag", "title"), "simple"),
+    **dict.fromkeys(("answer", "chat", "rewrite", "summarize", "translate"), "moderate"),
+    **dict.fromkeys(
+        ("architecture", "code-review", "debug", "design", "plan", "prove", "refactor", "research"),
+        "complex",
+    ),
+}
+#: Where to look for models, nearest first. Between two neighbours, rather the abler.
+_NEAREST: dict[Complexity, tuple[Complexity, ...]] = {
+    "simple": ("simple", "moderate", "complex"),
+    "moderate": ("moderate", "complex", "simple"),
+    "complex": ("complex", "moderate", "simple"),
+}
+_VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A model that may answer, and who serves it."""
+
+    provider: Provider
+    model: str
+
+    @property
+    def name(self) -> str:
+        """As the configuration, and `Ask.model`, would name it."""
+        return f"{self.provider.name}{'#' if '://' in self.provider.name else '/'}{self.model}"
+
+
+class Catalog:
+    """The providers and models of one configuration. Reads the environment when it is made.
+
+    Raises `InvalidConfig`, naming the key, if a provider cannot be made of what is configured.
+    """
+
+    def __init__(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
+        self._config = config
+        self._environ = environ
+        self._providers = {
+            name: _provider(name, config.providers.get(name), environ)
+            for name in (*BUILT_IN, *(n for n in config.providers if n not in BUILT_IN))
+        }
+        self._tasks = {_task(name): complexity for name, complexity in config.tasks.items()}
+        self._lists: dict[tuple[Purpose, Complexity], list[Candidate]] = {}
+        if config.default and config.default not in self._providers:
+            raise InvalidConfig(
+                f"gateway.default: there is no provider {config.default!r}.",
+                hint=f"Use one of {', '.join(self._providers)}, or add"
+                f" [gateway.providers.{config.default}] with its base_url.",
+            )
+
+    @property
+    def providers(self) -> Mapping[str, Provider]:
+        """Every provider that can be named. A variable that its address needs may be unset."""
+        return self._providers
+
+    def complexity(self, ask: Ask) -> Complexity:
+        """How hard the work is: as asked, as configured for the task, as its name says."""
+        if ask.complexity is not None:
+            return ask.complexity
+        task = _task(ask.task)
+        return self._tasks.get(task) or _TASKS.get(task, "moderate")
+
+    def has(self, purpose: Purpose) -> bool:
+        """Whether any model is configured for this purpose."""
+        return purpose == "embed" or any(self._names(purpose, level) for level in _NEAREST)
+
+    def candidates(self, ask: Ask) -> list[Candidate]:
+        """The models that may answer, best first; at least one. The list is the caller's own.
+
+        `Ask.model` alone if it is given. Else those for the purpose and the complexity of the task,
+        or of the nearest complexity that has some, in the order of the configuration, except that
+        models of the default provider come first.
+
+        Raises `NoModel` if there are none, or one that cannot do it (embeddings are not for every
+        provider), and `InvalidConfig` for a name that cannot be read or an address that lacks its
+        variable. No server is asked.
+        """
+        if ask.model:
+            return [self._able(self.find(ask.model), ask.purpose)]
+        complexity = self.complexity(ask)
+        found = self._lists.get((ask.purpose, complexity))
+        if found is None:
+            found = self._lists[ask.purpose, complexity] = self._listed(ask.purpose, complexity)
+        return found.copy()
+
+    def find(self, name: str, *, key: str = "") -> Candidate:
+        """The candidate of a name; `key` says where the name stands, for the error.
+
+        Raises `InvalidConfig` if the name cannot be read.
+        """
+        where = f"{key}: " if key else ""
+        if "://" in name:
+            address, _, model = name.partition("#")
+            if not model:
+                raise InvalidConfig(
+                    f"{where}{name!r} does not say which model.",
+                    hint=f"Write it like {address.rstrip('/')}#model.",
+                )
+            address = _address(address, where)
+            habits = SELF_HOSTED
+            provider = Provider(name=address, base_url=address, needs_key=False, habits=habits)
+            return Candidate(provider, model)
+        known, _, model = name.partition("/")
+        if not model and self._config.default:
+            known, model = self._config.default, known
+        if not model or known not in self._providers:
+            raise InvalidConfig(
+                f"{where}{name!r} does not name a model of a known provider.",
+                hint=f"Write provider/model, with one of {', '.join(self._providers)}; or add"
+                " [gateway.providers.NAME] with its base_url; or name a server's own address:"
+                " http://127.0.0.1:8080/v1#model.",
+            )
+        provider = self._providers[known]
+        missing = _VARIABLE.search(provider.base_url)
+        if missing is not None:
+            raise InvalidConfig(
+                f"{where}the address of {known} needs the variable {missing[1]}.",
+                hint=f"Set {missing[1]}, or gateway.providers.{known}.base_url.",
+            )
+        return Candidate(provider, model)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _listed(self, purpose: Purpose, complexity: Complexity) -> list[Candidate]:
+        names = next((n for c in _NEAREST[complexity] if (n := self._names(purpose, c))), ())
+        if not names and purpose == "embed":
+            names = (f"{LOCAL}/{LOCAL_MODEL}",)
+        if not names:
+            raise self._nothing(purpose)
+        key = f"gateway.models.{purpose}"
+        found = [self._able(self.find(name, key=key), purpose) for name in dict.fromkeys(names)]
+        # A stable sort: the others stay as they are listed.
+        return sorted(found, key=lambda c: c.provider.name != self._config.default)
+
+    def _names(self, purpose: Purpose, complexity: Complexity) -> tuple[str, ...]:
+        found = getattr(self._config.models, purpose)
+        if isinstance(found, ByComplexity):
+            found = getattr(found, complexity)
+        names: tuple[str, ...] = (found,) if isinstance(found, str) else found
+        return tuple(name for name in names if name)
+
+    @staticmethod
+    def _able(candidate: Candidate, purpose: Purpose) -> Candidate:
+        provider = candidate.provider
+        if purpose == "embed" and not provider.embeddings:
+            raise NoModel(
+                f"{provider.name} does not embed.",
+                hint="Name another model in gateway.models.embed or PERDURE_MODEL_EMBED, or none:"
+                " texts are then embedded on this machine.",
+            )
+        return candidate
+
+    def _nothing(self, purpose: Purpose) -> NoModel:
+        example = "ollama/qwen3"
+        return NoModel(
+            f"No model is configured for {purpose}.",
+            hint=f'Set PERDURE_MODEL_{purpose.upper()}="{example}", or write'
+            f' {purpose} = ["{example}"] under [gateway.models] in {config_file(self._environ)},'
+            " with a provider and a model of yours.",
+        )
+
+
+def candidates(
+    config: GatewayConfig, ask: Ask, environ: Mapping[str, str] = os.environ
+) -> list[Candidate]:
+    """The models that may answer, best first. Who asks often keeps a `Catalog`.
+
+    Raises as `Catalog` and `Catalog.candidates`.
+    """
+    return Catalog(config, environ).candidates(ask)
+
+
+def _task(name: str) -> str:
+    return name.strip().casefold().replace("_", "-").replace(" ", "-")
+
+
+def _provider(name: str, changes: ProviderConfig | None, environ: Mapping[str, str]) -> Provider:
+    """A built-in provider with what is configured for it put over it, or a new one."""
+    key = f"gateway.providers.{name}"
+    if not name or re.search(r"[/#\s]", name):
+        raise InvalidConfig(
+            f"{key}: {name!r} cannot be the name of a provider.",
+            hint="Leave out slashes, # and spaces: a model is named provider/model.",
+        )
+    changes = changes or ProviderConfig()
+    base = BUILT_IN.get(name)
+    if base is None:
+        if not changes.base_url:
+            raise InvalidConfig(
+                f"{key}.base_url is missing.", hint="Say where its API begins: https://…/v1."
+            )
+        base = Provider(name=name, base_url="", needs_key=bool(changes.key_variable))
+    elif name == LOCAL and changes != ProviderConfig():
+        raise InvalidConfig(
+            f"{key}: it runs in this process; nothing about it can be set.",
+            hint="Give your server another name.",
+        )
+    fields: dict[str, Any] = {
+        field: value
+        for field in ("wire", "key_variable", "needs_key", "embeddings", "concurrency")
+        if (value := getattr(changes, field)) is not None
+    }
+    if name != LOCAL:
+        fields["base_url"] = _base_url(base, changes, environ, key)
+    if changes.wire == "messages" and changes.embeddings is None:
+        fields["embeddings"] = ""
+    if changes.headers:
+        fields["headers"] = {**base.headers, **changes.headers}
+    if changes.habits:
+        fields["habits"] = _habits(base.habits, changes.habits, key)
+    return msgspec.structs.replace(base, **fields)
+
+
+def _base_url(base: Provider, changes: ProviderConfig, environ: Mapping[str, str], key: str) -> str:
+    variable = ADDRESSES.get(base.name, "")
+    given = environ.get(variable, "").strip()
+    if changes.base_url:
+        address, where = changes.base_url, f"{key}.base_url: "
+    elif given:
+        address, where = given, f"{variable}: "
+        if variable == "OLLAMA_HOST":
+            address = _ollama(given)
+        elif variable == "ANTHROPIC_BASE_URL" and not urlsplit(given).path.strip("/"):
+            address = f"{given.rstrip('/')}/v1"  # Anthropic's own programs put it there themselves
+    else:
+        address, where = base.base_url, f"{key}.base_url: "
+    return _address(_VARIABLE.sub(lambda m: environ.get(m[1]) or m[0], address), where)
+
+
+def _address(address: str, where: str) -> str:
+    """An address without its last slash. Raises `InvalidConfig` if it is none."""
+    try:
+        parts = urlsplit(address)
+        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket that is not closed
+        usable = False
+        parts = urlsplit("")
+    if parts.password or parts.username:
+        # Not shown: there is a key in it.
+        raise InvalidConfig(
+            f"{where}the address of {parts.hostname} contains a user or a key.",
+            hint="Put the key in a variable, and its name in key_variable.",
+        )
+    if not usable or parts.query or parts.fragment:
+        raise InvalidConfig(
+            f"{where}{address!r} is not the address of a server.",
+            hint="Write it like http://127.0.0.1:8080/v1.",
+        )
+    return address.rstrip("/")
+
+
+def _ollama(host: str) -> str:
+    """The address of Ollama's API, from what its own programs accept in OLLAMA_HOST."""
+    scheme, found, rest = host.partition("://")
+    if not found:
+        scheme, rest = "http", host
+    rest, _, path = rest.partition("/")
+    bare = rest.startswith("[") and rest.endswith("]")  # an IPv6 address without a port
+    name, colon, port = (rest, "", "") if bare else rest.rpartition(":")
+    if not colon:
+        name, port = rest, "" if found else "11434"
+    if name in {"", "0.0.0.0", "[::]"}:  # noqa: S104  # where a server listens: we call, and call it here
+        name = "127.0.0.1"
+    port = f":{port}" if port else ""
+    path = f"/{path.strip('/')}" if path.strip("/") else ""
+    return f"{scheme}://{name}{port}{path}/v1"
+
+
+def _habits(base: Habits, changes: Mapping[str, bool | int | str], key: str) -> Habits:
+    try:
+        return msgspec.convert({**msgspec.structs.asdict(base), **changes}, Habits)
+    except msgspec.ValidationError as exc:
+        text, _, habit = str(exc).partition(" - at `$.")
+        known = ", ".join(field.name for field in msgspec.structs.fields(Habits))
+        raise InvalidConfig(
+            f"{key}.habits{habit and '.'}{habit.rstrip('`')}: {text[0].lower()}{text[1:]}.",
+            hint=f"The habits are {known}.",
+        ) from exc

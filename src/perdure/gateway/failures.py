@@ -1,0 +1,305 @@
+"""What a provider answered instead of an answer, as an error of ours.
+
+The status decides, unless the provider's own words are more exact: some call a prompt that is too
+long a bad request, some a server error, and an account without money is "too many requests". Error
+objects come in a dozen shapes (`_reading`), and inside a stream or a body with status 200 there is
+no status at all: then the provider's names for errors stand in for it (`_STATUS_OF`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import msgspec
+
+from perdure.core.errors import (
+    GatewayError,
+    PromptTooLong,
+    ProviderDown,
+    RateLimited,
+    Rejected,
+    Unauthorized,
+)
+from perdure.gateway.calls import Headers
+
+#: Characters of the provider's own words that are shown.
+MAX_WORDS = 300
+#: A body is not looked at beyond this: words that explain something come first.
+_MAX_BODY = 65_536
+
+#: Names of errors, whichever field they stand in, and the status that they amount to.
+_STATUS_OF = {
+    # OpenAI, and those who speak its format
+    "insufficient_quota": 402,
+    "billing_hard_limit_reached": 402,
+    "billing_not_active": 402,
+    "invalid_api_key": 401,
+    "model_not_found": 404,
+    "rate_limit_exceeded": 429,
+    "tokens": 429,
+    "requests": 429,
+    "too_many_requests": 429,
+    "server_error": 500,
+    "internal_server_error": 500,
+    "service_unavailable": 503,
+    "context_length_exceeded": 413,
+    "string_above_max_length": 413,
+    "invalid_prompt": 400,
+    "content_filter": 400,
+    # Anthropic
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+    # Hugging Face's text generation server
+    "validation": 422,
+    "overloaded": 429,
+    "generation": 500,
+    "incomplete_generation": 500,
+    # llama.cpp, vLLM
+    "exceed_context_size_error": 413,
+    "unavailable_error": 503,
+    "badrequesterror": 400,
+    "notfounderror": 404,
+    "internalservererror": 500,
+    # Cloudflare Workers AI; its codes are numbers
+    "3006": 413,
+    "3036": 402,
+    "3040": 429,
+    "5007": 404,
+    "10000": 401,
+}
+
+_too_long = re.compile(
+    r"context[ _](?:length|window|size|limit)"
+    r"|(?:prompt|input|message|request|conversation)s? (?:is|are|was) too (?:long|large)"
+    r"|too many (?:input )?tokens"
+    r"|maximum (?:number of tokens|prompt length|input length|allowed length)"
+    r"|input (?:token count|length) (?:\S+ )?exceeds"
+    r"|tokens \+ `?max_new_tokens"
+    r"|reduce the length of"
+    # One request that is over the limit of tokens a minute never passes, however long one waits.
+    r"|request too large for",
+    re.IGNORECASE,
+).search
+_no_money = re.compile(
+    r"credit balance is too low|insufficient (?:credits|balance|funds|quota)"
+    r"|exceeded your (?:current quota|monthly included credits)"
+    r"|(?:free|daily) (?:free )?allocation",
+    re.IGNORECASE,
+).search
+_try_again = re.compile(r"try again in ((?:[\d.]+(?:h|ms|m|s))+)", re.IGNORECASE).search
+_title = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL).search
+# What looks like a key, whoever's it is. The caller's own is masked where it is known.
+_secrets = re.compile(r"\b(?:sk|pk|rk|hf|gsk|xai|key)[-_][\w-]{12,}|(?i:bearer)\s+\S{8,}")
+_spans = re.compile(r"([\d.]+)(h|ms|m|s)", re.IGNORECASE)
+_SECONDS = {"h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+
+
+def from_response(
+    status: int, headers: Headers, body: bytes, *, where: str, now: float | None = None
+) -> GatewayError:
+    """The error that an answer with this status means. `where` is ``provider/model``.
+
+    Never raises, whatever the body is. `now` is the time since 1970 in seconds, for dates in the
+    headers; the clock's, if it is not given.
+    """
+    names, words, hinted = _reading(_decoded(body))
+    asked = retry_after(headers, now=now)
+    if 300 <= status < 400:
+        target = _one_line(_header(headers, "location") or "", 200)
+        return Rejected(
+            f"{where} sent us to another address{f', {target}' if target else ''}.",
+            hint="Set the provider's base_url to where it really is; keys do not follow redirects.",
+        )
+    return _error(status, names, words, hinted if asked is None else asked, where)
+
+
+def from_event(error: Any, *, where: str) -> GatewayError:
+    """The error that an error object inside a stream, or a body with status 200, means.
+
+    Takes the object itself or what it is wrapped in. One that names no known kind is taken for
+    trouble of the provider's.
+    """
+    names, words, hinted = _reading(error)
+    status = 500
+    for name in names:
+        known = _STATUS_OF.get(name)
+        if known is not None:
+            status = known
+            break
+        if name.isdecimal() and 400 <= int(name) < 600:
+            status = int(name)
+            break
+    return _error(status, names, words, hinted, where)
+
+
+def retry_after(headers: Headers, *, now: float | None = None) -> float | None:
+    """Seconds to wait, as the headers say, or None.
+
+    Knows ``retry-after-ms``, and ``retry-after`` in seconds or as an HTTP date.
+    """
+    milliseconds = _number(_header(headers, "retry-after-ms"))
+    if milliseconds is not None:
+        return max(0.0, milliseconds / 1_000)
+    text = _header(headers, "retry-after")
+    seconds = _number(text)
+    if text is None or seconds is not None:
+        return None if seconds is None else max(0.0, seconds)
+    try:
+        moment = parsedate_to_datetime(text)
+        until = moment.timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+    return max(0.0, until - (time.time() if now is None else now))
+
+
+def span(text: str) -> float | None:
+    """Seconds of ``1m30s``, ``6m0s``, ``17ms`` or ``1h2m3.5s``; None if it is not such a span."""
+    parts = _spans.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    try:
+        return sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
+    except ValueError:
+        return None
+
+
+# From status and words to an error --------------------------------------------------------------
+
+
+def _error(
+    status: int, names: tuple[str, ...], words: str, asked: float | None, where: str
+) -> GatewayError:
+    meant = {_STATUS_OF.get(name) for name in names}
+    said = f": {words}" if words else ""
+    said += "" if said.endswith((".", "!", "?", "…")) else "."
+    code = f"status {status}"
+    if status not in (401, 403) and (413 in (status, *meant) or _too_long(words)):
+        return PromptTooLong(
+            f"{where} says that the request is too long{said}",
+            hint="Send less, ask for a shorter answer, or use a model with a larger window.",
+        )
+    if status == 402 or (status < 500 and (402 in meant or _no_money(words))):
+        return Rejected(
+            f"{where} wants to be paid first{said}",
+            hint="Look at the account's credit and limits, or let another provider answer.",
+        )
+    if status in (401, 403):
+        return Unauthorized(
+            f"{where} does not accept the key ({code}){said}",
+            hint="Check that the key is the right one for this provider and may use this model.",
+        )
+    if status == 429:
+        soon = "" if asked is None else f" for {asked:.3g} s"
+        return RateLimited(
+            f"{where} wants no more requests{soon}{said}",
+            hint="Wait, send fewer at a time, or add another model to fall back to.",
+            retry_after=asked,
+        )
+    if status == 404:
+        return Rejected(
+            f"{where} does not exist there ({code}){said}",
+            hint="Check the model's name and the provider's base_url.",
+        )
+    if status >= 500 or status in (408, 409, 424, 425) or status < 400:
+        return ProviderDown(
+            f"{where} is in trouble ({code}){said}",
+            hint="Try again later, or add another model to fall back to.",
+            retry_after=asked,
+        )
+    return Rejected(
+        f"{where} does not accept the request ({code}){said}",
+        hint="Change what it complains about; sending the same again does not help.",
+    )
+
+
+# The shapes of error objects --------------------------------------------------------------------
+
+
+def _reading(error: Any) -> tuple[tuple[str, ...], str, float | None]:
+    """The names in an error object, most exact first, its words, and seconds to wait."""
+    names: list[str] = []
+    words = ""
+    wait: float | None = None
+    for item in _layers(error):
+        if isinstance(item, str):
+            words = words or item
+            continue
+        for field in ("code", "type", "error_type", "status"):
+            value = item.get(field)
+            if isinstance(value, str | int) and not isinstance(value, bool):
+                names.append(str(value).lower())
+        if not words:
+            said = (item.get(field) for field in ("message", "detail", "msg", "error"))
+            words = next((text for text in said if isinstance(text, str) and text), "")
+        # Hugging Face, about a model that is being loaded.
+        estimate = item.get("estimated_time")
+        if isinstance(estimate, int | float) and not isinstance(estimate, bool):
+            wait = max(0.0, float(estimate))
+    if wait is None and (found := _try_again(words)):
+        wait = span(found[1])
+    return tuple(names), _one_line(_secrets.sub("[key]", words), MAX_WORDS), wait
+
+
+def _layers(error: Any, depth: int = 4) -> Iterator[Any]:
+    """Error objects from the innermost out: what they are wrapped in says less."""
+    if isinstance(error, list):
+        error = error[0] if error else None
+    if isinstance(error, dict):
+        if depth:
+            # ``response`` is how the Responses API wraps the error of a stream that failed.
+            for field in ("error", "errors", "response", "detail", "message"):
+                if isinstance(error.get(field), dict | list):
+                    yield from _layers(error[field], depth - 1)
+        yield error
+    elif isinstance(error, str):
+        yield error
+
+
+def _decoded(body: bytes) -> Any:
+    body = body[:_MAX_BODY]
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        text = body.decode("utf-8", "replace").strip()
+    if text[:1] in ("{", "[") or not text:
+        return None  # JSON that was cut off: what is left would only confuse
+    if text.startswith("<"):
+        found = _title(text)
+        return f"an HTML page, “{found[1].strip()}”" if found else "an HTML page"
+    return text
+
+
+def _one_line(text: str, limit: int) -> str:
+    """Its words on one line, without what a terminal would obey, cut to `limit` characters."""
+    plain = "".join(c if c.isprintable() else " " for c in text[: limit * 20])
+    line = " ".join(plain.split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text is not None else None
+    except ValueError:
+        return None
+    # Years, infinity and NaN are nobody's intention.
+    return value if value is not None and abs(value) < 1e9 else None
+
+
+def _header(headers: Headers, name: str) -> str | None:
+    """A header by its lower-case name, in mappings that heed case and in those that do not."""
+    found = headers.get(name)
+    if found is None:
+        found = next((value for key, value in headers.items() if key.lower() == name), None)
+    return found

@@ -1,0 +1,297 @@
+"""What models cost: a dated list that ships with Perdure, and what the configuration says instead.
+
+    prices = Prices.load(config.gateway.prices)
+    prices.cost("openai", "gpt-5", usage)      # picodollars, or None if it cannot be known
+
+A model is found by its exact name, or without the date at its end (``gpt-5-2025-08-07`` costs what
+``gpt-5`` does, unless it is listed itself). Nothing is guessed: what is not listed has no price, a
+call that needs a rate that is not listed has no cost, and neither is ever taken for zero. Servers
+on one's own machines are declared free, which is knowledge, too.
+
+All amounts are whole picodollars (10⁻¹² $), and computed without rounding: a dollar for a million
+tokens is a million picodollars for one.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from perdure.core.errors import InvalidConfig
+from perdure.core.messages import Usage
+
+#: Picodollars in a dollar.
+DOLLAR = 10**12
+_PER_TOKEN = DOLLAR // 10**6  # a dollar for a million tokens, in picodollars for one
+_DATED = re.compile(r"-(?:20\d\d-[01]\d-[0-3]\d|20\d\d[01]\d[0-3]\d)$")
+_RATES = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Picodollars for a token of each kind; None is unknown."""
+
+    input: int
+    #: None for models that put nothing out, such as embedding models.
+    output: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+    cache_write_1h: int | None = None
+
+
+class Price(msgspec.Struct, frozen=True):
+    """What a model costs, and how much it can read and write at a time."""
+
+    rates: Rates
+    #: Prompts of more tokens than this cost, as a whole, what `long` says.
+    above: int | None = None
+    long: Rates | None = None
+    window: int | None = None
+    max_output: int | None = None
+
+    def for_prompt(self, tokens: int) -> Rates:
+        """The rates for a prompt of this size."""
+        if self.long is not None and self.above is not None and tokens > self.above:
+            return self.long
+        return self.rates
+
+
+FREE = Price(Rates(0, 0, 0, 0, 0))
+
+
+class PriceList(msgspec.Struct, frozen=True):
+    """A list of prices, as the file that ships holds it."""
+
+    as_of: date
+    source: str
+    #: Provider → model → price.
+    models: dict[str, dict[str, Price]]
+    #: Providers that cost nothing, and those whose usage says what was charged.
+    free: frozenset[str] = frozenset()
+    stated: frozenset[str] = frozenset()
+    #: Providers that have the prices of another.
+    same: dict[str, str] = {}
+
+
+class Prices:
+    """The prices of models. Made by `load`; a value that does not change."""
+
+    def __init__(self, listed: PriceList, overrides: Mapping[str, Price]) -> None:
+        self._listed = listed
+        self._overrides = overrides
+
+    @classmethod
+    def load(cls, overrides: Mapping[str, Any] | None = None) -> Prices:
+        """The list that ships, with a configuration's prices before it.
+
+        `overrides` is by ``provider/model``, or ``address#model`` for a server that is named by
+        its address, or ``provider/*`` for all models of one. Its values hold dollars for a million
+        tokens (text, or a number as it was written): `input`, `output`, and perhaps `cache_read`,
+        `cache_write` and `cache_write_1h`, which are as `input` if they are left out.
+
+        Raises `InvalidConfig` if one of them makes no sense.
+        """
+        own = {
+            _place(name): _overriding(f"gateway.prices.{name}", value)
+            for name, value in (overrides or {}).items()
+        }
+        return cls(_shipped(), own)
+
+    @property
+    def as_of(self) -> date:
+        """When the list that ships was true."""
+        return self._listed.as_of
+
+    @property
+    def source(self) -> str:
+        """Where that list comes from."""
+        return self._listed.source
+
+    def find(self, provider: str, model: str) -> Price | None:
+        """What the model costs at this provider, or None if that is not known."""
+        for name in _names(model):
+            if (own := self._overrides.get(f"{provider}/{name}")) is not None:
+                return own
+        if (own := self._overrides.get(f"{provider}/*")) is not None:
+            return own
+        if provider in self._listed.free:
+            return FREE
+        models = self._listed.models.get(self._listed.same.get(provider, provider), {})
+        for name in _names(model):
+            if (listed := models.get(name)) is not None:
+                return listed
+        return None
+
+    def cost(self, provider: str, model: str, usage: Usage) -> int | None:
+        """What a call cost, in picodollars; None if that is not known.
+
+        It is not if the model has no price, if the usage does not say what went in or came out, or
+        if it names tokens of a kind that has no rate. What a provider says that it has charged
+        counts before its list.
+        """
+        if provider in self._listed.stated and (charged := _charged(usage)) is not None:
+            return charged
+        price = self.find(provider, model)
+        if price is FREE:
+            return 0
+        if price is None or usage.input is None:
+            return None
+        rates = price.for_prompt(usage.input)
+        if usage.output is None and rates.output is not None:
+            return None
+        read, written = usage.cache_read or 0, usage.cache_write or 0
+        for_an_hour = min(_for_an_hour(usage), written)
+        return _total(
+            (max(0, usage.input - read - written), rates.input),
+            (read, rates.cache_read),
+            (written - for_an_hour, rates.cache_write),
+            (for_an_hour, rates.cache_write_1h),
+            (usage.output or 0, rates.output),
+        )
+
+    def estimate(
+        self, provider: str, model: str, input_tokens: int, output_tokens: int
+    ) -> int | None:
+        """What a call of this size costs if nothing comes from the provider's cache.
+
+        Writing to a cache may be dearer than reading plain text: the dearer rate is taken, but not
+        that of caches that last an hour. So this is no strict limit.
+        """
+        price = self.find(provider, model)
+        if price is None:
+            return None
+        rates = price.for_prompt(input_tokens)
+        return _total(
+            (input_tokens, max(rates.input, rates.cache_write or 0)),
+            (output_tokens if rates.output is not None else 0, rates.output),
+        )
+
+
+def picodollars(dollars: str | float | Decimal, what: str = "an amount") -> int:
+    """An amount in dollars as whole picodollars. A float counts as what it is written as.
+
+    Raises `InvalidConfig` if it is no amount, negative, or finer than that.
+    """
+    try:
+        amount = Decimal(repr(dollars) if isinstance(dollars, float) else dollars) * DOLLAR
+    except (InvalidOperation, ValueError, TypeError):
+        amount = Decimal(-1)
+    if not amount.is_finite() or amount < 0 or amount != amount.to_integral_value():
+        raise InvalidConfig(
+            f"{what}: {dollars!r} is no amount in dollars.",
+            hint="Write a number that is not negative, with at most 12 decimals.",
+        )
+    return int(amount)
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+def _names(model: str) -> tuple[str, ...]:
+    undated = _DATED.sub("", model)
+    return (model,) if undated == model else (model, undated)
+
+
+def _total(*shares: tuple[int, int | None]) -> int | None:
+    total = 0
+    for tokens, rate in shares:
+        if tokens:
+            if rate is None:
+                return None
+            total += tokens * rate
+    return total
+
+
+def _for_an_hour(usage: Usage) -> int:
+    """Tokens that were written to a cache that lasts an hour, as Anthropic says it."""
+    written = usage.native.get("cache_creation")
+    tokens = written.get("ephemeral_1h_input_tokens") if isinstance(written, dict) else None
+    return tokens if isinstance(tokens, int) and tokens > 0 else 0
+
+
+def _charged(usage: Usage) -> int | None:
+    """What the provider says that it has charged, to the nearest picodollar."""
+    cost = usage.native.get("cost")
+    if isinstance(cost, bool) or not isinstance(cost, int | float):
+        return None
+    amount = Decimal(repr(cost)) * DOLLAR
+    return int(amount.to_integral_value()) if amount.is_finite() and amount >= 0 else None
+
+
+def _place(name: str) -> str:
+    """``address#model`` as the provider is called with its model: ``address/model``."""
+    if "://" in name:
+        address, mark, model = name.partition("#")
+    else:
+        address, mark, model = name.partition("/")
+    if not address or not mark or not model:
+        raise InvalidConfig(
+            f"gateway.prices: {name!r} names no model.",
+            hint='Write "provider/model", or "provider/*" for all models of one.',
+        )
+    return f"{address}/{model}"
+
+
+def _overriding(where: str, value: Any) -> Price:
+    """A price of the configuration, in which a missing rate of the cache is as `input`."""
+    fields = dict(value) if isinstance(value, Mapping) else msgspec.structs.asdict(value)
+    fields = {name: each for name, each in fields.items() if each is not None}
+    if "input" in fields:
+        fields = dict.fromkeys(("cache_read", "cache_write"), fields["input"]) | fields
+        fields.setdefault("cache_write_1h", fields["cache_write"])
+    return _price(where, fields)
+
+
+def _price(where: str, fields: Mapping[str, Any]) -> Price:
+    allowed = {*_RATES, "above", "long", "window", "max_output"}
+    if "input" not in fields or not allowed.issuperset(fields):
+        raise InvalidConfig(
+            f"{where} is no price.", hint=f"Give input and output, and of {sorted(allowed)} others."
+        )
+    longer = fields.get("long")
+    return Price(
+        _rates(where, fields),
+        above=fields.get("above"),
+        long=None if longer is None else _rates(f"{where}.long", longer),
+        window=fields.get("window"),
+        max_output=fields.get("max_output"),
+    )
+
+
+def _rates(where: str, fields: Mapping[str, Any]) -> Rates:
+    found = dict[str, int]()
+    for kind in _RATES:
+        if kind in fields:
+            million = picodollars(fields[kind], f"{where}.{kind}")
+            if million % 10**6:
+                raise InvalidConfig(
+                    f"{where}.{kind}: {fields[kind]!r} is finer than a picodollar for a token.",
+                    hint="Use at most 6 decimals.",
+                )
+            found[kind] = million // 10**6
+    return Rates(**found)
+
+
+@cache
+def _shipped() -> PriceList:
+    text = resources.files(__package__).joinpath("prices.toml").read_text(encoding="utf-8")
+    data = tomllib.loads(text)
+    models = {
+        provider: {name: _price(f"{provider}/{name}", each) for name, each in listed.items()}
+        for provider, listed in data["models"].items()
+    }
+    return PriceList(
+        data["as_of"],
+        data["source"],
+        models,
+        frozenset(data["free"]),
+        frozenset(data["stated"]),
+        data["same"],
+    )

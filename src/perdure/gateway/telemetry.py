@@ -1,0 +1,271 @@
+"""Spans and metrics of model calls, by OpenTelemetry's conventions for generative AI.
+
+Nothing has to be switched on: where the program has set OpenTelemetry up, calls are seen there;
+where it has not even imported it, nothing is imported and nothing measured. Prompts, answers and
+error texts are never part of it.
+
+    with telemetry.attempt("chat", provider, model, request=request, ask=ask) as span:
+        answered = ...
+        span.answered(answered)
+
+The conventions are in development, and say that a span covers an operation with all its retries.
+`attempt` can be put around one try or around all tries at a model: it only sees how it ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from urllib.parse import urlsplit
+
+from perdure.core.errors import GatewayError
+from perdure.core.messages import Usage
+from perdure.gateway.calls import Answered, Ask, Finish, Request
+from perdure.gateway.providers import Provider
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import Histogram
+    from opentelemetry.trace import Span, Tracer
+
+Operation: TypeAlias = Literal["chat", "embeddings"]
+
+_SCOPE = "perdure.gateway"
+#: The conventions have names for some providers; others are called as we call them.
+_NAMES = {"openai-chat": "openai"}
+_FINISHES: dict[Finish, str] = {"tools": "tool_call", "filter": "content_filter"}
+_DURATIONS = [0.01 * 2**n for n in range(14)]
+_TOKENS = [4**n for n in range(14)]
+
+
+class Attempt(Protocol):
+    """What is told about a call while it runs. Also a context manager, which ends the span."""
+
+    def arrived(self) -> None:
+        """The first thing of a stream is there. Further calls change nothing."""
+
+    def answered(self, answered: Answered) -> None:
+        """The model has said this."""
+
+    def embedded(self, usage: Usage | None, dimension: int = 0) -> None:
+        """Texts were turned into vectors of this many dimensions."""
+
+    def __enter__(self) -> Attempt: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+def attempt(
+    operation: Operation,
+    provider: Provider,
+    model: str,
+    *,
+    request: Request | None = None,
+    ask: Ask | None = None,
+    stream: bool = False,
+) -> Attempt:
+    """Watches one call, from ``with`` to the end of its block.
+
+    The span is the current one inside the block, so that those of an HTTP client hang below it;
+    not for a stream, whose reader may leave the block in another context than it was entered in.
+    """
+    # Who wants to see something has imported this; else there is nobody to tell.
+    if "opentelemetry.trace" not in sys.modules and "opentelemetry.metrics" not in sys.modules:
+        return _NOTHING
+    return _Watched(operation, provider, model, request=request, ask=ask, stream=stream)
+
+
+class _Nothing:
+    """Watches nothing."""
+
+    __slots__ = ()
+
+    def arrived(self) -> None: ...
+
+    def answered(self, answered: Answered) -> None: ...
+
+    def embedded(self, usage: Usage | None, dimension: int = 0) -> None: ...
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+_NOTHING = _Nothing()
+
+
+class _Watched:
+    """One call as a span and as points of metrics."""
+
+    __slots__ = ("_began", "_common", "_current", "_first", "_span", "_start", "_stream", "_token")
+
+    def __init__(
+        self,
+        operation: Operation,
+        provider: Provider,
+        model: str,
+        *,
+        request: Request | None,
+        ask: Ask | None,
+        stream: bool,
+    ) -> None:
+        #: What spans and metrics say alike.
+        self._common = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": _NAMES.get(provider.name, provider.name),
+            "gen_ai.request.model": model,
+            **_server(provider.base_url),
+        }
+        self._start = {**self._common, **_asked(request, ask)}
+        if stream:
+            self._start["gen_ai.request.stream"] = True
+        self._stream = stream
+        self._first: float | None = None
+
+    def __enter__(self) -> Attempt:
+        from opentelemetry import context, trace
+
+        names = self._common
+        self._span: Span = _tracer().start_span(
+            f"{names['gen_ai.operation.name']} {names['gen_ai.request.model']}",
+            kind=trace.SpanKind.CLIENT if "server.address" in names else trace.SpanKind.INTERNAL,
+            attributes=self._start,
+        )
+        self._token: Any = None
+        if not self._stream:
+            current: Context = trace.set_span_in_context(self._span)
+            self._token = context.attach(current)
+        self._began = time.perf_counter()
+        return self
+
+    def arrived(self) -> None:
+        if self._first is None:
+            self._first = time.perf_counter() - self._began
+            self._span.set_attribute("gen_ai.response.time_to_first_chunk", self._first)
+
+    def answered(self, answered: Answered) -> None:
+        message = answered.message
+        finish = _FINISHES.get(answered.finish, answered.finish)
+        self._span.set_attribute("gen_ai.response.finish_reasons", [finish])
+        if message.id:
+            self._span.set_attribute("gen_ai.response.id", message.id)
+        if message.model:
+            self._common["gen_ai.response.model"] = message.model
+            self._span.set_attribute("gen_ai.response.model", message.model)
+        self._used(message.usage)
+
+    def embedded(self, usage: Usage | None, dimension: int = 0) -> None:
+        if dimension:
+            self._span.set_attribute("gen_ai.embeddings.dimension.count", dimension)
+        self._used(usage)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        took = time.perf_counter() - self._began
+        if error is not None:
+            from opentelemetry.trace import Status, StatusCode
+
+            # Without its text, which may quote what was asked.
+            name = error.kind if isinstance(error, GatewayError) else type(error).__qualname__
+            self._common["error.type"] = name
+            self._span.set_attribute("error.type", name)
+            self._span.set_status(Status(StatusCode.ERROR))
+        _durations().record(took, self._common)
+        self._span.end()
+        if self._token is not None:
+            from opentelemetry import context
+
+            context.detach(self._token)
+
+    def _used(self, usage: Usage | None) -> None:
+        if usage is None:
+            return
+        for name, count in (
+            ("input_tokens", usage.input),
+            ("output_tokens", usage.output),
+            ("cache_read.input_tokens", usage.cache_read),
+            ("cache_creation.input_tokens", usage.cache_write),
+            ("reasoning.output_tokens", usage.reasoning),
+        ):
+            if count is not None:
+                self._span.set_attribute(f"gen_ai.usage.{name}", count)
+        for kind, count in (("input", usage.input), ("output", usage.output)):
+            if count is not None:
+                _tokens().record(count, {**self._common, "gen_ai.token.type": kind})
+
+
+def _asked(request: Request | None, ask: Ask | None) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    if request is not None:
+        said |= {
+            "gen_ai.request.max_tokens": request.max_tokens,
+            "gen_ai.request.temperature": request.temperature,
+            "gen_ai.request.top_p": request.top_p,
+            "gen_ai.request.seed": request.seed,
+            "gen_ai.request.stop_sequences": list(request.stop) or None,
+            "gen_ai.output.type": "json" if request.shape is not None else None,
+        }
+    if ask is not None:
+        said |= {
+            "gen_ai.agent.name": ask.agent or None,
+            "gen_ai.conversation.id": ask.session or None,
+            "perdure.purpose": ask.purpose,
+            "perdure.task": ask.task or None,
+        }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+@functools.lru_cache(256)
+def _server(base_url: str) -> dict[str, str | int]:
+    parts = urlsplit(base_url)
+    if not parts.hostname:
+        return {}
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return {"server.address": parts.hostname, "server.port": port}
+
+
+# Instruments follow the program's providers, even if those are set later; so they are made once.
+
+
+@functools.cache
+def _tracer() -> Tracer:
+    from opentelemetry import trace
+
+    return trace.get_tracer(_SCOPE)
+
+
+@functools.cache
+def _durations() -> Histogram:
+    from opentelemetry import metrics
+
+    return metrics.get_meter(_SCOPE).create_histogram(
+        "gen_ai.client.operation.duration",
+        unit="s",
+        description="GenAI operation duration.",
+        explicit_bucket_boundaries_advisory=_DURATIONS,
+    )
+
+
+@functools.cache
+def _tokens() -> Histogram:
+    from opentelemetry import metrics
+
+    return metrics.get_meter(_SCOPE).create_histogram(
+        "gen_ai.client.token.usage",
+        unit="{token}",
+        description="Number of input and output tokens used.",
+        explicit_bucket_boundaries_advisory=_TOKENS,
+    )
