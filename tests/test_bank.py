@@ -81,8 +81,11 @@ async def test_events_are_delivered_soon_after_the_commit(store_url: str) -> Non
 async def test_dictionaries_are_trained_and_used_by_the_next_process(store_url: str) -> None:
     if store_url == "memory://":
         return  # nothing stays for a next process
+    # Long enough to halve whichever of them the dictionary was trained with.
     texts = [
-        f"The {n}th lesson is that tests which cannot fail prove nothing." for n in range(1500)
+        f"The {n}th lesson is that tests which cannot fail prove nothing, and that those which"
+        " fail now and then prove less, because nobody believes them any more."
+        for n in range(1500)
     ]
     async with perdure.open(store_url) as bank:
         notes = bank.collection(Note)

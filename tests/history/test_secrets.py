@@ -674,6 +674,15 @@ def test_any_text_can_be_masked_and_a_second_time_changes_nothing(
         assert f" {secret} " not in masked
 
 
+@pytest.mark.long
+@given(st.lists(_texts, max_size=6))
+def test_texts_that_are_searched_together_are_masked_as_each_would_be_alone(
+    masker: Masker, texts: list[str]
+) -> None:
+    masked, _ = masker.messages(tuple(user(text) for text in texts))
+    assert [message.text for message in masked] == [masker.text(text)[0] for text in texts]
+
+
 _data = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _texts,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_texts, inner, max_size=4),

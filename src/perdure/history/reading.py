@@ -314,10 +314,7 @@ def _rounds(
     said: Iterable[tuple[int, tuple[Message, ...]]], count: TurnCount | None
 ) -> tuple[Round, ...]:
     return tuple(
-        [
-            Round(round, messages, _tokens(count, round, len(messages)))
-            for round, messages in said
-        ]
+        [Round(round, messages, _tokens(count, round, len(messages))) for round, messages in said]
     )
 
 

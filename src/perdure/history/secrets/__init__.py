@@ -14,8 +14,8 @@ and a conversation is full of: URLs with passwords, headers, command lines, keys
     masker   what becomes of the secrets in them
 
 The expressions run on RE2, which takes linear time whatever it is given: tool output is written by
-others. One pass over a text, with the gates of all rules in one automaton, tells which rules are
-worth trying; for almost every turn it is none, and the pass is all that masking costs.
+others. Three passes over a text, each with the gates of many rules in one automaton, tell which
+rules are worth trying; for almost every turn it is none, and that is all that masking costs.
 
 Not guaranteed: that every secret is found. A password that looks like a word, a token of a provider
 that nobody has written a rule for, a key cut in half between two messages are kept as they are.
