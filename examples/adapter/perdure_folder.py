@@ -90,7 +90,7 @@ class FolderAdapter(Adapter):
             self._lock.close()
             self._lock = None
 
-    async def prepare(self, layout: Layout) -> frozenset[str]:
+    async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str]:
         if layout.tagged:
             raise self._unsupported(Capability.TAGS)
         self._check_open()

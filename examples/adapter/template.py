@@ -47,7 +47,7 @@ class TemplateAdapter(Adapter):
         # Finish what was accepted, then disconnect. It may be called twice.
         self._open = False
 
-    async def prepare(self, layout: Layout) -> frozenset[str]:
+    async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str]:
         self._refuse_what_is_not_declared(layout)
         # Make the table. Without `Capability.QUERY`, `layout.columns` need not be kept.
         self._tables.setdefault(layout.name, {})

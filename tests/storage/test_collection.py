@@ -139,6 +139,36 @@ async def test_listing_pages_both_ways(store: Store) -> None:
     assert [note.id for note in newest.values] == ["s/09"]
 
 
+async def test_what_comes_behind_a_key(store: Store) -> None:
+    notes = store.collection(Note)
+    await notes.put_many([Note(f"s/{n:02d}") for n in range(5)] + [Note("t/1")])
+
+    async def behind(key: str, prefix: str = "", **how: Any) -> list[str]:
+        return [note.id for note in await notes.behind(key, prefix, **how)]
+
+    assert await behind("s/02", "s/") == ["s/03", "s/04"]
+    assert await behind("s/02x", "s/", limit=1) == ["s/03"]
+    assert await behind("s/02", "s/", descending=True) == ["s/01", "s/00"]
+    assert await behind("", limit=2) == ["s/00", "s/01"]
+    assert await behind("s/04") == ["t/1"]
+    assert await behind("t/1") == []
+
+
+async def test_reading_what_nobody_has_written(store: Store) -> None:
+    notes = store.collection(Note)
+    assert await notes.get("a") is None
+    assert await notes.get_many(["a", "b"]) == [None, None]
+    assert await notes.behind("") == []
+    assert await notes.query().where("stars", ">", 2).values() == []
+    assert await notes.query().count() == 0
+    assert await notes.query().delete() == 0
+    assert await notes.query().aggregate(n="count", most="max stars") == [{"n": 0, "most": None}]
+    assert await notes.query().group_by("author").aggregate(n="count") == []
+    assert (await notes.list()).values == []
+    await notes.put(Note("a"))
+    assert await notes.get("a") == Note("a")
+
+
 KEYS = ["", "/a", "a/", "a//b", "a\0b", "a\ud800", "é" * 257]
 
 

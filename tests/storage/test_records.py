@@ -38,8 +38,10 @@ def test_declaration_becomes_a_layout() -> None:
         Column("due", "integer"),
         Column("done", "integer"),
     )
-    assert Index(("author",)) in layout.indexes
+    assert Index(("stars",)) in layout.indexes
+    # This one serves the author alone, too.
     assert Index(("author", "stars")) in layout.indexes
+    assert Index(("author",)) not in layout.indexes
     assert layout.tagged
     assert not layout.expires
     assert type_of(Note).compressed

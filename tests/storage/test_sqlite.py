@@ -55,6 +55,18 @@ async def test_nothing_is_left_behind_but_the_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["bank.db"]
 
 
+async def test_reading_makes_no_tables_and_sees_what_others_make(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    async with Store(SQLiteAdapter(url)) as store, Store(SQLiteAdapter(url)) as other:
+        items = store.collection(Item)
+        assert await items.get("a") is None
+        assert await items.query().values() == []
+        assert await store.adapter.sizes() == []
+        await other.collection(Item).put(Item("a"))
+        assert await items.get("a") == Item("a")
+        assert await items.query().count() == 1
+
+
 async def test_strong_writes_are_synced_and_others_are_not(tmp_path: Path) -> None:
     file = tmp_path / "bank.db"
     adapter = SQLiteAdapter(f"sqlite:///{file}")

@@ -173,7 +173,6 @@ class Runner:
         """Begin to work. The store must be open."""
         if self._task is not None:
             raise InvalidInput("This runner has been started.", hint="Start it once.")
-        await self._store.declare(Job)
         self._stopping = False
         self._task = asyncio.create_task(self._serve(), name="perdure-jobs")
         for periodic in self._periodic.values():

@@ -322,8 +322,11 @@ class Adapter(ABC):
         """Finish what was accepted, then release everything. Safe to call twice."""
 
     @abstractmethod
-    async def prepare(self, layout: Layout) -> frozenset[str]:
+    async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
         """Make the collection, or bring it to this layout.
+
+        With ``make=False`` a collection that is not there need not be made: None says that it is
+        not. Whoever only reads leaves no empty tables behind.
 
         Returns the columns that existing rows do not hold yet. The caller passes their values to
         `fill`, then calls `activate`; until then those columns answer wrongly. Interrupted, the

@@ -36,7 +36,7 @@ class Executor(Protocol):
     """What carries out the operations of a collection: the store, or a transaction in it."""
 
     def collection(self, cls: type[R]) -> Collection[R]: ...
-    async def ready(self, declared: RecordType[Any]) -> None: ...
+    async def ready(self, declared: RecordType[Any], *, make: bool = True) -> bool: ...
     def now(self) -> int: ...
     async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]: ...
     async def find(self, query: Query, options: Options) -> list[Row]: ...
@@ -90,15 +90,16 @@ class Collection(Generic[T]):
 
     async def fetch(self, key: str, options: Options = DEFAULT) -> Stored[T] | None:
         """The record of this key with its version and times, or None."""
-        if not self._made:
-            await self.make()
+        if not self._made and not await self.is_there():
+            return None
         (row,) = await self._executor.read(self.name, (keys.check(key),), options)
         return None if row is None else self.stored(row)
 
     async def get_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> list[T | None]:
         """The records of these keys, in this order."""
         checked = [keys.check(key) for key in wanted]
-        await self.make()
+        if not self._made and not await self.is_there():
+            return [None] * len(checked)
         rows = await self._executor.read(self.name, checked, options) if checked else []
         return [None if row is None else self.declared.decode(row) for row in rows]
 
@@ -190,7 +191,8 @@ class Collection(Generic[T]):
         options: Options = DEFAULT,
     ) -> builtins.list[T]:
         """The records behind this key, which need not exist, in key order."""
-        await self.make()
+        if not self._made and not await self.is_there():
+            return []
         order = _DOWN if descending else _UP
         query = Query(self.name, prefix=prefix, order=order, limit=limit, after=(key,))
         decode = self.declared.decode
@@ -200,6 +202,13 @@ class Collection(Generic[T]):
         """Make the collection in the backend, if this was not done yet."""
         await self._executor.ready(self.declared)
         self._made = True
+
+    async def is_there(self) -> bool:
+        """Whether the collection was made: one that was not holds nothing, and reading it does
+        not make it.
+        """
+        self._made = await self._executor.ready(self.declared, make=False)
+        return self._made
 
     # For Finder and transactions ------------------------------------------------------------------
 

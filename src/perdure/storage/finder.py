@@ -34,6 +34,7 @@ from perdure.storage.query import (
     Op,
     Order,
     Query,
+    Scalar,
     Summary,
     Tagged,
 )
@@ -190,7 +191,8 @@ class Finder(Generic[T]):
 
     async def execute(self, options: Options = DEFAULT) -> list[Stored[T]]:
         """The results."""
-        await self._collection.make()
+        if not await self._collection.is_there():
+            return []
         rows = await self._collection.executor.find(self._query, options)
         items = [self._collection.stored(row) for row in rows]
         return await self._load_related(items, options) if self._includes else items
@@ -240,7 +242,8 @@ class Finder(Generic[T]):
 
     async def count(self, options: Options = DEFAULT) -> int:
         """How many records match."""
-        await self._collection.make()
+        if not await self._collection.is_there():
+            return 0
         summary = Summary(self._query, ((Figure.COUNT, ""),))
         ((count,),) = await self._collection.executor.summarize(summary, options)
         return int(count or 0)
@@ -251,7 +254,8 @@ class Finder(Generic[T]):
 
     async def delete(self, options: Options = DEFAULT) -> int:
         """Delete what matches; returns how many there were."""
-        await self._collection.make()
+        if not await self._collection.is_there():
+            return 0
         return await self._collection.executor.remove(self._query, options)
 
     async def aggregate(self, options: Options = DEFAULT, **figures: str) -> list[dict[str, Any]]:
@@ -261,9 +265,13 @@ class Finder(Generic[T]):
         max) and a field. Of no values, a figure is None, and a count 0.
         """
         parsed = tuple(self._figure(text) for text in figures.values())
-        await self._collection.make()
-        summary = Summary(self._query, parsed, self._group)
-        rows = await self._collection.executor.summarize(summary, options)
+        rows: list[tuple[Scalar, ...]]
+        if await self._collection.is_there():
+            summary = Summary(self._query, parsed, self._group)
+            rows = await self._collection.executor.summarize(summary, options)
+        else:
+            none = tuple(0 if kind is Figure.COUNT else None for kind, _ in parsed)
+            rows = [] if self._group else [none]
         names = (*self._group, *figures)
         times = self._declared.times
         are_times = [

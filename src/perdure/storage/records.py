@@ -400,5 +400,11 @@ def _indexes(
                 f"{cls.__name__} declares a partial index with a constant that is no plain word.",
                 hint="Use letters, digits, '_', '.' and '-', or a whole number.",
             )
-    single = [Index((field,)) for field, (marks, _) in marked.items() if Indexed in marks]
-    return (*single, *(index for index in declared if index not in single))
+    # An index serves its first column as well as one of that column alone would.
+    leading = {index.columns[0] for index in declared if not index.where}
+    single = [
+        Index((field,))
+        for field, (marks, _) in marked.items()
+        if Indexed in marks and field not in leading
+    ]
+    return (*single, *declared)

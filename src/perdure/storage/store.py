@@ -153,11 +153,14 @@ class Store:
         """The store's clock."""
         return self._clock()
 
-    async def ready(self, declared: RecordType[Any]) -> None:
-        """Make sure that the collection exists and has every column declared."""
+    async def ready(self, declared: RecordType[Any], *, make: bool = True) -> bool:
+        """Make sure that the collection exists and has every column declared.
+
+        With ``make=False`` it need not exist: False says that it does not, and so holds nothing.
+        """
         known = self._declared.get(declared.name)
         if known is declared:
-            return
+            return True
         if known is not None and _full_name(known) != _full_name(declared):
             raise InvalidRecordType(
                 f"Both {known.cls.__name__} and {declared.cls.__name__} are declared as the"
@@ -167,11 +170,14 @@ class Store:
         # One lock each: filling an index of one collection may need another's records.
         async with self._declaring.setdefault(declared.name, asyncio.Lock()):
             if self._declared.get(declared.name) is not declared:
-                missing = await self.adapter.prepare(declared.layout)
+                missing = await self.adapter.prepare(declared.layout, make=make)
+                if missing is None:
+                    return False
                 if missing:
                     await self._fill(declared)
                     await self.adapter.activate(declared.layout)
                 self._declared[declared.name] = declared
+        return True
 
     async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]:
         return cast("list[Row | None]", await self._handle(Get(name, keys, options)))

@@ -134,9 +134,10 @@ class Transaction:
     def now(self) -> int:
         return self._store.now()
 
-    async def ready(self, declared: RecordType[Any]) -> None:
+    async def ready(self, declared: RecordType[Any], *, make: bool = True) -> bool:
         self._check_open()
-        await self._store.ready(declared)
+        # That something is not there is checked at the end, and for that the collection must be.
+        return await self._store.ready(declared)
 
     async def read(self, name: str, wanted: Sequence[str], options: Options) -> list[Row | None]:
         self._check_open()

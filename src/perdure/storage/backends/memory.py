@@ -118,7 +118,7 @@ class MemoryAdapter(Adapter):
     async def close(self) -> None:
         self._closed = True
 
-    async def prepare(self, layout: Layout) -> frozenset[str]:
+    async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str]:
         self._check_open()
         known = self._collections.setdefault(layout.name, _Collection(layout))
         found = Staleness.after(known.layout, known.stale, layout, empty=not known.entries)

@@ -124,7 +124,7 @@ class PostgresAdapter(Adapter):
 
     # Collections ------------------------------------------------------------------------------
 
-    async def prepare(self, layout: Layout) -> frozenset[str]:
+    async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str]:
         prepared = await self._open_reader().run(
             lambda conn: catalog.peek(conn, self._schema, layout)
         )

@@ -155,10 +155,14 @@ class SQLiteAdapter(Adapter):
 
     # Collections ------------------------------------------------------------------------------
 
-    async def prepare(self, layout: Layout) -> frozenset[str]:
+    async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
         # A look comes first: whoever only opens a bank need not wait for those who write.
         known = await self._open_reader().run("peek", lambda db: catalog.peek(db, layout))
         if known is None:
+            if not make and not await self._open_reader().run(
+                "is there", lambda db: catalog.is_there(db, layout.name)
+            ):
+                return None
             known = await self._open_writer().run(
                 lambda applier: catalog.prepare(applier.db, layout)
             )

@@ -105,6 +105,11 @@ def load(db: apsw.Connection) -> dict[str, Layout]:
     }
 
 
+def is_there(db: apsw.Connection, name: str) -> bool:
+    """Whether the collection was made."""
+    return _known(db, name) is not None
+
+
 def peek(db: apsw.Connection, layout: Layout) -> tuple[Layout, frozenset[str]] | None:
     """What `prepare` would return, if it would change nothing and find nothing missing."""
     known = _known(db, layout.name)
