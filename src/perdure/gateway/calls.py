@@ -29,7 +29,9 @@ class Tool(msgspec.Struct, frozen=True):
 
     name: str
     description: str = ""
-    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+    parameters: dict[str, Any] = msgspec.field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
     strict: bool | None = None
     native: dict[str, dict[str, Any]] = {}
 

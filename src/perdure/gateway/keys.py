@@ -98,7 +98,6 @@ class _Question:
     def __init__(self, name: str) -> None:
         self.asked = time.monotonic()
         self.answer: Future[str] = Future()
-        self.answer.set_running_or_notify_cancel()  # a caller that gives up must not cancel it
         # Not asyncio's threads: the interpreter would wait for them at its end, and a keyring that
         # nobody unlocks never answers.
         threading.Thread(

@@ -191,6 +191,13 @@ def picodollars(dollars: str | float | Decimal, what: str = "an amount") -> int:
     return int(amount)
 
 
+def dollars(picodollars: int) -> str:
+    """An amount for people: ``$1.25``, ``$0.000420``. Rounded up, so that little is not nothing."""
+    decimals = 2 if picodollars >= DOLLAR or not picodollars else 6
+    step = DOLLAR // 10**decimals
+    return f"${Decimal(-(-picodollars // step)).scaleb(-decimals):,.{decimals}f}"
+
+
 # ------------------------------------------------------------------------------------------------
 
 

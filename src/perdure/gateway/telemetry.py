@@ -18,7 +18,7 @@ import functools
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from perdure.core.errors import GatewayError
@@ -53,7 +53,7 @@ class Attempt(Protocol):
     def embedded(self, usage: Usage | None, dimension: int = 0) -> None:
         """Texts were turned into vectors of this many dimensions."""
 
-    def __enter__(self) -> Attempt: ...
+    def __enter__(self) -> Self: ...
 
     def __exit__(
         self,
@@ -94,7 +94,7 @@ class _Nothing:
 
     def embedded(self, usage: Usage | None, dimension: int = 0) -> None: ...
 
-    def __enter__(self) -> Attempt:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -106,7 +106,7 @@ _NOTHING = _Nothing()
 class _Watched:
     """One call as a span and as points of metrics."""
 
-    __slots__ = ("_began", "_common", "_current", "_first", "_span", "_start", "_stream", "_token")
+    __slots__ = ("_began", "_common", "_first", "_span", "_start", "_stream", "_token")
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Watched:
         self._stream = stream
         self._first: float | None = None
 
-    def __enter__(self) -> Attempt:
+    def __enter__(self) -> Self:
         from opentelemetry import context, trace
 
         names = self._common

@@ -1,0 +1,333 @@
+"""What became of each attempt to call a model: what it took, cost and achieved.
+
+Outcomes are noted in memory and written a moment later, many at once: a call never waits for them,
+and a process that is killed loses about the last quarter of a second of them. Budgets do not
+depend on them. `summary` adds them up in the database.
+
+The quality of an answer is a guess at first (`perdure.gateway.quality`), until a judge or a user
+says better. A user's word counts before a judge's, whoever speaks last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+from perdure.core import clock
+from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.messages import Usage
+from perdure.gateway.names import indexable
+from perdure.storage.adapter import DEFAULT, Index
+from perdure.storage.records import Indexed, Key, system_record
+from perdure.storage.store import Store
+
+By: TypeAlias = Literal["agent", "task", "provider", "model", "purpose", "day"]
+GROUPS: tuple[By, ...] = ("agent", "task", "provider", "model", "purpose", "day")
+Judge: TypeAlias = Literal["heuristic", "judge", "user"]
+
+_log = logging.getLogger(__name__)
+_RANK: dict[Judge, int] = {"heuristic": 0, "judge": 1, "user": 2}
+
+#: Seconds that an outcome waits for others, and how many are written at once.
+LINGER = 0.25
+PORTION = 500
+#: Outcomes that wait while the store cannot be written; the oldest go first.
+MOST_WAITING = 20_000
+_LONGEST_PAUSE = 30.0
+_PAGE = 500
+
+# Figures can only be computed over columns, and a column is there because an index names it. These
+# indexes are never looked into: they hold failures only, so that they cost next to nothing.
+_COLUMNS_ONLY = (("success", 0),)
+
+
+@system_record(
+    "outcomes",
+    ttl="400d",
+    indexes=[
+        Index(("started",)),
+        Index(("agent", "task", "provider", "model"), where=_COLUMNS_ONLY),
+        Index(("purpose", "day", "cached", "cost"), where=_COLUMNS_ONLY),
+        Index(("input", "output", "cache_read", "cache_write"), where=_COLUMNS_ONLY),
+        Index(("reasoning", "latency", "first_token", "quality"), where=_COLUMNS_ONLY),
+    ],
+)
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One attempt at one model. An answer from the cache is one, too."""
+
+    id: Annotated[str, Key()]  # core.ids.new_id()
+    #: When it began. Microseconds.
+    started: int
+    purpose: str
+    provider: str
+    model: str
+    success: bool
+    #: The kind of the error: ``rate_limited``; empty if it succeeded.
+    error: str = ""
+    agent: Annotated[str, Indexed()] = ""
+    session: Annotated[str, Indexed()] = ""
+    task: str = ""
+    complexity: str = ""
+    #: Seconds, of this attempt: until its end, and until the first thing arrived.
+    latency: float = 0.0
+    first_token: float | None = None
+    #: Tokens, as the provider counted them; None is unknown. See `core.messages.Usage`.
+    input: int | None = None
+    output: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+    reasoning: int | None = None
+    #: Picodollars; None is unknown. An attempt that was not charged for costs 0.
+    cost: int | None = None
+    cached: bool = False
+    streamed: bool = False
+    #: How many candidates failed before this one.
+    fallback: int = 0
+    #: From 0 to 1, and who says so.
+    quality: float | None = None
+    quality_by: Judge = "heuristic"
+    #: The day it began on, in UTC: ``2026-08-09``. Filled in.
+    day: str = ""
+
+    def __post_init__(self) -> None:
+        force = msgspec.structs.force_setattr
+        if not self.day:
+            force(self, "day", f"{clock.to_datetime(self.started):%Y-%m-%d}")
+        for name in ("agent", "session", "task", "provider", "model"):
+            force(self, name, indexable(getattr(self, name)))
+
+    def having(self, usage: Usage | None) -> Outcome:
+        """The same with what the provider counted."""
+        if usage is None:
+            return self
+        return msgspec.structs.replace(
+            self,
+            input=usage.input,
+            output=usage.output,
+            cache_read=usage.cache_read,
+            cache_write=usage.cache_write,
+            reasoning=usage.reasoning,
+        )
+
+
+class Recorder:
+    """Writes outcomes behind the caller's back. For one event loop; `close` it at the end."""
+
+    def __init__(self, store: Store, *, most: int = MOST_WAITING) -> None:
+        self._outcomes = store.collection(Outcome)
+        self._waiting: deque[Outcome] = deque()
+        self._most = most
+        self._full = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._failing = False
+        self._closed = False
+        #: Outcomes that were lost, because the store could not be written for too long or would
+        #: not have them.
+        self.dropped = 0
+
+    def note(self, outcome: Outcome) -> None:
+        """Keep an outcome. Never waits and never raises; it is written within about 0.25 s.
+
+        Called in the event loop. After `close`, it is dropped.
+        """
+        if self._closed:
+            self.dropped += 1
+            return
+        self._waiting.append(outcome)
+        while len(self._waiting) > self._most:
+            self._waiting.popleft()
+            self.dropped += 1
+        if len(self._waiting) >= PORTION:
+            self._full.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._serve(), name="perdure-outcomes")
+
+    async def flush(self) -> None:
+        """Write what was noted.
+
+        Raises `StorageError` if the store cannot be written; the outcomes are kept for later.
+        """
+        async with self._lock:
+            while self._waiting:
+                portion = [self._waiting.popleft() for _ in range(min(PORTION, len(self._waiting)))]
+                try:
+                    await self._write(portion)
+                except BaseException:
+                    # In front of those that came meanwhile. `note` sees to it if that is too many.
+                    self._waiting.extendleft(reversed(portion))
+                    raise
+            self._full.clear()
+
+    async def feedback(self, id: str, score: float, by: Literal["user", "judge"]) -> Outcome:
+        """Say how good an answer was, from 0 to 1; returns its outcome.
+
+        It takes the place of the guess. A judge does not overrule a user; otherwise the last word
+        counts.
+
+        Raises `InvalidInput` if there is no such outcome or score, and `StorageError` if the store
+        cannot be written.
+        """
+        if by not in ("user", "judge") or not 0.0 <= score <= 1.0:
+            raise InvalidInput(
+                f"A score of {score!r} by {by!r} makes no sense.",
+                hint="Give 0.0 to 1.0, by 'user' or 'judge'.",
+            )
+        await self.flush()
+
+        def judged(found: Outcome | None) -> Outcome:
+            if found is None:
+                raise InvalidInput(
+                    f"There is no outcome {id!r}.", hint="Use the `outcome` of a reply."
+                )
+            if _RANK[found.quality_by] > _RANK[by]:
+                return found
+            return msgspec.structs.replace(found, quality=float(score), quality_by=by)
+
+        return await self._outcomes.change(id, judged)
+
+    async def close(self) -> None:
+        """Write what is left, once; what cannot be written then is lost, and logged."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        try:
+            await self.flush()
+        except PerdureError as exc:
+            self.dropped += len(self._waiting)
+            _log.warning("%d outcomes are lost: %s", len(self._waiting), exc)
+            self._waiting.clear()
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Write what waits, a portion or a moment at a time, until nothing does."""
+        pause = LINGER
+        while self._waiting:
+            if self._failing:
+                await asyncio.sleep(pause)  # a full portion is no reason to hurry then
+            else:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._full.wait(), pause)
+            try:
+                await self.flush()
+            except PerdureError as exc:
+                if not self._failing:
+                    _log.warning("outcomes cannot be written for now: %s", exc)
+                self._failing = True
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            else:
+                self._failing = False
+                pause = LINGER
+
+    async def _write(self, portion: list[Outcome]) -> None:
+        try:
+            await self._outcomes.put_many(portion)
+        except InvalidInput:
+            # One of them cannot be stored, and must not keep the others from it.
+            for outcome in portion:
+                try:
+                    await self._outcomes.put(outcome)
+                except InvalidInput as exc:
+                    self.dropped += 1
+                    _log.warning("an outcome cannot be stored: %s", exc)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcomes added up."""
+
+    #: The agent, model, day, … that they have in common.
+    of: str
+    calls: int
+    failures: int
+    #: Answered from the cache.
+    cached: int
+    #: Tokens, as far as they are known.
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    reasoning: int
+    #: Picodollars that are known, and for how many calls they are not.
+    cost: int
+    unknown_costs: int
+    #: Means, in seconds and from 0 to 1; None where nothing is known.
+    latency: float | None
+    first_token: float | None
+    quality: float | None
+
+
+_FIGURES = {
+    "calls": "count",
+    "successes": "sum success",
+    "hits": "sum cached",
+    "priced": "count cost",
+    "paid": "sum cost",
+    "mean_latency": "avg latency",
+    "mean_first": "avg first_token",
+    "mean_quality": "avg quality",
+    **{f"sum_{kind}": f"sum {kind}" for kind in ("input", "output", "reasoning")},
+    **{f"sum_{kind}": f"sum {kind}" for kind in ("cache_read", "cache_write")},
+}
+
+
+async def summary(
+    store: Store, by: By, since: datetime | None = None, until: datetime | None = None
+) -> list[Row]:
+    """Outcomes that began from `since` until before `until`, added up by one of their fields.
+
+    Ordered by that field. What a `Recorder` has not written yet is not in it: flush it first.
+    """
+    if by not in GROUPS:
+        raise InvalidInput(
+            f"Outcomes are not added up by {by!r}.", hint=f"Use one of {', '.join(GROUPS)}."
+        )
+    finder = store.collection(Outcome).query()
+    if since is not None:
+        finder = finder.where("started", ">=", clock.from_datetime(since))
+    if until is not None:
+        finder = finder.where("started", "<", clock.from_datetime(until))
+    return [_row(by, found) for found in await finder.group_by(by).aggregate(DEFAULT, **_FIGURES)]
+
+
+async def forget(store: Store, sessions: tuple[str, ...], agent: str | None = None) -> None:
+    """Take the names of sessions, and of an agent, out of outcomes: what was spent stays spent."""
+    outcomes = store.collection(Outcome)
+    names = [("session", indexable(session)) for session in sessions if session]
+    names += [("agent", indexable(agent))] if agent else []
+    for field, name in names:
+        finder = outcomes.query().where(field, "=", name).limit(_PAGE)
+        while found := await finder.values():
+            gone = {"session": ""} if field == "session" else {"session": "", "agent": ""}
+            await outcomes.put_many(msgspec.structs.replace(each, **gone) for each in found)
+
+
+def _row(by: str, found: dict[str, Any]) -> Row:
+    calls = int(found["calls"])
+    return Row(
+        of=found[by],
+        calls=calls,
+        failures=calls - int(found["successes"] or 0),
+        cached=int(found["hits"] or 0),
+        input=int(found["sum_input"] or 0),
+        output=int(found["sum_output"] or 0),
+        cache_read=int(found["sum_cache_read"] or 0),
+        cache_write=int(found["sum_cache_write"] or 0),
+        reasoning=int(found["sum_reasoning"] or 0),
+        cost=int(found["paid"] or 0),
+        unknown_costs=calls - int(found["priced"]),
+        latency=_mean(found["mean_latency"]),
+        first_token=_mean(found["mean_first"]),
+        quality=_mean(found["mean_quality"]),
+    )
+
+
+def _mean(value: Any) -> float | None:
+    return None if value is None else float(value)

@@ -1,0 +1,23 @@
+"""A model that says what a test wrote down: a real server, in the wire formats of real ones.
+
+    script = ["Hello.", Fault(status=429, headers={"retry-after": "0.1"}), Answer("Done.")]
+    async with ScriptedModel(script) as model:
+        gateway = GatewayConfig(
+            providers={"scripted": model.provider_config()},
+            models=ModelsConfig(chat="scripted/any"),
+        )
+        ...
+    assert model.requests[0].prompt == "Hi!"
+
+It speaks Chat Completions, Responses and Anthropic Messages, streaming and not, and has
+``/embeddings`` and ``/models``. The official SDKs take it for a provider.
+
+script  what is to be said, and what is to go wrong
+speech  an answer as each wire format says it
+server  HTTP, as much as it takes
+"""
+
+from perdure.testing.model.script import Answer, Fault, Received, Script
+from perdure.testing.model.server import ScriptedModel
+
+__all__ = ["Answer", "Fault", "Received", "Script", "ScriptedModel"]

@@ -1,0 +1,116 @@
+"""What a scripted model is to say, what is to go wrong, and what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from perdure import wire
+from perdure.core.messages import Message, ToolCall, Usage
+from perdure.gateway.calls import Finish
+
+#: What a request asks for: an answer in one of the wire formats, or vectors.
+Kind: TypeAlias = Literal["chat", "responses", "messages", "embeddings"]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One answer of the model. It arrives in the order reasoning, text, calls."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+    #: None: by the length of what was asked and said. What is None in it is not sent, and
+    #: without `Usage.input` there is no usage at all.
+    usage: Usage | None = None
+    #: None: `tools` if there are calls, else `stop`.
+    finish: Finish | None = None
+    #: The model's name; empty: as it was asked for.
+    model: str = ""
+    #: Seconds before anything is sent, and before each event of a stream.
+    delay: float = 0.0
+    chunk_delay: float = 0.0
+    #: Characters in an event of a stream.
+    chunk: int = 24
+    #: Further headers.
+    headers: dict[str, str] = {}
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that goes wrong.
+
+    ==========  =================================================================================
+    status      an error of this status, in the words of the wire format; in the middle of a
+                stream, an event that tells of it
+    hang        nothing more is sent, until the client leaves
+    reset       the connection is reset
+    truncated   the connection is closed before the answer is complete
+    ==========  =================================================================================
+    """
+
+    how: Literal["status", "hang", "reset", "truncated"] = "status"
+    status: int = 500
+    message: str = "This fault is in the script."
+    headers: dict[str, str] = {}
+    #: Seconds before anything is sent.
+    delay: float = 0.0
+    #: So many events of a stream go before it; they are those of `answer`. Of an answer that is
+    #: no stream, `truncated` sends the first half.
+    after: int = 0
+    answer: Answer = Answer("This answer does not reach its end.")
+
+
+class Received(msgspec.Struct, frozen=True):
+    """One request as it came in."""
+
+    kind: Kind
+    path: str
+    #: With names in lower case. The key is among them.
+    headers: dict[str, str]
+    body: dict[str, Any]
+    #: Counted from 0.
+    number: int = 0
+
+    @property
+    def model(self) -> str:
+        return str(self.body.get("model", ""))
+
+    @property
+    def stream(self) -> bool:
+        return bool(self.body.get("stream"))
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation as it was sent, system text included."""
+        return () if self.kind == "embeddings" else wire.codec(self.kind).decode(self.body)
+
+    @property
+    def prompt(self) -> str:
+        """What the user said last."""
+        said = [message.text for message in self.messages if message.role == "user"]
+        return said[-1] if said else ""
+
+
+Line: TypeAlias = str | Answer | Fault
+#: A line for every request; lines for one request each; or who decides on each request. For
+#: embeddings a script is asked only if it can decide, and only a `Fault` counts.
+Script: TypeAlias = Line | Sequence[Line] | Callable[[Received], Line | Awaitable[Line]]
+
+
+def error_body(kind: Kind, status: int, message: str) -> dict[str, Any]:
+    """An error in the words of a wire format."""
+    names = {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        529: "overloaded_error",
+    }
+    name = names.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    error = {"type": name, "message": message}
+    if kind == "messages":
+        return {"type": "error", "error": error}
+    return {"error": {**error, "param": None, "code": None}}
