@@ -14,6 +14,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 PEERS := .venv-peers
+MODEL := .venv-model
 PY := $(VENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 PYTEST := $(PY) -m pytest -n 2 --dist worksteal
@@ -58,6 +59,10 @@ crash: $(VENV)/.dev  ## kill -9 a writing process a thousand times per backend
 fuzz: $(VENV)/.dev  ## the property tests, with many more examples
 	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) -m long --ignore tests/fire -o faulthandler_timeout=0 $(ARGS)
 
+.PHONY: test-local-model
+test-local-model: $(VENV)/.dev $(MODEL)/.model  ## drive a real small model on loopback (building its server takes ten minutes, once)
+	@$(PY) tools/local_model.py $(MODEL)/bin/python -- $(PY) -m pytest tests/live $(ARGS)
+
 ##@ Housekeeping
 .PHONY: lock
 lock:  ## pin the newest dependencies with hashes (needs uv)
@@ -66,17 +71,18 @@ lock:  ## pin the newest dependencies with hashes (needs uv)
 	$(LOCK) --output-file requirements/dev.txt pyproject.toml requirements/build.in \
 		--extra dev --constraint requirements/run.txt
 	$(LOCK) --output-file requirements/peers.txt requirements/peers.in
+	$(LOCK) --output-file requirements/model.txt requirements/model.in
 
 .PHONY: clean
 clean:  ## remove environments, caches and builds
-	rm -rf $(VENV) $(PEERS) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(MODEL) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help
 help:  ## this list
 	@awk 'BEGIN {FS = ":.*## "} \
 		/^##@ / {printf "\n%s\n", substr($$0, 5)} \
-		/^[a-z-]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+		/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # ---- environments ----------------------------------------------------------------------------
 
@@ -96,6 +102,9 @@ $(VENV)/.made:
 $(PEERS)/.made:
 	$(make_venv)
 
+$(MODEL)/.made:
+	$(make_venv)
+
 $(VENV)/.run: requirements/run.txt pyproject.toml $(VENV)/.made
 	@echo "Installing what Perdure needs to run ..."
 	@$(PY) $(PIP_INSTALL) --require-hashes -r requirements/run.txt
@@ -111,4 +120,9 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml $(VENV)/.made
 $(PEERS)/.peers: requirements/peers.txt $(PEERS)/.made
 	@echo "Installing the benchmarks' peers ..."
 	@$(PEERS)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/peers.txt
+	@touch $@
+
+$(MODEL)/.model: requirements/model.txt $(MODEL)/.made
+	@echo "Building a small model's server (about ten minutes) ..."
+	@$(MODEL)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/model.txt
 	@touch $@

@@ -33,7 +33,9 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.core.ids import new_id
+from perdure.core.messages import Message
 from perdure.core.turns import Position
+from perdure.gateway.traces import Traces
 from perdure.history.forgetting import Forgetting, Forgotten
 from perdure.history.intake import Intake
 from perdure.history.log import Hook, TurnLog
@@ -57,6 +59,7 @@ from perdure.storage.verify import Problem, verify_store
 from perdure.storage.windows import MemoryWindows
 
 if TYPE_CHECKING:
+    from perdure.gateway.gateway import Gateway
     from perdure.history.secrets import Masker
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -133,8 +136,11 @@ class Bank:
         reader = Reader(self.store)
         self.meter = Meter(self.store, reader, self.artifacts)
         self.forgetting = Forgetting(self.store, reader, self.artifacts, self._cleanse)
+        self.forgetting.join(Traces(self.store, self._flush_outcomes))
         history = self.config.history
         self._masker: Masker | None = None
+        self._gateway: Gateway | None = None
+        self._clock = clock
         self._rooms = Rooms(
             self.store,
             self.log,
@@ -172,6 +178,8 @@ class Bank:
         self._is_open, self._was_closed = False, True
         try:
             await self.meter.stop()
+            if self._gateway is not None:
+                await self._gateway.close()
             await self.jobs.stop(self.config.jobs.grace)
             with suppress(PerdureError, TimeoutError):  # leases run out by themselves
                 async with asyncio.timeout(_RELEASE_PATIENCE):
@@ -214,6 +222,32 @@ class Bank:
     ) -> None:
         """Deliver events to a handler, at least once and in order per key."""
         await self.subscriptions.subscribe(name, handler, topics, from_start=from_start)
+
+    # Models -----------------------------------------------------------------------------------
+
+    @property
+    def gateway(self) -> Gateway:
+        """The one way to call models; made when it is first asked for.
+
+        Raises `InvalidConfig` if its configuration cannot be used.
+        """
+        if self._gateway is None:
+            if not self._is_open:
+                raise Closed("This bank is not open.", hint="Use it inside `async with`.")
+            from perdure.gateway.gateway import Gateway
+
+            self._gateway = Gateway(
+                self.store, self.config.gateway, mask=self._without_secrets, clock=self._clock
+            )
+        return self._gateway
+
+    def _without_secrets(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        masker = self._get_masker()
+        return messages if masker is None else masker.messages(messages)[0]
+
+    async def _flush_outcomes(self) -> None:
+        if self._gateway is not None:
+            await self._gateway.settle()
 
     # Sessions ---------------------------------------------------------------------------------
 
@@ -345,6 +379,7 @@ class Bank:
     async def settle(self) -> None:
         """Wait until background work that is due is done."""
         await self.meter.settle()
+        await self._flush_outcomes()
         await self._compression.train()
         if Capability.OUTBOX in self.store.adapter.capabilities:
             while await self.subscriptions.deliver():
