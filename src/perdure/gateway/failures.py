@@ -87,11 +87,11 @@ _too_long = re.compile(
     r"|maximum (?:number of tokens|prompt length|input length|allowed length)"
     r"|input (?:token count|length) (?:\S+ )?exceeds"
     r"|tokens \+ `?max_new_tokens"
-    r"|reduce the length of"
-    # One request that is over the limit of tokens a minute never passes, however long one waits.
-    r"|request too large for",
+    r"|reduce the length of",
     re.IGNORECASE,
 ).search
+# One request that is over the limit of tokens a minute never passes, however long one waits.
+_over_a_minutes_worth = re.compile(r"request too large for", re.IGNORECASE).search
 _no_money = re.compile(
     r"credit balance is too low|insufficient (?:credits|balance|funds|quota)"
     r"|exceeded your (?:current quota|monthly included credits)"
@@ -181,11 +181,14 @@ def span(text: str) -> float | None:
 def _error(
     status: int, names: tuple[str, ...], words: str, asked: float | None, where: str
 ) -> GatewayError:
-    meant = {_STATUS_OF.get(name) for name in names}
+    meant = [_STATUS_OF.get(name) for name in names]
     said = f": {words}" if words else ""
     said += "" if said.endswith((".", "!", "?", "…")) else "."
     code = f"status {status}"
-    if status not in (401, 403) and (413 in (status, *meant) or _too_long(words)):
+    if status == 400:  # the word for everything, of those who name it better in the body
+        status = next((found for found in meant if found in (401, 403, 404, 429)), status)
+    long = _over_a_minutes_worth if status == 429 else _too_long
+    if status not in (401, 403) and (413 in (status, *meant) or long(words)):
         return PromptTooLong(
             f"{where} says that the request is too long{said}",
             hint="Send less, ask for a shorter answer, or use a model with a larger window.",

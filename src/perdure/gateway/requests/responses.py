@@ -1,0 +1,122 @@
+"""Requests to OpenAI Responses.
+
+Nothing is kept at the provider: `store` is off, and reasoning comes sealed with the answer, to be
+sent back with it. Items go without the names that the provider gave them then, for it has forgotten
+them. ``extra={"responses": {"store": True}}`` turns all of that around.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from perdure.core.errors import NoModel
+from perdure.gateway.calls import Request, Shape, Tool
+from perdure.gateway.providers import Habits, Provider
+from perdure.gateway.requests.fitting import fitted
+from perdure.gateway.requests.offer import offered
+from perdure.gateway.requests.shapes import in_words, named
+from perdure.gateway.requests.thinking import sampling, word_of
+from perdure.wire import responses
+from perdure.wire.plain import Item, kind_of
+
+PATH: Final = "/responses"
+
+#: The API refuses fewer tokens.
+_FEWEST = 16
+#: Items that are whole without the name that the provider gave them.
+_NAMELESS = frozenset(
+    {
+        "custom_tool_call",
+        "function_call",
+        "function_call_output",
+        "message",
+        "reasoning",
+        "web_search_call",
+    }
+)
+
+
+def headers(model: str) -> dict[str, str]:  # noqa: ARG001 (other formats look at it)
+    """None are needed."""
+    return {}
+
+
+def body(request: Request, provider: Provider, model: str, *, stream: bool) -> Item:
+    """The body of the request, as this provider is used to it."""
+    if request.stop:
+        raise NoModel(
+            "Responses knows no stop words, and the answer would run on.",
+            hint="Ask a model by Chat Completions or Anthropic Messages, or leave them out.",
+        )
+    habits = provider.habits
+    view = fitted(request.messages, "responses", model)
+    shape = request.shape
+    if shape is not None and habits.shape != "schema":
+        view = in_words(view, shape)
+    store = bool(request.extra.get("responses", {}).get("store"))
+    made: Item = {"model": model, **responses.encode_body(view)}
+    if not store and isinstance(made["input"], list):
+        made["input"] = [_forgotten(item) for item in made["input"] if not _is_lost(item)]
+    made |= _tools(request)
+    if shape is not None:
+        made |= _shape(named(shape), habits)
+    if request.max_tokens is not None:
+        made["max_output_tokens"] = max(request.max_tokens, _FEWEST)
+    made |= sampling(request, model)
+    if request.reasoning is not None and habits.effort != "none":
+        made["reasoning"] = {"effort": word_of(request.reasoning)}
+    if request.prompt_cache_key and habits.prompt_cache_key:
+        made["prompt_cache_key"] = request.prompt_cache_key
+    made["store"] = store
+    if not store:
+        made["include"] = ["reasoning.encrypted_content"]
+    if stream:
+        made["stream"] = True
+    return made
+
+
+def _is_lost(item: Item) -> bool:
+    """Whether the provider would have to look it up where it is not kept."""
+    if kind_of(item) == "reasoning":
+        return not item.get("encrypted_content") and not item.get("content")
+    return kind_of(item) == "item_reference"
+
+
+def _forgotten(item: Item) -> Item:
+    if "id" in item and (kind_of(item) in _NAMELESS or "type" not in item):
+        return {name: value for name, value in item.items() if name != "id"}
+    return item
+
+
+def _tools(request: Request) -> Item:
+    tools, choice, chosen = offered(request, "responses", _tool)
+    if not tools:
+        return {}
+    made: Item = {"tools": tools}
+    if chosen:
+        named = {name: chosen[name] for name in ("type", "name") if name in chosen}
+        made["tool_choice"] = named
+    elif choice != "auto":
+        made["tool_choice"] = choice
+    if request.parallel_tools is not None:
+        made["parallel_tool_calls"] = request.parallel_tools
+    return made
+
+
+def _tool(tool: Tool) -> Item:
+    made: Item = {"type": "function", "name": tool.name}
+    if tool.description:
+        made["description"] = tool.description
+    made["parameters"] = tool.parameters
+    if tool.strict is not None:
+        made["strict"] = tool.strict
+    return made
+
+
+def _shape(shape: Shape, habits: Habits) -> Item:
+    if habits.shape == "words":
+        return {}
+    if habits.shape == "object":
+        return {"text": {"format": {"type": "json_object"}}}
+    schema = {"name": shape.name, "schema": shape.schema, "strict": shape.strict}
+    return {"text": {"format": {"type": "json_schema", **schema}}}

@@ -1,0 +1,68 @@
+"""What models answer, event by event or all at once, as canonical messages.
+
+sse         bytes to events
+chat, responses, messages
+            events and bodies of each wire format
+embeddings  vectors
+
+    parser, decoder = sse.Parser(), streams.decoder("chat")
+    for chunk in chunks:
+        for event in parser.feed(chunk):
+            deltas = decoder.feed(event)
+    answered = decoder.finish()
+
+Why a model stopped is told in five words. ``tools`` is said whenever a tool is asked for and
+nothing went wrong, and ``filter`` also if the model itself refused, whatever the server called it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.core.errors import BadAnswer
+from perdure.core.messages import Usage
+from perdure.gateway.calls import Answered
+from perdure.gateway.providers import CallWire
+from perdure.gateway.streams import chat, embeddings, messages, responses, sse
+from perdure.gateway.streams.base import MISREAD, Decoder, failed
+from perdure.gateway.streams.embeddings import Vectors
+
+__all__ = ["Decoder", "decoder", "read_answer", "read_embeddings", "sse"]
+
+_DECODERS: dict[CallWire, type[Decoder]] = {
+    "chat": chat.ChatDecoder,
+    "responses": responses.ResponsesDecoder,
+    "messages": messages.MessagesDecoder,
+}
+_READERS = {"chat": chat.read, "responses": responses.read, "messages": messages.read}
+
+
+def decoder(wire: CallWire, where: str = "") -> Decoder:
+    """A decoder for one stream of this format; `where` names the model in errors."""
+    return _DECODERS[wire](where)
+
+
+def read_answer(wire: CallWire, body: dict[str, Any], where: str = "") -> Answered:
+    """The answer in the body of a response.
+
+    Raises `BadAnswer` if it is none, and another `GatewayError` if it is an error that came with a
+    status that says otherwise.
+    """
+    error = body.get("error")
+    if error or body.get("status") == "failed":
+        raise failed(error or "The response failed.", where)
+    try:
+        return _READERS[wire](body)
+    except MISREAD as exc:
+        raise BadAnswer(
+            f"The answer{f' of {where}' if where else ''} cannot be read.",
+            hint="Check that the provider speaks the wire format that it is configured with.",
+        ) from exc
+
+
+def read_embeddings(body: dict[str, Any]) -> tuple[Vectors, Usage | None]:
+    """The vectors in a response, and what they took; see `embeddings.read`."""
+    error = body.get("error")
+    if error:
+        raise failed(error, "")
+    return embeddings.read(body)

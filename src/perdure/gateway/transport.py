@@ -1,0 +1,321 @@
+"""The way to a provider and back: one HTTP client for each event loop, and nothing shown of keys.
+
+Three clocks run during a call. `connect` bounds how long it takes to make a connection; `silence`,
+how long a provider that has begun to answer may say nothing; and the caller's `timeout`, all of it
+together. Before it begins to answer, a provider may be silent for the whole time: models think. For
+a stream, which may go on for long, the caller's `patience` can bound that.
+
+What is raised names the provider and the model, and is one of
+
+    Rejected      the provider refuses the request, or its address or headers cannot be used
+    RateLimited   … for now
+    ProviderDown  it cannot be reached, breaks off, or is not done within the caller's timeout
+    BadAnswer     what it says is neither JSON nor a stream of events, or is too much
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING, Any
+from urllib.request import getproxies
+
+import msgspec
+
+from perdure.core.errors import InvalidConfig
+from perdure.gateway import failures
+from perdure.gateway.calls import Headers
+from perdure.gateway.errands import Errand, Watch
+from perdure.gateway.providers import Provider
+from perdure.gateway.requests import Call
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx2
+
+#: Of an error's body, so many bytes are read, for at most so many seconds.
+_MAX_ERROR = 65_536
+_ERROR_PATIENCE = 5.0
+#: Gates bound the calls to each model; this keeps within what a process may open.
+_MAX_CONNECTIONS = 512
+#: The pool looks at every idle connection, with a system call, whenever it hands one out.
+_MAX_IDLE = 32
+_LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What came back."""
+
+    body: dict[str, Any]
+    headers: Headers
+
+
+class Transport:
+    """Carries calls to providers.
+
+    Connections are kept and used again, by event loop. Redirects are not followed, since the key
+    would go along; cookies are not kept. Proxies are those of the environment, and never stand
+    between us and this machine. `trust` replaces the certificates of the system.
+
+    A call after `close` opens connections again.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect: float = 10.0,
+        silence: float = 120.0,
+        max_bytes: int = 64 * 2**20,
+        trust: ssl.SSLContext | None = None,
+    ) -> None:
+        self._silence = silence
+        self._max_bytes = max_bytes
+        self._trust = trust
+        # Silence is our own business (`Watch`): httpx2 would have one limit for all of it.
+        timeouts = {"connect": connect, "read": None, "write": None, "pool": None}
+        self._extensions = {"timeout": timeouts}
+        self._clients: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
+
+    async def post(
+        self,
+        provider: Provider,
+        call: Call,
+        key: str | None,
+        *,
+        timeout: float,  # noqa: ASYNC109
+    ) -> Sent:
+        """Send a call, and read the answer to its end.
+
+        An error object in a body with status 200 is raised as the error that it means.
+        """
+        errand = Errand(provider, call, key)
+        watch = Watch(timeout, self._silence)
+        with errand.translated(watch):
+            async with watch.limit:
+                response = await self._send(errand, "application/json")
+                try:
+                    raw = await self._whole(errand, response, watch)
+                finally:
+                    await response.aclose()
+        body = errand.parsed(raw)
+        if _complains(body):
+            raise failures.from_event(errand.parsed(errand.masked(raw)), where=errand.where)
+        return Sent(body, response.headers)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        provider: Provider,
+        call: Call,
+        key: str | None,
+        *,
+        timeout: float,  # noqa: ASYNC109
+        patience: float = math.inf,
+    ) -> AsyncIterator[Incoming]:
+        """Send a call, and give its answer as it arrives, of which something in `patience` seconds.
+
+        Entering raises what the headers, or a JSON body instead of a stream, mean. Iterating raises
+        what goes wrong on the way: `ProviderDown` for a stream that breaks off. When it just ends,
+        so did the HTTP body; whether the answer was complete is for its decoder to say.
+        """
+        errand = Errand(provider, call, key)
+        watch = Watch(timeout, self._silence, patience)
+        with errand.translated(watch):
+            async with watch.limit:
+                response = await self._send(errand, "text/event-stream")
+                try:
+                    if _type_of(response) != "text/event-stream":
+                        await self._no_stream(errand, response, watch)
+                except BaseException:
+                    await response.aclose()
+                    raise
+        incoming = Incoming(errand, watch, response, self._max_bytes)
+        try:
+            yield incoming
+        finally:
+            await incoming.close()
+
+    async def reach(
+        self,
+        provider: Provider,
+        key: str | None,
+        *,
+        timeout: float,  # noqa: ASYNC109
+    ) -> None:
+        """See whether a provider is there and takes the key, by asking for its list of models.
+
+        Costs nothing. Raises what a call would raise; one that has no such list is there too.
+        """
+        headers = {"anthropic-version": "2023-06-01"} if provider.wire == "messages" else {}
+        errand = Errand(provider, Call("/models", {}, headers), key)
+        watch = Watch(timeout, self._silence)
+        with errand.translated(watch):
+            async with watch.limit:
+                response = await self._send(errand, "application/json", also=(404, 405, 501))
+                await response.aclose()  # unread: lists of models are long
+
+    async def close(self) -> None:
+        """End the connections of this loop, and forget those of loops that are gone."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        self._forget()
+        if client is not None:
+            await client.aclose()
+
+    # Sending ------------------------------------------------------------------------------------
+
+    async def _send(
+        self, errand: Errand, accept: str, also: tuple[int, ...] = ()
+    ) -> httpx2.Response:
+        """The answer, its body not read yet. Raises the error that its status means.
+
+        A status in `also` is as good as 200.
+        """
+        client = self._client()
+        request = errand.request(accept, self._extensions)
+        response = await client.send(request, stream=True, auth=errand.auth)
+        if 200 <= response.status_code < 300 or response.status_code in also:
+            return response
+        try:
+            body = await _beginning(response)
+        finally:
+            await response.aclose()
+        # One that sends us elsewhere may do so with the key in the address.
+        headers = {name: errand.masked_text(value) for name, value in response.headers.items()}
+        raise failures.from_response(
+            response.status_code, headers, errand.masked(body), where=errand.where
+        )
+
+    def _client(self) -> httpx2.AsyncClient:
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            self._forget()
+            client = self._clients[loop] = _make_client(self._trust)
+        return client
+
+    def _forget(self) -> None:
+        for loop in [each for each in list(self._clients) if each.is_closed()]:
+            del self._clients[loop]
+
+    # Reading ------------------------------------------------------------------------------------
+
+    async def _whole(self, errand: Errand, response: httpx2.Response, watch: Watch) -> bytes:
+        found = _type_of(response)
+        if found and "json" not in found:
+            raise errand.bad(f"answered with {found} instead of JSON")
+        parts = []
+        left = self._max_bytes
+        async for part in response.aiter_bytes():
+            watch.heard()
+            parts.append(part)
+            left -= len(part)
+            if left < 0:
+                raise errand.too_much(self._max_bytes)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _no_stream(self, errand: Errand, response: httpx2.Response, watch: Watch) -> None:
+        """Raises what an answer means that is no stream. One of unknown type may be one."""
+        found = _type_of(response)
+        if not found:
+            return
+        if "json" in found:
+            body = errand.parsed(errand.masked(await self._whole(errand, response, watch)))
+            if _complains(body):
+                raise failures.from_event(body, where=errand.where)
+        raise errand.bad(f"answered with {found} instead of a stream of events")
+
+
+class Incoming:
+    """An answer on its way: its headers, and its bytes by iterating, in pieces of any size."""
+
+    def __init__(
+        self, errand: Errand, watch: Watch, response: httpx2.Response, max_bytes: int
+    ) -> None:
+        self.headers: Headers = response.headers
+        self._errand = errand
+        self._watch = watch
+        self._response = response
+        self._parts: AsyncGenerator[bytes, None] = response.aiter_bytes()
+        self._max_bytes = max_bytes
+        self._left = max_bytes
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        watch = self._watch
+        # Around each read alone: what the reader does in between is not the provider's delay.
+        watch.begin()
+        with self._errand.translated(watch):
+            async with watch.limit:
+                part = await anext(self._parts)
+        watch.began = True
+        self._left -= len(part)
+        if self._left < 0:
+            raise self._errand.too_much(self._max_bytes)
+        return part
+
+    async def close(self) -> None:
+        await self._parts.aclose()
+        await self._response.aclose()
+
+
+def _complains(body: dict[str, Any]) -> bool:
+    """Whether a body is an error in the guise of an answer."""
+    if body.get("error"):  # Responses has the field in good answers too, as null
+        return True
+    return (
+        (body.get("success") is False and bool(body.get("errors")))
+        or body.get("object") == "error"
+        or body.get("type") == "error"
+    )
+
+
+async def _beginning(response: httpx2.Response) -> bytes:
+    """What can be had of an error's body: the status is worth more than why it broke off."""
+    import httpx2
+
+    body = b""
+    try:
+        async with asyncio.timeout(_ERROR_PATIENCE):
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) >= _MAX_ERROR:
+                    break
+    except (TimeoutError, httpx2.HTTPError):
+        pass
+    return body
+
+
+def _type_of(response: httpx2.Response) -> str:
+    """The media type in lower case, without parameters; empty if there is none."""
+    text: str = response.headers.get("content-type", "")
+    return text.partition(";")[0].strip().lower()
+
+
+def _make_client(trust: ssl.SSLContext | None) -> httpx2.AsyncClient:
+    import httpx2
+
+    try:
+        return httpx2.AsyncClient(
+            verify=True if trust is None else trust,
+            http2=False,
+            follow_redirects=False,
+            limits=httpx2.Limits(
+                max_connections=_MAX_CONNECTIONS,
+                max_keepalive_connections=_MAX_IDLE,
+                keepalive_expiry=30.0,
+            ),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+            # Each pattern costs time on each request, so none without need.
+            mounts=dict.fromkeys(_LOOPBACK) if getproxies() else None,
+        )
+    except (ImportError, ValueError, httpx2.InvalidURL) as exc:
+        raise InvalidConfig(
+            f"The proxy that the environment names cannot be used: {exc}",
+            hint="Check the variables HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY.",
+        ) from exc
