@@ -52,6 +52,17 @@ def test_what_was_added_for_people(run: Run, transcript: Path) -> None:
     assert run("import", "claude-code", str(transcript)).stdout == "Nothing is new.\n"
 
 
+def test_the_wrong_format_is_said_to_be_wrong(run: Run, transcript: Path, tmp_path: Path) -> None:
+    wrong = run("import", "codex", str(transcript))
+    assert wrong.exit_code == 0
+    assert wrong.stdout.startswith("None of ")
+    assert "is one of the format codex. Is it the right format?" in wrong.stdout
+    assert run("import", "claude-code", str(transcript)).stdout.count("Imported 2 turns") == 1
+    (tmp_path / "empty").mkdir()
+    nowhere = run("import", "codex", str(tmp_path / "empty"))
+    assert nowhere.stdout.startswith("There are no files of the format codex.")
+
+
 def test_into_a_session_of_this_name(ask: Ask, transcript: Path) -> None:
     _, found = ask("import", "claude-code", str(transcript), "--session", "ada/engine")
     assert [each["name"] for each in found["sessions"]] == ["ada/engine"]

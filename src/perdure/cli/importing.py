@@ -66,7 +66,7 @@ def import_(
     if settings.json:
         terminal.emit({"sessions": [_plain(each) for each in imported.sessions]})
     else:
-        _show(imported)
+        _show(imported, kind)
 
 
 async def _import(
@@ -113,7 +113,7 @@ def _added(imported: SessionImport) -> str:
     )
 
 
-def _show(imported: Imported) -> None:
+def _show(imported: Imported, kind: str) -> None:
     new = [each for each in imported.sessions if each.messages]
     if new:
         terminal.listing(
@@ -137,13 +137,26 @@ def _show(imported: Imported) -> None:
     words = f"Imported {turns} into {terminal.plural(len(new), 'session')}."
     if same:
         words += f" Nothing is new in {terminal.plural(same, 'other')}."
-    terminal.prose(words if new else "Nothing is new.")
+    terminal.prose(words if new else _nothing(imported, kind))
     skipped = dict[str, int]()
     for each in imported.sessions:
         for reason, count in each.skipped.items():
             skipped[reason] = skipped.get(reason, 0) + count
     if skipped:
         terminal.prose(_left_out(skipped), style="dim")
+
+
+def _nothing(imported: Imported, kind: str) -> str:
+    """Why nothing was imported."""
+    if not imported.sessions:
+        return f"There are no files of the format {kind}. Is it the right format, and place?"
+    read = sum(each.read for each in imported.sessions)
+    if read and not any(each.used for each in imported.sessions):
+        return (
+            f"None of {terminal.plural(read, 'record')} is one of the format {kind}."
+            " Is it the right format?"
+        )
+    return "Nothing is new."
 
 
 def _left_out(skipped: dict[str, int]) -> str:

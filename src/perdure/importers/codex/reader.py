@@ -30,6 +30,9 @@ _injected = re.compile(
     r"|<permissions instructions>|<collaboration_mode>|<skill>|<subagent_notification>)",
     re.DOTALL,
 ).match
+_is_item = re.compile(
+    r"message|reasoning|\w+_call(?:_output)?|ghost_snapshot|\w*compaction\w*"
+).fullmatch
 #: Items that are no one's word: states of the file system, and compactions, which have a line of
 #: their own.
 _PASSED = frozenset({"ghost_snapshot", "compaction", "context_compaction", "compaction_summary"})
@@ -87,7 +90,11 @@ class CodexReader(Reader):
         """A line of the first versions."""
         items = record.get("items")
         if what is not None:
-            yield from self._item(record)
+            # Nothing but its type tells such a line from one of another program.
+            if isinstance(what, str) and _is_item(what):
+                yield from self._item(record)
+            else:
+                self.skip(kind(what))
         elif isinstance(items, list):  # a whole conversation in one document
             session = record.get("session")
             if isinstance(session, dict):
