@@ -206,9 +206,16 @@ def _in_shape(message: Message, limits: Limits) -> Message:
 
 
 def _has_form(message: Message, wire: str) -> bool:
-    return message.wire == wire or any(
-        not isinstance(part, Unknown) and wire in part.native for part in message.parts
-    )
+    """Whether it may be laid out other than the codec lays out what comes from elsewhere."""
+    return wire in message.native or any(_keeps_form(part, wire) for part in message.parts)
+
+
+def _keeps_form(part: Part, wire: str) -> bool:
+    if isinstance(part, Unknown):
+        return part.wire == wire
+    if isinstance(part, ToolResult) and any(_keeps_form(inner, wire) for inner in part.content):
+        return True
+    return wire in part.native
 
 
 def _afresh(part: Any, wire: str) -> Any:
