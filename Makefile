@@ -14,6 +14,7 @@ SHELL := /bin/bash
 
 VENV := .venv
 PEERS := .venv-peers
+LITELLM := .venv-litellm
 MODEL := .venv-model
 PY := $(VENV)/bin/python
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -48,7 +49,7 @@ format: $(VENV)/.dev  ## let the formatter and the linter mend what they can
 
 ##@ The long ones
 .PHONY: bench
-bench: $(VENV)/.dev $(PEERS)/.peers  ## measure, compare with peers, write benchmarks/RESULTS.md
+bench: $(VENV)/.dev $(PEERS)/.peers $(LITELLM)/.litellm  ## measure, compare with peers, write benchmarks/RESULTS.md
 	@$(PY) -m benchmarks all
 
 .PHONY: crash
@@ -71,11 +72,12 @@ lock:  ## pin the newest dependencies with hashes (needs uv)
 	$(LOCK) --output-file requirements/dev.txt pyproject.toml requirements/build.in \
 		--extra dev --constraint requirements/run.txt
 	$(LOCK) --output-file requirements/peers.txt requirements/peers.in
+	$(LOCK) --output-file requirements/litellm.txt requirements/litellm.in
 	$(LOCK) --output-file requirements/model.txt requirements/model.in
 
 .PHONY: clean
 clean:  ## remove environments, caches and builds
-	rm -rf $(VENV) $(PEERS) $(MODEL) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(LITELLM) $(MODEL) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .PHONY: help
@@ -102,6 +104,9 @@ $(VENV)/.made:
 $(PEERS)/.made:
 	$(make_venv)
 
+$(LITELLM)/.made:
+	$(make_venv)
+
 $(MODEL)/.made:
 	$(make_venv)
 
@@ -120,6 +125,11 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml $(VENV)/.made
 $(PEERS)/.peers: requirements/peers.txt $(PEERS)/.made
 	@echo "Installing the benchmarks' peers ..."
 	@$(PEERS)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/peers.txt
+	@touch $@
+
+$(LITELLM)/.litellm: requirements/litellm.txt $(LITELLM)/.made
+	@echo "Installing LiteLLM, which the gateway's benchmark compares with ..."
+	@$(LITELLM)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/litellm.txt
 	@touch $@
 
 $(MODEL)/.model: requirements/model.txt $(MODEL)/.made

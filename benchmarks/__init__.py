@@ -3,6 +3,7 @@
     python -m benchmarks append            # one, in words
     python -m benchmarks append --json     # its figures as one JSON object on the last line
     python -m benchmarks import --data ~/.claude/projects    # with your own transcripts
+    python -m benchmarks gateway --calls 10000    # fewer calls, for a first look at its memory
     python -m benchmarks all               # all of them, written to benchmarks/RESULTS.md
 
 The method is the same everywhere. Contestants take turns within one run, each doing a block of
@@ -12,5 +13,6 @@ rounds. Nothing that prepares or tidies is on the clock, but everything a caller
 
 `targets` says what is promised, `harness` keeps time, `texts` and `conversations` make what is
 said, `transcripts` finds what was; `ours`, `raw` and `peers` are the contestants, who meet in the
-`arena` with records and on the `stage` with turns. Every other module is one benchmark.
+`arena` with records and on the `stage` with turns. `model_server` answers the `gateway`, and
+`endurance` calls it for long. Every other module is one benchmark.
 """

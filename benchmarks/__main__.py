@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import results, transcripts
+from benchmarks import endurance, results, transcripts
 from benchmarks.harness import Report
 from benchmarks.targets import TARGETS, missed
 
@@ -28,7 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="tiny: only shows that it works")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--data", type=Path, help="where the transcripts are, to be imported")
+    parser.add_argument("--calls", type=int, help="of the gateway, for memory_growth")
     options = parser.parse_args(arguments)
+    if options.calls is not None:
+        os.environ[endurance.VARIABLE] = str(options.calls)
     if options.data is not None:
         os.environ[transcripts.VARIABLE] = str(options.data.absolute())
     if options.name == "all":

@@ -10,7 +10,7 @@ import msgspec
 
 import perdure
 from perdure.bank import Bank
-from perdure.config import Config, StorageConfig
+from perdure.config import Config, GatewayConfig, StorageConfig
 from perdure.storage.collection import Collection
 
 _FILL = 500
@@ -25,9 +25,12 @@ class Message(msgspec.Struct, frozen=True):
     text: Annotated[str, perdure.Compressed()]
 
 
-def open_bank(path: Path, *, compression: bool = True) -> Bank:
+def open_bank(
+    path: Path, *, compression: bool = True, gateway: GatewayConfig | None = None
+) -> Bank:
     """A bank in this file, with the default configuration whatever the user's says."""
-    config = Config(storage=StorageConfig(compression=compression))
+    storage = StorageConfig(compression=compression)
+    config = Config(storage=storage, gateway=gateway or GatewayConfig())
     return perdure.open(f"sqlite:///{path}", config=config)
 
 

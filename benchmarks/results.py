@@ -17,7 +17,7 @@ from benchmarks.targets import TARGETS
 
 FILE = Path(__file__).parent / "RESULTS.md"
 _VERDICT = {True: "met", False: "**missed**", None: "not measured"}
-_LIBRARIES = ("perdure", "apsw", "msgspec", "zstandard")
+_LIBRARIES = ("perdure", "apsw", "httpx2", "msgspec", "zstandard")
 
 
 def lines(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
@@ -40,7 +40,8 @@ def _page(everything: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "Ratios are of total time over alternating runs; in brackets, the range of eight rounds"
     yield f"of ten. The peer for records is {peers.NAME}; for turns, all of"
     yield f"{', '.join(peers.NAMES.values())} run with 1,000 turns, and"
-    yield "the fastest goes on to 10,000 and 100,000, for which the others are too slow."
+    yield "the fastest goes on to 10,000 and 100,000, for which the others are too slow; for model"
+    yield f"calls it is the {peers.LITELLM}. What is in milliseconds is a difference, or a time."
     yield "How it is done stands in the modules' first lines."
     yield ""
     yield "| benchmark | figure | measured | target | |"

@@ -61,6 +61,12 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "disk_turns": (
         Target("ratio", 0.5, "bytes on disk per byte of message and tool text imported"),
     ),
+    "gateway": (
+        Target("overhead_ms", 1, "a model call, p50 over that of a bare httpx2 call"),
+        Target("chunk_ms", 0.1, "a chunk of a stream, over bare httpx2, of 1,000"),
+        Target("cache_hit_ms", 50, "p95 of a call that the cache answers", strict=True),
+        Target("memory_growth", 1.1, "after 100k calls, to after 5k, 32 at a time"),
+    ),
     "startup": (
         Target("import_s", 0.15, "python -c 'import perdure'", strict=True),
         Target("help_s", 0.3, "perdure --help", strict=True),

@@ -24,7 +24,10 @@ from rich.progress import track
 
 import perdure
 from perdure.bank import Bank
+from perdure.config import GatewayConfig, ModelsConfig, PriceConfig
+from perdure.gateway.prices import dollars
 from perdure.storage.subscriptions import EventReceived
+from perdure.testing import Fault, ScriptedModel
 
 NOTES = 3_000
 console = Console(highlight=False)
@@ -55,6 +58,7 @@ async def tour(folder: Path) -> None:
     console.print(f"[bold]Perdure {perdure.__version__}[/] – a bank at [cyan]{url}[/]\n")
     async with perdure.open(url) as bank:
         await converse(bank)
+        await ask(bank)
         await write(bank)
         await read(bank)
         await decide(bank)
@@ -98,6 +102,30 @@ async def converse(bank: Bank) -> None:
     await coder.append("Rewrite part_7.py.")
     lines = [", ".join(turn.id for turn in await each.turns()) for each in (session, coder)]
     show("Fork", f"planner/auth has {lines[0]}; coder/auth has {lines[1]}, its T-1 is the same")
+
+
+async def ask(bank: Bank) -> None:
+    """Two models, the first in trouble. Both are scripted: real servers, without a key."""
+    async with (
+        ScriptedModel(Fault(status=503)) as down,
+        ScriptedModel("It sets a cookie.") as up,
+    ):
+        config = GatewayConfig(
+            providers={"first": down.provider_config(), "second": up.provider_config()},
+            models=ModelsConfig(chat=("first/large", "second/small")),
+            prices={"second/small": PriceConfig(input=1.25, output=10.0)},
+        )
+        gateway = perdure.Gateway(bank.store, config)
+        reply = await gateway.complete("What does the login do?", perdure.Ask(cache=True))
+        again = await gateway.complete("What does the login do?", perdure.Ask(cache=True))
+        await gateway.close()
+    assert reply.cost is not None
+    show(
+        "Model",
+        f"first/large failed {len(down.requests)} times, {reply.provider}/{reply.model} said"
+        f" “{reply.text}” for {dollars(reply.cost)}; asked again, the cache did",
+    )
+    assert again.cached
 
 
 async def write(bank: Bank) -> None:

@@ -1,4 +1,4 @@
-"""The peers as contestants. They live in an environment of their own, each in its own process.
+"""The peers as contestants. They live in environments of their own, each in its own process.
 
 The process answers one line of JSON with another; `worker` is its end of the line. It keeps time
 itself, so the line is not on the clock, and it idles while others have their turn.
@@ -29,18 +29,30 @@ NAMES: Mapping[str, str] = {
 FASTEST = "openai_session"
 NAME = NAMES[FASTEST]
 HOW = f"make .venv-peers/.peers (or set {VARIABLE} to a Python that has requirements/peers.txt)"
+#: Who calls models, as the gateway does. It wants other versions than the peers above.
+LITELLM = "LiteLLM SDK"
+LITELLM_VARIABLE = "PERDURE_LITELLM_PYTHON"
+LITELLM_HOW = (
+    f"make .venv-litellm/.litellm (or set {LITELLM_VARIABLE} to a Python that has"
+    " requirements/litellm.txt)"
+)
+#: What would have peers talk to others than us.
+_QUIET = {
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "LANGSMITH_TRACING": "false",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches prices
+    "LITELLM_MODE": "PRODUCTION",  # else it reads .env files
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 class Peer:
     """A running peer."""
 
-    def __init__(self, module: str, process: subprocess.Popen[str]) -> None:
+    def __init__(self, module: str, name: str, process: subprocess.Popen[str]) -> None:
         self.module = module
+        self.name = name
         self._process = process
-
-    @property
-    def name(self) -> str:
-        return NAMES[self.module]
 
     def ask(self, operation: str, **details: Any) -> Any:
         """Have it do something, and wait for its answer."""
@@ -61,8 +73,17 @@ class Peer:
 
 def python() -> Path | None:
     """The interpreter of the peers' environment, if there is one."""
-    named = os.environ.get(VARIABLE)
-    path = Path(named) if named else ROOT / ".venv-peers/bin/python"
+    return _interpreter(VARIABLE, ".venv-peers")
+
+
+def litellm_python() -> Path | None:
+    """The same for LiteLLM's."""
+    return _interpreter(LITELLM_VARIABLE, ".venv-litellm")
+
+
+def _interpreter(variable: str, environment: str) -> Path | None:
+    named = os.environ.get(variable)
+    path = Path(named) if named else ROOT / environment / "bin/python"
     return path if path.is_file() else None
 
 
@@ -74,18 +95,33 @@ def running(report: Report, module: str = FASTEST) -> Iterator[Peer | None]:
         report.say(f"no peer to compare with: {HOW}")
         yield None
         return
+    with _process(interpreter, "benchmarks.peers.worker", module) as process:
+        yield Peer(module, NAMES[module], process)
+
+
+@contextmanager
+def litellm_running(report: Report) -> Iterator[Peer | None]:
+    """LiteLLM, or None and a line that says how to get it."""
+    interpreter = litellm_python()
+    if interpreter is None:
+        report.say(f"no {LITELLM} to compare with: {LITELLM_HOW}")
+        yield None
+        return
+    with _process(interpreter, "benchmarks.peers.litellm_sdk") as process:
+        yield Peer("litellm_sdk", LITELLM, process)
+
+
+def _process(interpreter: Path, *program: str) -> subprocess.Popen[str]:
+    """Left as a context manager, it closes the pipe, which ends the process, and waits for it."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environ |= {"OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false"}
-    process = subprocess.Popen(
-        [str(interpreter), "-m", "benchmarks.peers.worker", module],
+    return subprocess.Popen(
+        [str(interpreter), "-m", *program],
         cwd=ROOT,
-        env=environ,
+        env=environ | _QUIET,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    with process:  # closes the pipe, which ends the process, and waits for it
-        yield Peer(module, process)
 
 
 @contextmanager
@@ -99,7 +135,7 @@ def all_running(report: Report) -> Iterator[Sequence[Peer]]:
 
 def facts() -> dict[str, str]:
     """What the peers are, for the results' list of versions."""
-    if python() is None:
-        return {}
-    with all_running(Report()) as peers:
-        return {fact: value for peer in peers for fact, value in peer.ask("facts").items()}
+    report = Report()
+    with all_running(report) as peers, litellm_running(report) as litellm:
+        everyone = [*peers, *([litellm] if litellm is not None else [])]
+        return {fact: value for peer in everyone for fact, value in peer.ask("facts").items()}

@@ -122,10 +122,10 @@ class Worker:
         return [self._kind.native(batch) for batch in batches]
 
 
-def main() -> None:
+def serve(worker: object) -> None:
+    """Answer lines until there are no more: each names a method of the worker."""
     answers = sys.stdout
     sys.stdout = sys.stderr  # what a peer prints is no answer
-    worker = Worker(sys.argv[1])
     with asyncio.Runner() as runner:  # one loop for all, so that threads and connections stay
         for line in sys.stdin:
             details = json.loads(line)
@@ -134,4 +134,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Worker(sys.argv[1]))

@@ -81,6 +81,9 @@ class Bridge:
         left: bool | None = _run(self._target.__aexit__(*exc))
         return left
 
+    def __iter__(self) -> Iterator[Any]:
+        return _iterate(aiter(self._target))
+
     def __repr__(self) -> str:
         return f"<sync {self._target!r}>"
 

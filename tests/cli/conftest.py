@@ -7,7 +7,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -19,6 +20,7 @@ import perdure
 from perdure.cli.app import app
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
 from perdure.history.records import Link
+from perdure.testing import Script, ScriptedModel
 
 #: Runs the command in this process.
 Run: TypeAlias = Callable[..., Result]
@@ -151,6 +153,33 @@ def tool_round(number: int) -> list[Message]:
 def at(message: Message, number: int) -> Message:
     """Said some minutes after the beginning."""
     return msgspec.structs.replace(message, time=THEN + number * MINUTE)
+
+
+#: Starts a scripted model that `PERDURE_MODEL_CHAT` names.
+Serve: TypeAlias = Callable[..., ScriptedModel]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Starts scripted models, beside the test: commands have an event loop of their own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    started: list[ScriptedModel] = []
+
+    def start(script: Script = "Hello.", **settings: Any) -> ScriptedModel:
+        model = ScriptedModel(script, **settings)
+        asyncio.run_coroutine_threadsafe(model.__aenter__(), loop).result(10)
+        started.append(model)
+        monkeypatch.setenv("PERDURE_MODEL_CHAT", f"{model.url}#any")
+        return model
+
+    yield start
+    for model in started:
+        asyncio.run_coroutine_threadsafe(model.__aexit__(None, None, None), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
 
 
 class Tty(io.StringIO):

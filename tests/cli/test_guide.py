@@ -1,18 +1,21 @@
-"""The commands in the guide to sessions run, on the bank that its examples make."""
+"""The commands in the guides run, on the bank that their examples make."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, Serve
 from tests.test_docs import ROOT, blocks
 from tests.test_docs import run as execute
 
 GUIDE = ROOT / "docs" / "sessions.md"
+MODELS = ROOT / "docs" / "gateway.md"
 
 
 def test_commands_of_the_guide(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,3 +32,32 @@ def test_commands_of_the_guide(run: Run, home: Path, monkeypatch: pytest.MonkeyP
         result = run(*args)
         assert (result.exit_code, result.stderr) == (0, ""), line
     assert (home / "notes.md").read_text("utf-8").startswith("# planner/notes\n")
+
+
+def test_commands_of_the_guide_to_models(
+    run: Run, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_BANK", "sqlite:///models.db")
+    model = serve("One prompt and all that follows.")
+    lines = [line for code, _ in blocks(MODELS, "console") for line in code.splitlines()]
+    assert {line.split()[2] for line in lines} == {"models", "ask", "costs"}
+    for line in lines:
+        prompt, program, *args = shlex.split(line)
+        assert (prompt, program) == ("$", "perdure")
+        result = run(*args)
+        assert result.exit_code == 0, line
+    assert [request.prompt for request in model.requests] == ["What is a turn?", "Is it good?"]
+
+
+def test_the_guide_to_models_names_every_field(run: Run, serve: Serve) -> None:
+    """Those of the JSON objects stand in its tables."""
+    serve()
+    tables = "\n".join(
+        line for line in MODELS.read_text("utf-8").splitlines() if line.startswith("|")
+    )
+    for args in (["ask", "Hi."], ["models", "--no-reach"], ["costs"]):
+        found = json.loads(run(*args, "--json").stdout)
+        rows = [found, *found.get("models", []), *found.get("rows", [])]
+        assert len(rows) > 1 or args[0] == "ask"
+        for name in {name for row in rows for name in row}:
+            assert re.search(rf"[`.]{name}\b", tables), name

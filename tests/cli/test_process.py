@@ -138,6 +138,7 @@ def test_the_tour() -> None:
             "Secret",
             "Prune",
             "Fork",
+            "Model",
             "Write",
             "Read",
             "Query",

@@ -9,12 +9,15 @@ from typer.core import TyperGroup
 
 from perdure import __version__
 from perdure.cli import (
+    ask,
     bank,
     conformance,
+    costs,
     doctor,
     export,
     forget,
     importing,
+    models,
     sessions,
     show,
     tail,
@@ -63,6 +66,9 @@ app.command("tail")(tail.tail)
 app.command("fork")(sessions.fork)
 app.command("export")(export.export)
 app.command("forget")(forget.forget)
+app.command("ask")(ask.ask)
+app.command("models")(models.models)
+app.command("costs")(costs.costs)
 app.add_typer(bank.app, name="bank")
 app.command("verify")(verify.verify)
 app.command("conformance")(conformance.conformance)

@@ -51,3 +51,13 @@ def relative(moment: int | datetime, now: int) -> str:
     if seconds < 730 * _DAY:
         return f"{seconds // (30 * _DAY)} months ago"
     return f"{seconds // (365 * _DAY)} years ago"
+
+
+def ahead(moment: int, now: int) -> str:
+    """In how long: ``in 5 min``, ``in 3 h``, ``in 12 d``."""
+    seconds = max(moment - now, 0) // clock.SECOND
+    if seconds < _HOUR:
+        return f"in {seconds // _MINUTE + 1} min"
+    if seconds < 2 * _DAY:
+        return f"in {seconds // _HOUR} h"
+    return f"in {seconds // _DAY} d"

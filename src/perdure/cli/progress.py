@@ -69,7 +69,7 @@ class Bar:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._shown.add_task("")
+        self._shown.add_task("", total=None)
         self._update()
 
     def _update(self) -> None:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "aside",
     "complain",
     "console",
     "described",
     "emit",
     "lines",
     "listing",
+    "murmur",
     "note",
     "plural",
     "printable",
@@ -61,6 +63,20 @@ def described(error: PerdureError) -> dict[str, str]:
 def note(text: str) -> None:
     """Print a message beside the result, on stderr."""
     console(error=True).print(printable(text), soft_wrap=True)
+
+
+def aside(text: str) -> None:
+    """Print a faint message beside the result, on stderr."""
+    console(error=True).print(printable(text), style="dim", soft_wrap=True)
+
+
+def murmur(text: str) -> None:
+    """Print a piece of somebody's text, faint, on stderr; the line goes on."""
+    from rich.text import Text
+
+    rows = text.replace("\r", "").expandtabs(4).split("\n")
+    shown = Text("\n".join(visible(row) for row in rows), style="dim")
+    console(error=True).print(shown, soft_wrap=True, end="")
 
 
 def say(text: str = "", style: str = "") -> None:

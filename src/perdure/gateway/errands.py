@@ -29,7 +29,16 @@ _SHORTEST_SECRET = 8
 class Watch:
     """The clocks of one call: for all of it, until something comes, and between two parts."""
 
-    __slots__ = ("_begins", "_clock", "_ends", "_patience", "_silence", "_timeout", "began", "limit")
+    __slots__ = (
+        "_begins",
+        "_clock",
+        "_ends",
+        "_patience",
+        "_silence",
+        "_timeout",
+        "began",
+        "limit",
+    )
 
     def __init__(self, timeout: float, silence: float, patience: float = math.inf) -> None:
         self._clock = asyncio.get_running_loop().time

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
@@ -35,6 +36,8 @@ from perdure.gateway.prices import dollars
 from perdure.storage.records import Indexed, Key, system_record
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
+
+_log = logging.getLogger(__name__)
 
 
 @system_record("budgets")
@@ -170,13 +173,18 @@ class Ledger:
 
         Raises `StorageError` if the bank does not answer: what was reserved counts as spent then.
         """
-        if not reservation.holds or reservation.settled:
-            return
-        reservation.settled = True
-        spent = reservation.cost if cost is None else max(0, cost)
-        done = asyncio.get_running_loop().create_future()
-        self._submit(_Work(reservation, done, (max(0, tokens), spent)))
-        await done
+        done = self._settlement(reservation, tokens, cost)
+        if done is not None:
+            await done
+
+    def post(self, reservation: Reservation, tokens: int, cost: int | None) -> None:
+        """Settle without waiting: every reservation that is asked for from now on comes after it.
+
+        Never raises; if the bank does not answer, what was reserved counts as spent.
+        """
+        done = self._settlement(reservation, tokens, cost)
+        if done is not None:
+            done.add_done_callback(_let_go)
 
     async def status(self) -> list[Standing]:
         """How each budget stands in its current period; of those for each agent, all that spent."""
@@ -212,6 +220,18 @@ class Ledger:
             await asyncio.wait([self._worker])
 
     # ------------------------------------------------------------------------------------------
+
+    def _settlement(
+        self, reservation: Reservation, tokens: int, cost: int | None
+    ) -> asyncio.Future[None] | None:
+        """What to wait for; None if there is nothing to settle."""
+        if not reservation.holds or reservation.settled:
+            return None
+        reservation.settled = True
+        spent = reservation.cost if cost is None else max(0, cost)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._submit(_Work(reservation, done, (max(0, tokens), spent)))
+        return done
 
     def _submit(self, work: _Work) -> None:
         self._waiting.append(work)
@@ -252,6 +272,12 @@ class Ledger:
             work.done.set_exception(error)
         else:
             work.done.set_result(None)
+
+
+def _let_go(done: asyncio.Future[None]) -> None:
+    """Nobody waits for this one, so nobody is told; asyncio would complain."""
+    if not done.cancelled() and (error := done.exception()) is not None:
+        _log.warning("a call could not be settled, and counts as all that it reserved: %s", error)
 
 
 async def _carry_out(batch: list[_Work], transaction: Transaction) -> dict[int, PerdureError]:

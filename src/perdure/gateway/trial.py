@@ -1,6 +1,6 @@
 """One try at one model: everything that happens around the bytes that are sent.
 
-Before it: the circuit must be closed, a key be there, the budgets have room, the gate open. After
+Before it: the circuit must be closed, a key be there, the gate open, the budgets have room. After
 it: the circuit, the gate and the health learn how it ended, the budgets what it took, and an
 outcome is noted. Whatever happens in between, all of that happens once.
 """
@@ -9,108 +9,42 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from perdure.core.clock import Clock
+import msgspec
+
 from perdure.core.errors import (
     GatewayError,
     InvalidInput,
     NoModel,
+    PromptTooLong,
     ProviderDown,
     RateLimited,
     Rejected,
     StreamBroken,
-    Unauthorized,
 )
 from perdure.core.ids import new_id
-from perdure.core.messages import Message, Usage, words_of
-from perdure.gateway import keys, limits, quality, telemetry
-from perdure.gateway.breaker import Breaker
-from perdure.gateway.calls import Answered, Ask, Complexity, Headers, Reply, Request
+from perdure.core.messages import Media, Message, Usage, words_of
+from perdure.gateway import limits, quality, telemetry
+from perdure.gateway.books import Books, Target
+from perdure.gateway.breaker import Attempt
+from perdure.gateway.calls import Answered, Ask, Complexity, Headers, Reply, Request, Tool
 from perdure.gateway.catalog import Candidate
-from perdure.gateway.health import Health
-from perdure.gateway.ledger import Ledger, Reservation
-from perdure.gateway.limits import Gate
-from perdure.gateway.outcomes import Outcome, Recorder
-from perdure.gateway.prices import Prices
-from perdure.gateway.providers import Provider
-from perdure.gateway.retries import Deadline
+from perdure.gateway.chain import Leg, NotSent
+from perdure.gateway.ledger import Reservation
+from perdure.gateway.limits import Slot
+from perdure.gateway.outcomes import Outcome
 
-#: Characters a token, roughly: for budgets and gates, before the provider has counted.
+#: Bytes a token, roughly: for budgets and gates, before the provider has counted.
 _PER_TOKEN = 3.5
 #: What an image may take, in tokens.
 _IMAGE = 1_600
-
-
-class Target:
-    """A model that was called, and how it stands."""
-
-    def __init__(self, candidate: Candidate) -> None:
-        self.candidate = candidate
-        self.name = candidate.name
-        self.breaker = Breaker(self.name)
-        self.gate = Gate(self.name, concurrency=candidate.provider.concurrency)
-
-
-class Books:
-    """What all tries of a gateway are noted in."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        recorder: Recorder,
-        prices: Prices,
-        health: Health,
-        *,
-        environ: Mapping[str, str],
-        clock: Clock,
-    ) -> None:
-        self.ledger = ledger
-        self.recorder = recorder
-        self.prices = prices
-        self.health = health
-        self.environ = environ
-        self.clock = clock
-        self._settling: set[asyncio.Task[None]] = set()
-
-    async def key(self, provider: Provider) -> str | None:
-        """The key. Raises `Unauthorized` if one is needed and there is none."""
-        if not provider.key_variable:
-            return None
-        found = await keys.key_for(provider, self.environ)
-        if found is None and provider.needs_key:
-            raise Unauthorized(
-                f"There is no key for {provider.name}.",
-                hint=f"Set {provider.key_variable}, or keep it in the system's keyring:"
-                f" keyring set {keys.SERVICE} {provider.key_variable}.",
-            )
-        return None if found is None else found.reveal()
-
-    def settle(self, settling: Coroutine[Any, Any, None]) -> None:
-        """Let a reservation be settled while the caller goes on."""
-        task = asyncio.create_task(settling)
-        self._settling.add(task)
-        task.add_done_callback(self._settled)
-
-    async def settled(self) -> None:
-        """Wait until everything that happened is written."""
-        while self._settling:
-            await asyncio.wait(self._settling)
-        await self.recorder.flush()
-
-    async def close(self) -> None:
-        """Write what is left."""
-        while self._settling:
-            await asyncio.wait(self._settling)
-        await self.ledger.close()
-        await self.recorder.close()
-
-    def _settled(self, task: asyncio.Task[None]) -> None:
-        self._settling.discard(task)
-        if not task.cancelled():
-            task.exception()  # what was reserved counts as spent, as the ledger says
+#: What is shorter cannot be told from other words when it is masked.
+_SHORTEST_SECRET = 8
+#: Seconds by which an event loop may wake somebody too early.
+_EARLY = 0.005
 
 
 class Trial:
@@ -122,25 +56,27 @@ class Trial:
         target: Target,
         ask: Ask,
         complexity: Complexity,
-        deadline: Deadline,
+        leg: Leg,
         *,
+        timeout: float,
         request: Request | None = None,
         texts: int = 0,
-        position: int = 0,
         streamed: bool = False,
     ) -> None:
+        """`timeout` is in seconds; `texts`, for embeddings, in tokens."""
         self._books = books
         self._target = target
         self.ask = ask
         self._complexity = complexity
-        self._deadline = deadline
+        self._leg = leg
+        self._timeout = timeout
         self._request = request
-        self._position = position
         self._streamed = streamed
         provider, model = target.candidate.provider, target.candidate.model
-        self._input = texts or (_tokens(request.messages) if request is not None else 0)
+        self._input = texts
         self._output = 0
         if request is not None:
+            self._input = _tokens(request.messages, request.tools)
             self._output = request.max_tokens or provider.habits.default_max_tokens
         self._span = telemetry.attempt(
             "chat" if request is not None else "embeddings",
@@ -150,7 +86,6 @@ class Trial:
             ask=ask,
             stream=streamed,
         )
-        self._reservation = Reservation()
         self._outcome = new_id()
         self._answered: Answered | None = None
         self._embedded: Usage | None = None
@@ -169,26 +104,31 @@ class Trial:
     def candidate(self) -> Candidate:
         return self._target.candidate
 
+    @property
+    def remaining(self) -> float:
+        """Seconds until the deadline of the whole call."""
+        return self._leg.deadline.remaining()
+
+    @property
+    def timeout(self) -> float:
+        """Seconds in which the provider has to answer."""
+        return min(self._timeout, self.remaining)
+
     async def __aenter__(self) -> Self:
-        """Raises what keeps the call from being made; nothing was sent then."""
-        books, target = self._books, self._target
-        provider, model = target.candidate.provider, target.candidate.model
-        self._permit = target.breaker.attempt()
+        """Raises `NotSent` with what keeps the call from being made, or `BudgetReached`."""
+        self._slot = await self._admitted()
         try:
-            self.key = await books.key(provider)
-            cost = books.prices.estimate(provider.name, model, self._input, self._output)
-            tokens = self._input + self._output
-            self._reservation = await books.ledger.reserve(
-                self.ask, tokens, cost, model=target.name
-            )
-            self._slot = target.gate.slot(tokens=tokens, remaining=self._deadline.remaining())
-            await self._slot.__aenter__()
+            self._permit = self._permitted()
+            try:
+                self._reservation = await self._reserved()
+            except BaseException:
+                # The provider was not asked, so this says nothing about it.
+                self._permit.end(asyncio.CancelledError())
+                raise
         except BaseException:
-            # The provider was not asked, so this says nothing about it.
-            self._permit.end(asyncio.CancelledError())
-            self._settle(0, 0)
+            await self._slot.__aexit__(None, None, None)
             raise
-        self._began = books.clock()
+        self._began = self._books.clock()
         self._start = time.perf_counter()
         self._span.__enter__()
         return self
@@ -211,9 +151,16 @@ class Trial:
 
     def embedded(self, usage: Usage | None, dimension: int) -> None:
         """The vectors are there."""
-        self._embedded = usage or Usage()
-        self._cost = self._cost_of(self._embedded)
+        if usage is not None and usage.output is None:
+            usage = msgspec.structs.replace(usage, output=0)  # vectors are no tokens
+        self._embedded = usage
+        self._cost = self._cost_of(usage)
         self._span.embedded(usage, dimension)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the answer came to its end."""
+        return self._answered is not None
 
     def reply(self) -> Reply:
         """The answer with what it took; after the block."""
@@ -226,7 +173,7 @@ class Trial:
             model=candidate.model,
             cost=self._cost,
             outcome=self._outcome,
-            fallback=self._position,
+            fallback=self._leg.position,
             first_token=self._first,
             latency=self._took,
         )
@@ -239,6 +186,10 @@ class Trial:
     def outcome(self) -> str:
         return self._outcome
 
+    def holds_secret(self, message: Message) -> bool:
+        """Whether a model said what only its provider was told."""
+        return any(secret in words_of(part) for secret in self._secrets() for part in message.parts)
+
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -246,25 +197,54 @@ class Trial:
         traceback: TracebackType | None,
     ) -> None:
         self._took = time.perf_counter() - self._start
-        self._permit.end(exc)
-        await self._slot.__aexit__(kind, exc, traceback)
-        self._span.__exit__(kind, exc, traceback)
+        is_impatience = self._is_impatience(exc)
+        self._permit.end(asyncio.CancelledError() if is_impatience else exc)
         if isinstance(exc, RateLimited | ProviderDown) and exc.retry_after:
-            self._target.gate.pause(exc.retry_after)
-        self._note_health(exc)
-        usage = self._usage()
-        if exc is None:
-            self._settle(self._spent(usage), self._cost)
-        elif isinstance(exc, Rejected | RateLimited | ProviderDown | NoModel | InvalidInput):
-            self._cost = 0  # no provider charges for these
-            self._settle(0, 0)
-        else:
-            # It may have been charged for: what was sent, and what came of it.
-            said = self._input + (_tokens([self.partial]) if self.partial is not None else 0)
-            self._settle(said, None)
-        self._note_outcome(exc, usage)
+            self._target.gate.pause(exc.retry_after)  # before the next one is let in
+        await self._slot.__aexit__(kind, exc, traceback)
+        if isinstance(exc, GatewayError):
+            _conceal(exc, self._secrets())
+        if not is_impatience:
+            self._note_health(exc)
+        self._settle(exc)
+        self._note_outcome(exc)
+        self._span.__exit__(kind, exc, traceback)
 
-    # ------------------------------------------------------------------------------------------
+    # Before -----------------------------------------------------------------------------------
+
+    async def _admitted(self) -> Slot:
+        target, leg = self._target, self._leg
+        asked = self._request.max_tokens if self._request is not None else None
+        try:
+            target.breaker.check()  # not to queue in vain
+            self.key = await self._books.key(target.candidate.provider)
+            slot = target.gate.slot(
+                # Providers that limit tokens count on what was asked for.
+                tokens=self._input + (asked or 0),
+                remaining=self.remaining,
+                patience=leg.patience,
+            )
+            await slot.__aenter__()
+        except GatewayError as exc:
+            raise NotSent(exc) from None
+        return slot
+
+    def _permitted(self) -> Attempt:
+        try:
+            return self._target.breaker.attempt()  # it may have opened while we queued
+        except GatewayError as exc:
+            raise NotSent(exc) from None
+
+    async def _reserved(self) -> Reservation:
+        # As late as can be: what waits at the gate holds nothing of the budget.
+        books, candidate = self._books, self._target.candidate
+        cost = books.prices.estimate(
+            candidate.provider.name, candidate.model, self._input, self._output
+        )
+        tokens = self._input + self._output
+        return await books.ledger.reserve(self.ask, tokens, cost, model=self._target.name)
+
+    # After ------------------------------------------------------------------------------------
 
     def _usage(self) -> Usage | None:
         if self._answered is not None:
@@ -272,28 +252,52 @@ class Trial:
         return self._embedded
 
     def _cost_of(self, usage: Usage | None) -> int | None:
-        if usage is None:
-            return None
         candidate = self._target.candidate
-        return self._books.prices.cost(candidate.provider.name, candidate.model, usage)
+        return self._books.prices.cost(candidate.provider.name, candidate.model, usage or Usage())
 
-    def _spent(self, usage: Usage | None) -> int:
-        if usage is None or (usage.input is None and usage.output is None):
-            return self._reservation.tokens  # the provider does not say: as if all of it
-        return (usage.input or 0) + (usage.output or 0)
+    def _settle(self, exc: BaseException | None) -> None:
+        """Replace what was reserved by what was taken, or may have been."""
+        held = self._reservation
+        if exc is None:
+            usage = self._usage()
+            if usage is None or (usage.input is None and usage.output is None):
+                tokens = held.tokens  # the provider does not say: as if all of it
+            else:
+                tokens = (usage.input or 0) + (usage.output or 0)
+            self._books.ledger.post(held, tokens, self._cost)
+        elif self._uncharged(exc):
+            self._cost = 0
+            self._books.ledger.post(held, 0, 0)
+        else:
+            # What was sent, and what came of it. What more was said, nobody knows.
+            said = _tokens([self.partial]) if self.partial is not None else 0
+            candidate = self._target.candidate
+            cost = self._books.prices.estimate(
+                candidate.provider.name, candidate.model, self._input, said
+            )
+            self._cost = None
+            self._books.ledger.post(held, self._input + said, cost)
 
-    def _settle(self, tokens: int, cost: int | None) -> None:
-        if self._reservation.holds:
-            self._books.settle(self._books.ledger.settle(self._reservation, tokens, cost))
+    def _uncharged(self, exc: BaseException) -> bool:
+        """Whether no provider charges for a call that ended so."""
+        if isinstance(exc, ProviderDown):
+            # One that took too long may be at work still.
+            return self._took < 0.95 * self._timeout and self._first is None
+        return isinstance(exc, Rejected | RateLimited | NoModel | InvalidInput)
+
+    def _is_impatience(self, exc: BaseException | None) -> bool:
+        """Whether the caller's deadline ended it, which says nothing about the provider."""
+        late = self.remaining < _EARLY and isinstance(exc, ProviderDown | StreamBroken)
+        return late and (self._took < 0.95 * self._timeout or isinstance(exc, StreamBroken))
 
     def _note_health(self, exc: BaseException | None) -> None:
         task, name = self.ask.task or self.ask.purpose, self._target.name
         if exc is None:
             self._books.health.note(task, name, ok=True, latency=self._took)
-        elif isinstance(exc, GatewayError) and not isinstance(exc, InvalidInput):
+        elif isinstance(exc, GatewayError) and not isinstance(exc, PromptTooLong):
             self._books.health.note(task, name, ok=False)
 
-    def _note_outcome(self, exc: BaseException | None, usage: Usage | None) -> None:
+    def _note_outcome(self, exc: BaseException | None) -> None:
         ask, candidate = self.ask, self._target.candidate
         guess = None
         if self._answered is not None and self._request is not None:
@@ -315,10 +319,14 @@ class Trial:
                 first_token=self._first,
                 cost=self._cost,
                 streamed=self._streamed,
-                fallback=self._position,
+                fallback=self._leg.position,
                 quality=guess,
-            ).having(usage)
+            ).having(self._usage())
         )
+
+    def _secrets(self) -> list[str]:
+        held = [self.key or "", *self._target.candidate.provider.headers.values()]
+        return sorted((each for each in held if len(each) >= _SHORTEST_SECRET), key=len)[::-1]
 
 
 def _kind(exc: BaseException | None) -> str:
@@ -338,14 +346,46 @@ def broken(exc: GatewayError, where: str, partial: Message) -> StreamBroken:
     )
 
 
-def _tokens(messages: Any) -> int:
-    """About how many tokens messages take."""
-    characters = media = 0
+def _conceal(error: GatewayError, secrets: list[str]) -> None:
+    """Take secrets out of what an error says, and what led to it: servers quote what they get."""
+
+    def masked(text: object) -> str:
+        said = str(text)
+        for secret in secrets:
+            said = said.replace(secret, "[key]")
+        return said
+
+    each: BaseException | None = error if secrets else None
+    while isinstance(each, GatewayError):
+        each.message = masked(each.message)
+        each.args = tuple(map(masked, each.args))
+        earlier = each.__cause__ or each.__context__
+        # Errors of others keep what they stumbled over in places of their own.
+        if not isinstance(earlier, GatewayError) and _quotes(earlier, secrets):
+            each.__cause__ = each.__context__ = earlier = None
+        each = earlier
+
+
+def _quotes(error: BaseException | None, secrets: list[str]) -> bool:
+    """Whether an error, or what led to it, holds a secret."""
+    held = list[str]()
+    while error is not None:
+        held += [str(error), repr(error.args), repr(vars(error))]
+        error = error.__cause__ or error.__context__
+    return any(secret in text for secret in secrets for text in held)
+
+
+def _tokens(messages: Iterable[Message], tools: Iterable[Tool] = ()) -> int:
+    """About how many tokens messages and tools take."""
+    size = media = 0
     for message in messages:
         for part in message.parts:
-            words = words_of(part)
-            if words:
-                characters += len(words)
-            else:
+            if isinstance(part, Media):
                 media += 1
-    return int(characters / _PER_TOKEN) + media * _IMAGE + 8
+                continue
+            words = words_of(part)
+            # Outside of ASCII, tokens are nearer to bytes than to characters.
+            plain = words if words.isascii() else words.encode("utf-8", "surrogatepass")
+            size += len(plain)
+    size += sum(len(f"{tool.name}{tool.description}{tool.parameters}") for tool in tools)
+    return int(size / _PER_TOKEN) + media * _IMAGE + 8

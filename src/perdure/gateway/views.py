@@ -54,7 +54,8 @@ async def models(gateway: Gateway, *, reach: bool = False) -> list[ModelView]:
     """Every model that is configured for something; with `reach`, their servers are asked.
 
     Asking costs no tokens: it is the list of models, or for a server without one any answer.
-    Raises `InvalidConfig` for a model whose provider cannot be made of the configuration.
+    Raises `InvalidConfig` for a model whose provider cannot be made of the configuration, and
+    `NoModel` for one that is to do what its provider does not.
     """
     uses = dict[str, list[Use]]()
     candidates = dict[str, Candidate]()

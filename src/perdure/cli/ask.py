@@ -1,0 +1,338 @@
+"""``perdure ask``: one question to a model, answered as it arrives.
+
+The answer goes to stdout, word for word when that is a file or a pipe. What is thought, and what it
+took, go to stderr. Nothing is written to a session; the outcome and the budgets are in the bank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+from perdure.core.errors import InvalidInput, StreamBroken
+
+if TYPE_CHECKING:
+    from perdure.core.messages import Message
+    from perdure.gateway import calls
+    from perdure.gateway.calls import Reply, Request
+    from perdure.gateway.stream import Stream
+
+STDIN = "-"
+
+
+class Purpose(StrEnum):
+    """What a question can be for. Nothing is answered for `embed`."""
+
+    CHAT = "chat"
+    COMPRESS = "compress"
+    FILTER = "filter"
+    JUDGE = "judge"
+    REFLECT = "reflect"
+
+
+class Complexity(StrEnum):
+    """How hard it is."""
+
+    SIMPLE = "simple"
+    MODERATE = "moderate"
+    COMPLEX = "complex"
+
+
+def ask(
+    ctx: typer.Context,
+    question: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[QUESTION]...",
+            help="What to ask; - stands for what is on stdin. Without it, stdin is the question.",
+        ),
+    ] = None,
+    *,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", "-m", metavar="PROVIDER/MODEL", help="This one alone, without fallback."
+        ),
+    ] = "",
+    purpose: Annotated[
+        Purpose, typer.Option("--purpose", help="Whose models are asked.")
+    ] = Purpose.CHAT,
+    task: Annotated[
+        str, typer.Option("--task", metavar="NAME", help="The kind of work, such as code-review.")
+    ] = "",
+    complexity: Annotated[
+        Complexity | None,
+        typer.Option("--complexity", help="How hard it is; else as is known of the task."),
+    ] = None,
+    system: Annotated[
+        str, typer.Option("--system", "-s", metavar="TEXT", help="Instructions for the model.")
+    ] = "",
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", min=1, metavar="N", help="The longest answer allowed."),
+    ] = None,
+    agent: Annotated[
+        str, typer.Option("--agent", metavar="NAME", help="Who asks, for budgets and costs.")
+    ] = "",
+    cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--cache/--no-cache", help="Whether the same answer may be used again.", show_default=""
+        ),
+    ] = None,
+    reasoning: Annotated[
+        bool, typer.Option("--reasoning", help="Show what the model thinks, on stderr.")
+    ] = False,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Ask a model, and print its answer as it arrives.
+
+    Exits with 0 if it answered, with 1 if it could not, with 130 if it was interrupted.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    request = _request(_question(question or []), system, max_tokens)
+
+    from perdure.gateway.calls import Ask
+
+    asked = Ask(
+        purpose=purpose.value,
+        task=task,
+        complexity=None if complexity is None else complexity.value,
+        agent=agent,
+        model=model,
+        cache=cache,
+    )
+    voice = Voice(reasoning=reasoning, silent=settings.json)
+    try:
+        reply = asyncio.run(_ask(settings, request, asked, voice))
+    except StreamBroken as exc:
+        voice.end()
+        if settings.debug:
+            raise
+        where = "in `partial`" if settings.json else "above"
+        told = StreamBroken(exc.message, hint=f"What arrived is {where}. Ask again.")
+        terminal.complain(told)
+        if settings.json:
+            terminal.emit({"error": terminal.described(told), "partial": _partial(exc)})
+        raise typer.Exit(1) from exc
+    except KeyboardInterrupt:
+        voice.end()
+        raise
+    if settings.json:
+        terminal.emit(described(reply))
+        return
+    voice.end()
+    terminal.aside(summary(reply))
+
+
+def described(reply: Reply) -> dict[str, Any]:
+    """An answer as a JSON object."""
+    from perdure.cli import money
+
+    usage = reply.usage
+    counted = ("input", "output", "cache_read", "cache_write", "reasoning")
+    return {
+        "text": reply.text,
+        "reasoning": _thoughts(reply.message),
+        "finish": reply.finish,
+        "provider": reply.provider,
+        "model": reply.model,
+        "usage": None if usage is None else {kind: getattr(usage, kind) for kind in counted},
+        "cost": reply.cost,
+        "dollars": money.number(reply.cost),
+        "cached": reply.cached,
+        "fallback": reply.fallback,
+        "first_token": reply.first_token,
+        "latency": reply.latency,
+        "outcome": reply.outcome,
+    }
+
+
+def summary(reply: Reply) -> str:
+    """What an answer took, in one line."""
+    from perdure.cli import money
+
+    usage = reply.usage
+    joint = "#" if "://" in reply.provider else "/"
+    facts = [f"{reply.provider}{joint}{reply.model}"]
+    if reply.cached:
+        facts.append("cached")
+    elif usage is None or (usage.input is None and usage.output is None):
+        facts.append("tokens unknown")
+    else:
+        cached = f" ({usage.cache_read:,} from its cache)" if usage.cache_read else ""
+        facts.append(f"{_count(usage.input)} in{cached}, {_count(usage.output)} out")
+    facts += [money.amount(reply.cost), f"{reply.latency:.2f} s"]
+    if reply.fallback:
+        facts.append(f"fallback, after {terminal.plural(reply.fallback, 'other')}")
+    if reply.finish in _CUT:
+        facts.append(_CUT[reply.finish])
+    return " · ".join(facts)
+
+
+_CUT = {
+    "length": "cut off: it reached the limit of length",
+    "filter": "stopped by the provider's filter",
+    "other": "cut off",
+}
+
+
+class Voice:
+    """Says what arrives: the answer on stdout, thoughts on stderr.
+
+    On a terminal, what would steer it is shown as an escape. Elsewhere the answer is left as it is:
+    it may be a program's source.
+    """
+
+    def __init__(self, *, reasoning: bool = False, silent: bool = False) -> None:
+        self._reasoning = reasoning and not silent
+        self._silent = silent
+        self._careful = sys.stdout.isatty()
+        self._held = ""
+        self._open: str | None = None  # the stream whose last line has not ended
+        self.speaks = False
+
+    def hears(self, delta: calls.Delta) -> bool:
+        """Whether something of this is said aloud."""
+        from perdure.gateway.calls import ReasoningDelta, TextDelta
+
+        if isinstance(delta, ReasoningDelta):
+            return self._reasoning
+        return isinstance(delta, TextDelta) and not self._silent
+
+    def say(self, delta: calls.Delta) -> None:
+        from perdure.gateway.calls import ReasoningDelta, TextDelta
+
+        if isinstance(delta, ReasoningDelta):
+            self._think(delta.text)
+        elif isinstance(delta, TextDelta):
+            self._tell(delta.text)
+
+    def end(self) -> None:
+        """End the last line. Says nothing if nothing was said."""
+        if self._held:
+            held, self._held = self._held, ""
+            sys.stdout.write(terminal.visible(held))
+        self._break()
+
+    def _tell(self, text: str) -> None:
+        if self._open == "stderr":
+            self._break()
+        if self._careful:
+            # A line may end in two characters, and a chunk between them.
+            text, self._held = self._held + text, ""
+            if text.endswith("\r"):
+                text, self._held = text[:-1], "\r"
+            rows = text.replace("\r\n", "\n").split("\n")
+            text = "\n".join(terminal.visible(row.replace("\t", "    ")) for row in rows)
+        if text:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._open = None if text.endswith("\n") else "stdout"
+
+    def _think(self, text: str) -> None:
+        if self._open == "stdout":
+            self._break()
+        terminal.murmur(text)
+        self._open = None if text.endswith("\n") else "stderr"
+
+    def _break(self) -> None:
+        if self._open == "stdout":
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+        elif self._open == "stderr":
+            terminal.murmur("\n")
+        self._open = None
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+async def _ask(settings: Settings, request: Request, asked: calls.Ask, voice: Voice) -> Reply:
+    from perdure.bank import Bank
+    from perdure.gateway.catalog import Catalog
+
+    config = settings.load()
+    Catalog(config.gateway).candidates(asked)  # before a bank is made for nothing
+    async with Bank(config=config) as bank:
+        return await _listen(bank.gateway.stream(request, asked), voice)
+
+
+async def _listen(stream: Stream, voice: Voice) -> Reply:
+    from perdure.cli.progress import Bar
+
+    with contextlib.ExitStack() as waiting:
+        waiting.enter_context(Bar("waiting for an answer"))
+        async with stream:
+            async for delta in stream:
+                if voice.hears(delta):
+                    waiting.close()
+                    voice.say(delta)
+            return stream.reply
+
+
+def _question(words: list[str]) -> str:
+    """The words of the command line, with what is on stdin in the place of ``-``."""
+    if not words and not sys.stdin.isatty():
+        words = [STDIN]
+    parts, spoken = list[str](), list[str]()
+    for word in [*words, None]:
+        if word in (None, STDIN):
+            parts.append(" ".join(spoken))
+            spoken = []
+            if word == STDIN:
+                parts.append(sys.stdin.buffer.read().decode("utf-8", "replace"))
+        else:
+            spoken.append(str(word))
+    question = "\n\n".join(part for part in parts if part.strip())
+    if not question.strip():
+        raise InvalidInput(
+            "There is no question.",
+            hint='Write it behind the command, perdure ask "…", or give it on stdin.',
+        )
+    return question
+
+
+def _request(question: str, system: str, max_tokens: int | None) -> Request:
+    from perdure.core.messages import Message, Text, user
+    from perdure.gateway.calls import Request
+
+    instructions = (Message("system", (Text(system),)),) if system else ()
+    return Request(messages=(*instructions, user(question)), max_tokens=max_tokens)
+
+
+def _thoughts(message: Message) -> str:
+    from perdure.core.messages import Reasoning
+
+    said = (
+        part.text or "\n\n".join(part.summary)
+        for part in message.parts
+        if isinstance(part, Reasoning)
+    )
+    return "\n\n".join(words for words in said if words)
+
+
+def _partial(exc: StreamBroken) -> str:
+    return getattr(exc.partial, "text", "")
+
+
+def _count(tokens: int | None) -> str:
+    return "?" if tokens is None else f"{tokens:,}"

@@ -1,0 +1,169 @@
+"""``perdure costs``: what model calls took and cost, and what the budgets have left."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+
+if TYPE_CHECKING:
+    from perdure.config import Config
+    from perdure.gateway.ledger import Standing
+    from perdure.gateway.outcomes import Row
+
+SINCE = "30d"
+_SUMMED = (
+    *("calls", "failures", "cached", "input", "output"),
+    *("cache_read", "cache_write", "reasoning", "cost", "unknown_costs"),
+)
+
+
+class By(StrEnum):
+    """What calls have in common."""
+
+    AGENT = "agent"
+    TASK = "task"
+    PROVIDER = "provider"
+    MODEL = "model"
+    PURPOSE = "purpose"
+    DAY = "day"
+
+
+class Spent(NamedTuple):
+    """What was found."""
+
+    by: By
+    since: datetime
+    rows: list[Row]
+    budgets: list[Standing]
+    #: Microseconds.
+    now: int
+
+    def total(self) -> dict[str, int]:
+        return {name: sum(getattr(row, name) for row in self.rows) for name in _SUMMED}
+
+
+def costs(
+    ctx: typer.Context,
+    *,
+    by: Annotated[By, typer.Option("--by", help="What calls are grouped by.")] = By.MODEL,
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="From then on: 2026-02-12, 30d.")
+    ] = SINCE,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show what model calls took and cost, and what the budgets have left.
+
+    A cost that is not known is named as such, and never counted as zero.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    spent = asyncio.run(_costs(settings, by, since))
+    if settings.json:
+        terminal.emit(_described(spent))
+    else:
+        from perdure.cli import chart
+
+        chart.show(spent)
+
+
+async def _costs(settings: Settings, by: By, since: str) -> Spent:
+    from perdure.cli import moments, places
+    from perdure.cli.progress import Bar
+    from perdure.gateway.gateway import Gateway
+
+    config = settings.load()
+    with Bar("adding up"):
+        async with places.existing_bank(settings, config) as bank:
+            now = bank.store.now()
+            first = moments.parse(since, now)
+            gateway = Gateway(bank.store, config.gateway)
+            try:
+                rows = await gateway.costs(by.value, since=first)
+                budgets = _with_untouched(await gateway.budgets(), config, now)
+            finally:
+                await gateway.close()
+    if by is By.DAY:
+        rows.sort(key=lambda row: row.of)
+    else:  # the dearest first, then the busiest
+        rows.sort(key=lambda row: (-row.cost, -row.input - row.output, -row.calls, row.of))
+    return Spent(by, first, rows, budgets, now)
+
+
+def _with_untouched(standings: list[Standing], config: Config, now: int) -> list[Standing]:
+    """With the budgets for each agent of which nobody has spent anything yet."""
+    from perdure.gateway.budgets import Budget
+    from perdure.gateway.ledger import Pot, Standing
+
+    found = list[Standing]()
+    for budget in map(Budget.configured, config.gateway.budgets):
+        own = [each for each in standings if each.budget.name == budget.name]
+        if not own:
+            period, renews = budget.period(now)
+            pot = Pot(id=f"{budget.name}/{period}", agent=budget.agent)
+            own = [Standing(budget=budget, agent=pot.agent, period=period, renews=renews, pot=pot)]
+        found += own
+    return found
+
+
+# As a JSON object -------------------------------------------------------------------------------
+
+
+def _described(spent: Spent) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "by": spent.by.value,
+        "since": spent.since,
+        "rows": [_priced(msgspec.structs.asdict(row)) for row in spent.rows],
+        "total": _priced(dict(spent.total())),
+        "budgets": [_budget(standing) for standing in spent.budgets],
+    }
+
+
+def _priced(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose cost is null if none of its calls' costs is known."""
+    from perdure.cli import money
+
+    cost = None if row["calls"] and row["unknown_costs"] == row["calls"] else row["cost"]
+    return {**row, "cost": cost, "dollars": money.number(cost)}
+
+
+def _budget(standing: Standing) -> dict[str, Any]:
+    from perdure.core import clock
+    from perdure.gateway.budgets import EACH
+
+    budget, pot = standing.budget, standing.pot
+    return {
+        "name": budget.name,
+        "purpose": budget.purpose or None,
+        "agent": standing.agent if budget.agent == EACH else budget.agent or None,
+        "per": budget.per,
+        "period": standing.period,
+        "renews": None if standing.renews is None else clock.to_datetime(standing.renews),
+        "tokens": _limit(budget.tokens, pot.tokens, pot.held_tokens, standing.tokens_left),
+        "cost": _limit(budget.cost, pot.cost, pot.held_cost, standing.cost_left),
+    }
+
+
+def _limit(limit: int | None, spent: int, held: int, left: int | None) -> dict[str, int] | None:
+    """None if it is not limited. Costs are in picodollars."""
+    if limit is None or left is None:
+        return None
+    return {"limit": limit, "spent": spent, "reserved": held, "left": left}
