@@ -277,6 +277,15 @@ async def test_a_stream_can_be_finished_unread(wire: Any) -> None:
         assert reply.text == FULL.text
 
 
+@wires
+async def test_a_stream_that_came_to_its_end_leaves_its_connection_to_the_next(wire: Any) -> None:
+    async with ScriptedModel("Yes.") as model, opened(provider(model, wire)) as gateway:
+        for _ in range(5):
+            async with gateway.stream("Ready?") as stream:
+                assert (await stream.finish()).text == "Yes."
+        assert (len(model.requests), model.connections) == (5, 1)
+
+
 async def test_a_stream_is_read_inside_its_block_and_once() -> None:
     async with ScriptedModel() as model, opened(model) as gateway:
         stream = gateway.stream("x")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -291,15 +291,16 @@ async def _listen(stream: Stream, voice: Voice) -> Reply:
 
 def _question(words: list[str]) -> str:
     """The words of the command line, with what is on stdin in the place of ``-``."""
-    if not words and not sys.stdin.isatty():
+    stdin: TextIO | None = sys.stdin  # none, if the shell closed it
+    if not words and stdin is not None and not stdin.isatty():
         words = [STDIN]
     parts, spoken = list[str](), list[str]()
     for word in [*words, None]:
         if word in (None, STDIN):
             parts.append(" ".join(spoken))
             spoken = []
-            if word == STDIN:
-                parts.append(sys.stdin.buffer.read().decode("utf-8", "replace"))
+            if word == STDIN and stdin is not None:
+                parts.append(stdin.buffer.read().decode("utf-8", "replace"))
         else:
             spoken.append(str(word))
     question = "\n\n".join(part for part in parts if part.strip())

@@ -103,8 +103,9 @@ class Errand:
             # Compressed streams tend to be held back until there is something to compress.
             "accept-encoding": "gzip, deflate" if accept == "application/json" else "identity",
             **({"content-type": "application/json"} if self._call.body else {}),
-            **{name.lower(): value for name, value in self._provider.headers.items()},
             **self._call.headers,
+            # What is configured comes later: a user may want another version of an API.
+            **{name.lower(): value for name, value in self._provider.headers.items()},
             **authorization(self._provider, self._key),
         }
         if not self._call.body:

@@ -23,7 +23,7 @@ from perdure import wire
 from perdure.config import GatewayConfig
 from perdure.core import clock as clocks
 from perdure.core.clock import Clock
-from perdure.core.errors import GatewayError, InvalidInput, Unauthorized
+from perdure.core.errors import BadAnswer, GatewayError, InvalidInput, Unauthorized
 from perdure.core.messages import Usage
 from perdure.gateway import chain, local, outcomes, requests, streams
 from perdure.gateway.answers import Answers
@@ -204,9 +204,10 @@ class Gateway:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[outcomes.Row]:
-        """What calls took and cost, in groups, the dearest first."""
+        """What calls took and cost, in groups: the dearest first, days in their order."""
         await self.recorder.flush()
-        return await outcomes.summary(self.store, by, since, until)
+        rows = await outcomes.summary(self.store, by, since, until)
+        return rows if by == "day" else sorted(rows, key=lambda row: (-row.cost, -row.calls))
 
     async def budgets(self) -> list[BudgetStanding]:
         """How the budgets stand."""
@@ -320,7 +321,13 @@ class Gateway:
         call = requests.build_embeddings(texts, provider, model)
         sent = await self.transport.post(provider, call, trial.key, timeout=seconds)
         trial.observe(sent.headers)
-        return streams.read_embeddings(sent.body)
+        vectors, usage = streams.read_embeddings(sent.body)
+        if len(vectors) != len(texts):
+            raise BadAnswer(
+                f"{trial.where} gave {len(vectors)} vectors for {len(texts)} texts.",
+                hint="Send fewer texts at a time, or use another model.",
+            )
+        return vectors, usage
 
     async def _exchange(
         self, trial: Trial, call: requests.Call, key: str | None
@@ -344,6 +351,7 @@ class Gateway:
                                 passed_on = True
                                 yield delta
                         if decoder.done:
+                            await incoming.drain()
                             break
                     for event in parser.close():
                         for delta in decoder.feed(event):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
 from urllib.request import getproxies
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     import httpx2
 
+#: Seconds for what comes behind an answer in a stream that is complete.
+_DRAIN = 0.05
 #: Of an error's body, so many bytes are read, for at most so many seconds.
 _MAX_ERROR = 65_536
 _ERROR_PATIENCE = 5.0
@@ -258,6 +260,20 @@ class Incoming:
         if self._left < 0:
             raise self._errand.too_much(self._max_bytes)
         return part
+
+    async def drain(self) -> None:
+        """Read what is left, which says nothing more, so that the connection can be used again.
+
+        Not for long: a server may keep it open.
+        """
+        import httpx2
+
+        with suppress(TimeoutError, httpx2.HTTPError):
+            async with asyncio.timeout(_DRAIN):
+                async for part in self._parts:
+                    self._left -= len(part)
+                    if self._left < 0:
+                        return
 
     async def close(self) -> None:
         await self._parts.aclose()
