@@ -9,15 +9,15 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 
-import httpx2
 import pytest
 
-from perdure.config import GatewayConfig, ModelsConfig
+import perdure
+from perdure.bank import Bank
+from perdure.config import Config, GatewayConfig, ModelsConfig
 from perdure.core.messages import assistant, user
-from perdure.gateway import requests, streams
-from perdure.gateway.calls import Answered, Ask, Delta, Request, TextDelta
-from perdure.gateway.catalog import Candidate, Catalog
-from perdure.gateway.streams.sse import Parser
+from perdure.gateway.calls import Ask, Reply, Request, Shape, TextDelta
+from perdure.gateway.gateway import Gateway
+from perdure.gateway.views import models
 
 URL = os.environ.get("PERDURE_LIVE_URL", "")
 MODEL = os.environ.get("PERDURE_LIVE_MODEL", "model")
@@ -33,74 +33,80 @@ REQUEST = Request(
 
 
 @pytest.fixture
-def model() -> Candidate:
-    config = GatewayConfig(models=ModelsConfig(chat=f"{URL}#{MODEL}"))
-    return Catalog(config, {}).candidates(Ask())[0]
+async def bank() -> AsyncIterator[Bank]:
+    config = Config(gateway=GatewayConfig(models=ModelsConfig(chat=f"{URL}#{MODEL}")))
+    async with perdure.open("memory://", config=config) as bank:
+        yield bank
 
 
 @pytest.fixture
-async def http() -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(trust_env=False, timeout=120) as client:
-        yield client
+def gateway(bank: Bank) -> Gateway:
+    return bank.gateway
 
 
-async def complete(http: httpx2.AsyncClient, model: Candidate, request: Request) -> Answered:
-    call = requests.build(request, model.provider, model.model, stream=False)
-    response = await http.post(model.provider.base_url + call.path, json=call.body)
-    assert response.status_code == 200, response.text
-    return streams.read_answer(model.provider.wire, response.json())
+async def streamed(gateway: Gateway) -> tuple[list[str], Reply]:
+    async with gateway.stream(REQUEST) as stream:
+        words = [delta.text async for delta in stream if isinstance(delta, TextDelta)]
+        return words, stream.reply
 
 
-async def stream(
-    http: httpx2.AsyncClient, model: Candidate, request: Request
-) -> tuple[list[Delta], Answered]:
-    call = requests.build(request, model.provider, model.model, stream=True)
-    parser, decoder = Parser(), streams.decoder(model.provider.wire)
-    deltas: list[Delta] = []
-    address = model.provider.base_url + call.path
-    async with http.stream("POST", address, json=call.body) as response:
-        assert response.status_code == 200
-        async for chunk in response.aiter_bytes():
-            for event in parser.feed(chunk):
-                deltas += decoder.feed(event)
-    for event in parser.close():
-        deltas += decoder.feed(event)
-    return deltas, decoder.finish()
-
-
-async def test_it_answers(http: httpx2.AsyncClient, model: Candidate) -> None:
-    answered = await complete(http, model, REQUEST)
-    assert answered.message.text.strip()
-    assert answered.finish in {"stop", "length"}
-    assert answered.message.model == MODEL
-    usage = answered.message.usage
+async def test_it_answers(gateway: Gateway) -> None:
+    reply = await gateway.complete(REQUEST)
+    assert reply.text.strip()
+    assert reply.finish in {"stop", "length"}
+    assert (reply.model, reply.message.model) == (MODEL, MODEL)
+    usage = reply.usage
     assert usage is not None
     assert usage.input is not None
     assert usage.input > 10
     assert usage.output is not None
     assert 0 < usage.output <= 24
+    (row,) = await gateway.costs()
+    assert (row.of, row.calls, row.input, row.output) == (MODEL, 1, usage.input, usage.output)
 
 
-async def test_it_streams(http: httpx2.AsyncClient, model: Candidate) -> None:
-    deltas, answered = await stream(http, model, REQUEST)
-    words = [delta.text for delta in deltas if isinstance(delta, TextDelta)]
+async def test_it_streams(gateway: Gateway) -> None:
+    words, reply = await streamed(gateway)
     assert len(words) > 1
-    assert "".join(words) == answered.message.text
-    assert answered.finish in {"stop", "length"}
+    assert "".join(words) == reply.text
+    assert reply.finish in {"stop", "length"}
+    assert reply.first_token is not None
 
 
-async def test_the_length_of_an_answer_is_kept_to(
-    http: httpx2.AsyncClient, model: Candidate
-) -> None:
+async def test_the_length_of_an_answer_is_kept_to(gateway: Gateway) -> None:
     request = Request(messages=(user("Count from one to one hundred."),), max_tokens=4)
-    answered = await complete(http, model, request)
-    assert answered.finish == "length"
+    assert (await gateway.complete(request)).finish == "length"
 
 
-async def test_several_at_the_same_time(http: httpx2.AsyncClient, model: Candidate) -> None:
-    both = await asyncio.gather(
-        complete(http, model, REQUEST), complete(http, model, REQUEST), stream(http, model, REQUEST)
+async def test_an_answer_of_a_shape(gateway: Gateway) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    request = Request(
+        messages=(user("The capital of France, as JSON."),), shape=Shape(schema), max_tokens=64
     )
-    assert both[0].message.text
-    assert both[1].message.text
-    assert both[2][1].message.text
+    assert isinstance((await gateway.complete(request)).json()["city"], str)
+
+
+async def test_several_at_the_same_time(gateway: Gateway) -> None:
+    one, two, three = await asyncio.gather(
+        gateway.complete(REQUEST), gateway.complete(REQUEST), streamed(gateway)
+    )
+    assert one.text
+    assert two.text
+    assert three[1].text
+
+
+async def test_the_same_again_comes_from_the_cache(gateway: Gateway) -> None:
+    ask = Ask(cache=True)
+    first, second = await gateway.complete(REQUEST, ask), await gateway.complete(REQUEST, ask)
+    assert (first.cached, second.cached) == (False, True)
+    assert second.message == first.message
+
+
+async def test_it_is_reached(gateway: Gateway) -> None:
+    found = {view.model: view for view in await models(gateway, reach=True)}
+    assert found[MODEL].problem == ""
