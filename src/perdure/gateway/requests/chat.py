@@ -10,7 +10,7 @@ from perdure.gateway.providers import Habits, Provider
 from perdure.gateway.requests.fitting import fitted
 from perdure.gateway.requests.offer import offered
 from perdure.gateway.requests.shapes import in_words, named
-from perdure.gateway.requests.thinking import sampling, word_of
+from perdure.gateway.requests.thinking import effort_of, may_reason, sampling
 from perdure.wire import chat
 from perdure.wire.plain import Item
 from perdure.wire.repair import FIRST
@@ -44,7 +44,7 @@ def body(request: Request, provider: Provider, model: str, *, stream: bool) -> I
     if request.seed is not None and habits.seed:
         made["seed"] = request.seed
     if request.reasoning is not None:
-        made |= _effort(request.reasoning, habits)
+        made |= _effort(request.reasoning, habits, model)
     if request.prompt_cache_key and habits.prompt_cache_key:
         made["prompt_cache_key"] = request.prompt_cache_key
     if stream:
@@ -89,14 +89,14 @@ def _shape(shape: Shape, habits: Habits) -> Item:
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def _effort(reasoning: Effort | int, habits: Habits) -> Item:
-    if habits.effort == "none":
+def _effort(reasoning: Effort | int, habits: Habits, model: str) -> Item:
+    if habits.effort == "none" or not may_reason(model):
         return {}
     if habits.effort == "reasoning_effort":
-        return {"reasoning_effort": word_of(reasoning)}
+        return {"reasoning_effort": effort_of(reasoning, model)}
     if isinstance(reasoning, int) and reasoning > 0:
         return {"reasoning": {"max_tokens": reasoning}}
-    return {"reasoning": {"effort": word_of(reasoning)}}
+    return {"reasoning": {"effort": effort_of(reasoning, model)}}
 
 
 def _messages(view: tuple[Message, ...], habits: Habits) -> list[Item]:

@@ -15,7 +15,7 @@ from perdure.gateway.providers import Habits, Provider
 from perdure.gateway.requests.fitting import fitted
 from perdure.gateway.requests.offer import offered
 from perdure.gateway.requests.shapes import in_words, named
-from perdure.gateway.requests.thinking import sampling, word_of
+from perdure.gateway.requests.thinking import effort_of, may_reason, sampling
 from perdure.wire import responses
 from perdure.wire.plain import Item, kind_of
 
@@ -63,12 +63,13 @@ def body(request: Request, provider: Provider, model: str, *, stream: bool) -> I
     if request.max_tokens is not None:
         made["max_output_tokens"] = max(request.max_tokens, _FEWEST)
     made |= sampling(request, model)
-    if request.reasoning is not None and habits.effort != "none":
-        made["reasoning"] = {"effort": word_of(request.reasoning)}
+    reasons = may_reason(model)
+    if request.reasoning is not None and habits.effort != "none" and reasons:
+        made["reasoning"] = {"effort": effort_of(request.reasoning, model)}
     if request.prompt_cache_key and habits.prompt_cache_key:
         made["prompt_cache_key"] = request.prompt_cache_key
     made["store"] = store
-    if not store:
+    if not store and reasons:  # the others refuse it
         made["include"] = ["reasoning.encrypted_content"]
     if stream:
         made["stream"] = True
