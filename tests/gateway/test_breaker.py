@@ -156,8 +156,8 @@ def test_jitter_shortens_by_a_half_at_most(fraction: float) -> None:
         (ProviderDown(retry_after=3), True),
         (BadAnswer(), True),
         (StreamBroken(), True),
-        (RateLimited(), True),
-        (RateLimited(retry_after=3), None),
+        (RateLimited(), False),
+        (RateLimited(retry_after=3), False),
         (Rejected(), False),
         (Unauthorized(), False),
         (PromptTooLong(), False),
@@ -183,7 +183,6 @@ def test_a_probe_that_says_nothing_makes_room_for_the_next(time: Time) -> None:
     fail(breaker)
     time.now += 5
     fail(breaker, 3, asyncio.CancelledError())
-    fail(breaker, 1, RateLimited(retry_after=2))
     assert state(breaker) == "half_open"
     succeed(breaker)
     assert state(breaker) == "closed"

@@ -63,15 +63,12 @@ class BreakerView(msgspec.Struct, frozen=True):
 def counts(error: BaseException) -> bool | None:
     """What an end of a call says about the provider: True for its failure, None for nothing.
 
-    False for a request that it refused: it is alive, and was asked for the wrong thing. A pause
-    that it asked for is no failure either; the gate keeps it. What says nothing is a call that was
-    cancelled, or failed on our side.
+    False for a request that it refused, for good or for now: it is alive. A pause that it asked
+    for is kept by the gate. What says nothing is a call that was cancelled, or failed on our side.
     """
-    if isinstance(error, RateLimited):
-        return True if error.retry_after is None else None
     if isinstance(error, ProviderDown | BadAnswer | StreamBroken):
         return True
-    return False if isinstance(error, Rejected) else None
+    return False if isinstance(error, Rejected | RateLimited) else None
 
 
 class Breaker:

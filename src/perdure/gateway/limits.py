@@ -128,7 +128,7 @@ class Gate:
     async def _enter(self, tokens: int, remaining: float, patience: float) -> None:
         now = self._clock()
         opens = self._opens(tokens, now)
-        if opens <= now and self._active < self._concurrency and not self._waiting:
+        if opens <= now and self._has_room(now) and not self._waiting:
             self._admit(tokens)
             return
         if opens >= now + min(remaining, patience):
@@ -153,6 +153,15 @@ class Gate:
                 raise self._busy() from None
             raise
 
+    def _has_room(self, now: float) -> bool:
+        """Whether one more may be inside.
+
+        When a limit that was used up is filled again, nobody knows by how much: one call goes
+        ahead, and the others follow when its answer tells.
+        """
+        unsure = self._requests.is_unsure(now) or self._tokens.is_unsure(now)
+        return self._active < self._concurrency and not (unsure and self._unseen)
+
     def _admit(self, tokens: int) -> None:
         self._active += 1
         self._unseen += 1
@@ -170,9 +179,10 @@ class Gate:
         self._unseen -= 1
         self._unseen_tokens -= tokens
 
-    def _observe(self, limits: Limits) -> None:
+    def _observe(self, limits: Limits | None) -> None:
         # The provider has counted the call that brought this; those on their way, perhaps not.
         now = self._clock()
+        limits = limits or _NOTHING
         self._requests.set(limits.requests, limits.requests_reset, self._unseen, now)
         self._tokens.set(limits.tokens, limits.tokens_reset, self._unseen_tokens, now)
         self._advance()
@@ -195,7 +205,7 @@ class Gate:
         if not self._waiting:
             return
         now = self._clock()
-        while self._waiting and self._active < self._concurrency:
+        while self._waiting and self._has_room(now):
             first = self._waiting[0]
             opens = self._opens(first.tokens, now)
             if opens > now and not first.gives_up(opens, now):
@@ -252,8 +262,7 @@ class Slot:
         if not self._seen:
             self._seen = True
             self._gate._seen(self._tokens)  # noqa: SLF001  # two halves of one thing
-        if limits is not None:
-            self._gate._observe(limits)  # noqa: SLF001
+        self._gate._observe(limits)  # noqa: SLF001
 
     async def __aenter__(self) -> Self:
         await self._gate._enter(self._tokens, self._remaining, self._patience)  # noqa: SLF001
@@ -295,6 +304,10 @@ class _Left:
         """The moment from which `need` is there: in the past if it is there now."""
         return self._until if now < self._until and self._left < need else -math.inf
 
+    def is_unsure(self, now: float) -> bool:
+        """Whether it was used up, and has been filled again by an amount that nobody told."""
+        return self._left <= 0 and -math.inf < self._until <= now
+
     def take(self, amount: int) -> None:
         self._left -= amount
 
@@ -302,6 +315,8 @@ class _Left:
         if left is not None and reset is not None:
             self._left = left - unseen
             self._until = now + reset
+        elif self._until <= now:
+            self._until = -math.inf  # it is not told any more
 
 
 _NOTHING = Limits()
