@@ -7,6 +7,7 @@ that it prints was measured while it ran.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import string
 import sys
@@ -276,9 +277,11 @@ def main() -> None:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="perdure-tour-") as folder:
         asyncio.run(tour(Path(folder)))
+    command = os.path.relpath(Path(sys.executable).with_name("perdure"))
     console.print(
         f"\nThat took {time.perf_counter() - start:.1f} s. The code is in examples/tour.py;"
-        " the command is [cyan]perdure --help[/]."
+        f" the command is [cyan]{escape(command)} --help[/].",
+        soft_wrap=True,
     )
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -134,18 +135,92 @@ def test_variables_name_models_and_come_before_the_file(tmp_path: Path) -> None:
         ("[gateway.models]\nchta = 'a/b'", r"gateway\.models\.chta is not a setting"),
         ("[gateway.models]\nchat = 3", r"gateway\.models\.chat"),
         ("[gateway.models.chat]\nhard = 'a/b'", r"gateway\.models\.chat\.hard"),
-        ("[gateway.tasks]\nreview = 'hard'", r"gateway\.tasks\.\*: invalid enum value 'hard'"),
-        ("[gateway.providers.a]\nkey = 's3cret'", r"gateway\.providers\.\*\.key is not a setting"),
-        ("[gateway.providers.a]\nwire = 'soap'", r"gateway\.providers\.\*\.wire"),
+        ("[gateway.tasks]\nreview = 'hard'", r"gateway\.tasks\.review: invalid enum value 'hard'"),
+        ("[gateway.providers.a]\nkey = 's3cret'", r"providers\.a\.key is not .* key_variable"),
+        ("[gateway.providers.a]\napi_key = 's3cret'", r"\.a\.api_key is not a .* key_variable"),
+        ("[gateway.providers.b]\n[gateway.providers.a]\nwire = 'soap'", r"providers\.a\.wire"),
         ("[[gateway.budgets]]\nname = 'a'", r"gateway\.budgets\[0\]: the budget 'a' limits nei"),
         ("[[gateway.budgets]]\nname = 'a'\ntokens = 1\nper = 'moon'", r"budgets\[0\]\.per"),
-        ("[gateway.prices.'a/b']\ninput = -1\noutput = 1", r"gateway\.prices\.\*\.input"),
+        ("[gateway.prices.'a/b']\ninput = -1\noutput = 1", r"gateway\.prices\.a/b\.input"),
     ],
 )
 def test_a_bad_gateway_is_refused_and_the_key_named(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(InvalidConfig, match=named) as refused:
         load(tmp_path, text)
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "choices"),
+    [
+        ("[gateway.tasks]\nreview = 'hard'", "simple, moderate, complex"),
+        ("[gateway.providers.a]\nwire = 'soap'", "chat, responses, messages"),
+        ("[[gateway.budgets]]\nname = 'a'\ntokens = 1\nper = 'moon'", "hour, day, month, ever"),
+        ("[[history.prune]]\ntool = 'ls'\nkeep = 'some'", "count, ends, all, none"),
+    ],
+)
+def test_a_bad_word_is_refused_with_the_good_ones(tmp_path: Path, text: str, choices: str) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        load(tmp_path, text)
+    assert refused.value.hint == f"Use one of {choices}."
+
+
+def test_a_variable_for_a_purpose_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"PERDURE_MODEL_CHATT .*PERDURE_MODEL_CHAT, "):
+        load(tmp_path, "", PERDURE_MODEL_CHATT="openai/gpt-5")
+
+
+# In code --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "settings", "named"),
+    [
+        (
+            config.BudgetConfig,
+            {"name": "a", "tokens": 1, "per": "week"},
+            r"BudgetConfig\.per: .*day",
+        ),
+        (config.BudgetConfig, {"name": "", "tokens": 1}, r"BudgetConfig\.name"),
+        (config.BudgetConfig, {"name": "a"}, "'a' limits neither tokens nor dollars"),
+        (config.PriceConfig, {"input": -1, "output": 1}, r"PriceConfig\.input"),
+        (config.GatewayConfig, {"retries": "two"}, r"GatewayConfig\.retries"),
+        (config.GatewayConfig, {"retries": 2.5}, r"GatewayConfig\.retries"),
+        (config.GatewayConfig, {"models": {"chat": 5}}, r"GatewayConfig\.models\.chat"),
+        (config.GatewayConfig, {"budgets": [{"name": "a"}]}, r"\.budgets\[0\]: the budget 'a' lim"),
+        (config.GatewayConfig, {"providers": {"a": 3}}, r"GatewayConfig\.providers\.a"),
+        (config.GatewayConfig, {"providers": {"a": {"api_key": "s3"}}}, "a.api_key .*key_variable"),
+        (config.ModelsConfig, {"chat": 5}, r"ModelsConfig\.chat"),
+        (config.ModelsConfig, {"chat": ("a/b", 5)}, r"ModelsConfig\.chat\[1\]"),
+        (config.JobsConfig, {"concurrency": 0}, r"JobsConfig\.concurrency"),
+        (config.PruneRule, {"tool": "ls", "keep": "some"}, r"PruneRule\.keep: .*ends"),
+        (config.Config, {"jobs": "many"}, r"Config\.jobs"),
+        (config.Config, {"bank": None}, r"Config\.bank"),
+    ],
+)
+def test_what_is_made_in_code_is_held_to_the_same_rules(
+    section: Any, settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=named):
+        section(**settings)
+
+
+def test_what_is_made_in_code_equals_what_is_loaded(tmp_path: Path) -> None:
+    made: dict[str, Any] = {
+        "models": config.ModelsConfig(chat=["a/b"]),  # type: ignore[arg-type]
+        "providers": {"a": config.ProviderConfig(base_url="http://127.0.0.1:1/v1")},
+        "budgets": [config.BudgetConfig(name="all", dollars=1)],
+    }
+    text = """
+    [gateway.models]
+    chat = ["a/b"]
+    [gateway.providers.a]
+    base_url = "http://127.0.0.1:1/v1"
+    [[gateway.budgets]]
+    name = "all"
+    dollars = 1
+    """
+    assert config.GatewayConfig(**made) == load(tmp_path, text).gateway
 
 
 # The page -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import io
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -62,6 +63,33 @@ def test_python_examples_print_what_they_say(
         for code, output in examples:
             printed = run(code, module.__dict__, runner)
             assert output is None or printed == output, code
+
+
+def test_the_guide_to_models_can_be_pasted(tmp_path: Path) -> None:
+    """Line by line into the asyncio shell, as it says; what comes after `aclose` is a script."""
+    examples = blocks(ROOT / "docs" / "gateway.md", "python")
+    end = next(at for at, (code, _) in enumerate(examples) if "page.aclose()" in code) + 1
+    (script, printed) = examples[end]
+    assert len(examples) == end + 1
+    pasted = "".join(f"{code}\n" for code, _ in examples[:end])
+    expected = "".join(output or "" for _, output in examples[:end])
+    silence = 'import sys; sys.ps1 = sys.ps2 = ""\n'
+    for args, stdin, stdout in (
+        (["-m", "asyncio"], silence + pasted, expected),
+        (["-c", script], "", printed),
+    ):
+        done = subprocess.run(
+            [sys.executable, *args],
+            input=stdin,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHON_BASIC_REPL": "1", "PYTHONIOENCODING": "utf-8"},
+            check=False,
+            capture_output=True,
+            encoding="utf-8",
+        )
+        assert done.stdout.removeprefix(">>> ") == stdout, done.stderr
+        assert "Error" not in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_readme_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 import platformdirs
@@ -30,9 +31,30 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Complexity = Literal["simple", "moderate", "complex"]
 #: Dollars for a million tokens.
 _Price = Annotated[float, msgspec.Meta(ge=0)]
+#: What people call the key that a provider wants.
+_KEYS = frozenset({"key", "apikey", "token", "apitoken", "secret"})
 
 
-class StorageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Refused(InvalidConfig, ValueError):
+    """What a section says of itself. As a ValueError, msgspec adds the place where it stands."""
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings. Those made in code are held to the same rules as those of a file.
+
+    Raises `InvalidConfig`, naming the key, for a value that cannot be used. Lists become tuples.
+    """
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            given = getattr(self, field.name)
+            if given is field.default or (field.default_factory is dict and given == {}):
+                continue
+            value = _checked(given, field.type, f"{type(self).__name__}.{field.name}")
+            msgspec.structs.force_setattr(self, field.name, value)
+
+
+class StorageConfig(_Section, frozen=True):
     """How the bank keeps its records."""
 
     #: Compress the types that ask for it.
@@ -43,14 +65,14 @@ class StorageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deliver_every: _Seconds = 1.0
 
 
-class ArtifactsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ArtifactsConfig(_Section, frozen=True):
     """Where large content lies."""
 
     #: A folder; empty: beside the bank's file, or in the user's data folder.
     folder: str = ""
 
 
-class PruneRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PruneRule(_Section, frozen=True):
     """What becomes of the results of some tools.
 
     An error is never reduced to a count or to nothing: its ends and its error lines stay.
@@ -73,7 +95,7 @@ class PruneRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     errors: bool = True
 
 
-class SecretsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SecretsConfig(_Section, frozen=True):
     """What is masked before it is written."""
 
     #: Mask secrets at all.
@@ -86,7 +108,7 @@ class SecretsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: dict[str, str] = {}
 
 
-class HistoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HistoryConfig(_Section, frozen=True):
     """How turns are kept."""
 
     #: Text of more characters moves to the artifact store.
@@ -99,7 +121,7 @@ class HistoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prune: tuple[PruneRule, ...] = ()
 
 
-class JobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobsConfig(_Section, frozen=True):
     """Background work."""
 
     #: Jobs that run at the same time.
@@ -108,7 +130,7 @@ class JobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
 
 
-class ProviderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProviderConfig(_Section, frozen=True):
     """A server of models. What is left out is as for the built-in provider of the same name."""
 
     wire: Literal["chat", "responses", "messages"] | None = None
@@ -127,7 +149,7 @@ class ProviderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     concurrency: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-class ByComplexity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ByComplexity(_Section, frozen=True):
     """Models for work of each complexity. What has none takes those of its neighbour."""
 
     simple: str | tuple[str, ...] = ()
@@ -139,7 +161,7 @@ class ByComplexity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _Models = str | tuple[str, ...] | ByComplexity
 
 
-class ModelsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelsConfig(_Section, frozen=True):
     """Which models serve a purpose. One that has none here has none: see `gateway.catalog`."""
 
     chat: _Models = ()
@@ -150,7 +172,7 @@ class ModelsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     embed: _Models = ()
 
 
-class BudgetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BudgetConfig(_Section, frozen=True, kw_only=True):
     """What may be spent in a time: on everything, on one purpose, by one agent."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
@@ -163,11 +185,15 @@ class BudgetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dollars: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.tokens is None and self.dollars is None:
-            raise ValueError(f"the budget {self.name!r} limits neither tokens nor dollars")
+            raise _Refused(
+                f"The budget {self.name!r} limits neither tokens nor dollars.",
+                hint="Set tokens, dollars, or both.",
+            )
 
 
-class PriceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PriceConfig(_Section, frozen=True):
     """What a model costs, in dollars for a million tokens; before the prices that are built in."""
 
     input: _Price
@@ -177,7 +203,7 @@ class PriceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_write: _Price | None = None
 
 
-class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GatewayConfig(_Section, frozen=True):
     """How models are called."""
 
     #: The provider whose models come first while nothing is known about the others; empty: as
@@ -204,7 +230,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prices: dict[str, PriceConfig] = {}
 
 
-class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Config(_Section, frozen=True):
     """Everything that can be configured, with its defaults."""
 
     #: Address of the bank; empty: a file in the user's data folder.
@@ -243,9 +269,9 @@ def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> C
     asked = path is not None or "PERDURE_CONFIG" in environ
     settings = _read(file, required=asked)
     try:
-        config = msgspec.convert(settings, Config)
-    except msgspec.ValidationError as exc:
-        raise InvalidConfig(f"{file}: {_explain(exc)}", hint="Correct the file.") from exc
+        config: Config = _checked(settings, Config)
+    except InvalidConfig as exc:
+        raise InvalidConfig(f"{file}: {exc.message}", hint=exc.hint) from exc
     return _override(config, environ)
 
 
@@ -279,11 +305,16 @@ def _override(config: Config, environ: Mapping[str, str]) -> Config:
         elif (name := f"PERDURE_{field.name}".upper()) in environ:
             changes[field.name] = _value(name, environ[name], field.type)
     config = msgspec.structs.replace(config, **changes)
-    models = {
-        field.name: tuple(model.strip() for model in environ[name].split(",") if model.strip())
-        for field in msgspec.structs.fields(ModelsConfig)
-        if (name := f"PERDURE_MODEL_{field.name}".upper()) in environ
-    }
+    known = {f"PERDURE_MODEL_{name}".upper(): name for name in ModelsConfig.__struct_fields__}
+    models = {}
+    for name in (name for name in environ if name.startswith("PERDURE_MODEL_")):
+        if name not in known:
+            raise InvalidConfig(
+                f"The variable {name} names no purpose of models.",
+                hint=f"Use one of {', '.join(known)}, or unset it.",
+            )
+        named = (model.strip() for model in environ[name].split(","))
+        models[known[name]] = tuple(model for model in named if model)
     if not models:
         return config
     gateway = msgspec.structs.replace(
@@ -296,18 +327,66 @@ def _value(name: str, text: str, wanted: Any) -> Any:
     try:
         return msgspec.convert(text, wanted, strict=False)
     except msgspec.ValidationError as exc:
-        raise InvalidConfig(
-            f"The variable {name} cannot be {text!r}: {_explain(exc)}", hint="Correct or unset it."
-        ) from exc
+        raise _trouble(exc, wanted, f"The variable {name} cannot be {text!r}") from exc
 
 
-def _explain(exc: msgspec.ValidationError) -> str:
-    """Msgspec's message with the path as a key: ``jobs.concurrency: expected `int`…``."""
-    text, _, path = str(exc).partition(" - at `$.")
-    # Msgspec does not say which entry of a table it was.
-    key = path.rstrip("`").replace("[...]", ".*")
+# What is wrong, and where ----------------------------------------------------------------------
+
+
+def choices(wanted: Any) -> tuple[str, ...]:
+    """The words that a type allows; none if it does not list them."""
+    if get_origin(wanted) is Literal:
+        return tuple(str(word) or '""' for word in get_args(wanted))
+    return tuple(word for kind in _kinds(wanted) if kind is not wanted for word in choices(kind))
+
+
+def _checked(value: Any, wanted: Any, key: str = "") -> Any:
+    """The value as this type. Raises `InvalidConfig`, naming the key."""
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as exc:
+        # Msgspec does not say which entry of a table it was: look for it.
+        for place, inner, kind in _inside(value, wanted):
+            _checked(inner, kind, f"{key}{place}" if key else place.lstrip("."))
+        raise _trouble(exc, wanted, key) from exc
+
+
+def _trouble(exc: msgspec.ValidationError, wanted: Any, key: str) -> InvalidConfig:
+    own = exc.__cause__ if isinstance(exc.__cause__, _Refused) else None
+    text = own.message if own else f"{str(exc).partition(' - at ')[0]}."
+    allowed = choices(wanted)
+    hint = f"Use one of {', '.join(allowed)}." if allowed else own.hint if own else "Correct it."
     if "unknown field" in text:
-        field = text.rpartition("field `")[2].rstrip("`")
-        name = f"{key}.{field}" if key else field
-        return f"{name} is not a setting; docs/configuration.md lists them."
-    return f"{key}: {text[0].lower()}{text[1:]}." if key else f"{text}."
+        field = text.rpartition("field `")[2].rstrip("`.")
+        if wanted is ProviderConfig and field.lower().replace("_", "") in _KEYS:
+            hint = "Put the key in a variable, and the variable's name in key_variable."
+        key = f"{key}.{field}" if key else field
+        return InvalidConfig(
+            f"{key} is not a setting; docs/configuration.md lists them.", hint=hint
+        )
+    return InvalidConfig(f"{key}: {text[0].lower()}{text[1:]}" if key else text, hint=hint)
+
+
+def _inside(value: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
+    """What a value is made of: each with its place, and the type that it has to have."""
+    for kind in _kinds(wanted):
+        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, _Section):
+            for field in msgspec.structs.fields(kind):
+                if field.name in value:
+                    yield f".{field.name}", value[field.name], field.type
+        elif isinstance(value, dict) and get_origin(kind) is dict:
+            yield from ((f".{name}", each, get_args(kind)[1]) for name, each in value.items())
+        elif isinstance(value, list | tuple) and get_origin(kind) is tuple:
+            yield from ((f"[{at}]", each, get_args(kind)[0]) for at, each in enumerate(value))
+
+
+def _kinds(wanted: Any) -> Iterator[Any]:
+    """The types that a type is one of."""
+    origin = get_origin(wanted)
+    if origin is Annotated:
+        yield from _kinds(get_args(wanted)[0])
+    elif origin in {Union, UnionType}:
+        for kind in get_args(wanted):
+            yield from _kinds(kind)
+    else:
+        yield wanted

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,9 +19,11 @@ import pytest
 
 import perdure
 from perdure.cli.app import app
-from perdure.cli.ask import summary
+from perdure.cli.ask import summary, waiting
+from perdure.config import GatewayConfig
 from perdure.core.messages import Usage, assistant
 from perdure.gateway.calls import Reply
+from perdure.gateway.catalog import Catalog
 from perdure.gateway.outcomes import Outcome
 from perdure.testing import Answer, Fault
 from tests.cli.conftest import Ask, Run, Serve, Tty
@@ -118,10 +123,25 @@ def test_the_question_may_be_on_stdin(
 def test_there_must_be_a_question(args: list[str], run: Run, serve: Serve) -> None:
     model = serve()
     result = run("ask", *args, answer="")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "There is no question." in result.stderr
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Invalid value for QUESTION: There is no question. Write it" in result.stderr
     assert not model.requests
     assert not Path("bank.db").exists()
+
+
+def test_what_is_on_stdin_must_be_text(serve: Serve) -> None:
+    model = serve()
+    done = subprocess.run(
+        [*PERDURE, "ask", "Well?", "-"], input=b"GIF89a\xff\x00", capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"What is on stdin is not text in UTF-8, from its byte 6 on. Give text" in done.stderr
+    assert not model.requests
+    assert not Path("bank.db").exists()
+
+
+def test_help_shows_no_default_that_is_none(run: Run) -> None:
+    assert "()" not in run("ask", "--help").stdout
 
 
 def test_without_a_model_nothing_is_made(run: Run, ask: Ask) -> None:
@@ -172,6 +192,40 @@ def test_another_model_answers_for_one_that_fails(
     assert " · fallback, after 1 other" in run("ask", "Hi.").stderr
 
 
+def test_the_time_is_that_of_all_tries(
+    run: Run, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = serve(Fault(status=400, delay=0.3)), serve("I am here.")
+    monkeypatch.setenv("PERDURE_MODEL_CHAT", f"{bad.url}#bad, {good.url}#good")
+    told = run("ask", "Hi.").stderr
+    seconds = re.search(r" · (\d+\.\d\d) s · fallback, after 1 other\n$", told)
+    assert seconds is not None
+    assert float(seconds[1]) >= 0.3
+    (_, answered) = outcomes()
+    assert answered.latency < float(seconds[1]) - 0.2
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_who_is_waited_for(others: int, tty: Tty, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.cli.progress.PATIENCE", 0.0)
+    catalog = Catalog(GatewayConfig(), {})
+    candidates = [catalog.find(f"ollama/m{place}") for place in range(others + 1)]
+
+    async def wait(seconds: float) -> None:
+        with waiting(candidates):
+            await asyncio.sleep(seconds)
+
+    with contextlib.redirect_stderr(tty):
+        asyncio.run(wait(0.05))
+    more = ", or 2 others" if others else ""
+    assert f"waiting for ollama/m0{more} …" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", tty.getvalue())
+    assert "0/" not in tty.getvalue()
+    assert tty.getvalue().endswith("\x1b[2K")  # it is gone
+    with contextlib.redirect_stderr(io.StringIO()) as file:
+        asyncio.run(wait(0.02))
+    assert not file.getvalue()
+
+
 def test_errors_are_one_line(
     run: Run, ask: Ask, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +245,7 @@ def test_errors_are_one_line(
 BROKEN = Fault(how="reset", after=4, answer=Answer("It begins well, and then", chunk=5))
 
 
-def test_an_answer_that_breaks_off(run: Run, ask: Ask, serve: Serve) -> None:
+def test_an_answer_that_breaks_off(run: Run, serve: Serve) -> None:
     model = serve(BROKEN)
     result = run("ask", "Hi.")
     assert result.exit_code == 1
@@ -199,8 +253,9 @@ def test_an_answer_that_breaks_off(run: Run, ask: Ask, serve: Serve) -> None:
     assert result.stdout.endswith("\n")
     assert "stopped halfway" in result.stderr
     assert result.stderr.endswith("What arrived is above. Ask again.\n")
-    code, found = ask("ask", "Hi.")
-    assert code == 1
+    told = run("ask", "Hi.", "--json")
+    found = json.loads(told.stdout)
+    assert (told.exit_code, told.stderr) == (1, "")
     assert found["error"]["type"] == "StreamBroken"
     assert found["partial"].startswith("It begins")
     assert len(model.requests) == 2  # none was begun again by itself
@@ -320,10 +375,10 @@ def test_what_it_took_in_one_line(changes: dict[str, Any], expected: str) -> Non
         "provider": "p",
         "model": "m",
         "cost": 420_000_000,
-        "latency": 1.5,
+        "latency": 0.5,
         **changes,
     }
-    assert summary(Reply(**given)) == expected
+    assert summary(Reply(**given), 1.5) == expected
 
 
 def test_one_json_object_and_nothing_else(serve: Serve) -> None:

@@ -94,10 +94,13 @@ def test_nothing_was_spent(run: Run, ask: Ask) -> None:
     assert (found["rows"], found["budgets"], found["total"]["cost"]) == ([], [], 0)
 
 
-def test_there_is_no_bank(run: Run) -> None:
-    result = run("costs")
-    assert result.exit_code == 1
-    assert "There is no bank at " in result.stderr
+def test_there_is_no_bank(run: Run, ask: Ask) -> None:
+    shown = run("costs")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "No model was called yet.\n", "")
+    Path("config.toml").write_text(CONFIG)
+    code, found = ask("costs", "--config", "config.toml")
+    assert (code, found["rows"], found["total"]["cost"]) == (0, [], 0)
+    assert [each["name"] for each in found["budgets"]] == ["everything", "background", "each"]
     assert not Path("bank.db").exists()
 
 
@@ -108,19 +111,23 @@ def test_rows(ask: Ask, note: Note) -> None:
         {"model": "small", "cost": DOLLAR, "quality": 0.5, "first_token": 0.2},
         {"model": "small", "success": False, "error": "down", "cost": 0, "input": None},
         {"model": "dark", "cost": None, "agent": "ada"},
+        {"model": "dark", "cost": None, "success": False, "error": "cancelled", "output": None},
         {"ago": 40, "model": "old"},
     )
     code, found = ask("costs")
     assert code == 0
     assert (found["by"], [row["of"] for row in found["rows"]]) == (
         "model",
-        ["small", "gpt-5", "dark"],
+        ["openai/small", "openai/gpt-5", "openai/dark"],
     )
     small, gpt, dark = found["rows"]
     assert small == {
-        "of": "small",
+        "of": "openai/small",
+        "provider": "openai",
+        "model": "small",
         "calls": 2,
         "failures": 1,
+        "cancelled": 0,
         "cached": 0,
         "input": 1_000,
         "output": 200,
@@ -135,18 +142,20 @@ def test_rows(ask: Ask, note: Note) -> None:
         "dollars": 1.0,
     }
     assert (gpt["calls"], gpt["cached"], gpt["dollars"]) == (2, 1, 0.25)
-    assert (dark["cost"], dark["dollars"], dark["unknown_costs"]) == (None, None, 1)
+    assert (dark["cost"], dark["dollars"], dark["unknown_costs"]) == (None, None, 2)
+    assert (dark["failures"], dark["cancelled"]) == (0, 1)
     assert found["total"] == {
-        "calls": 5,
+        "calls": 6,
         "failures": 1,
+        "cancelled": 1,
         "cached": 1,
-        "input": 3_000,
+        "input": 4_000,
         "output": 400,
         "cache_read": 0,
         "cache_write": 0,
         "reasoning": 0,
         "cost": DOLLAR * 5 // 4,
-        "unknown_costs": 1,
+        "unknown_costs": 2,
         "dollars": 1.25,
     }
     since = datetime.fromisoformat(found["since"])
@@ -159,7 +168,7 @@ def test_rows(ask: Ask, note: Note) -> None:
         ("agent", ["ada", ""]),
         ("task", ["review", ""]),
         ("provider", ["openai", "ours"]),
-        ("model", ["gpt-5", "small"]),
+        ("model", ["openai/gpt-5", "ours/small"]),
         ("purpose", ["chat", "compress"]),
     ],
 )
@@ -190,7 +199,9 @@ def test_since(ask: Ask, run: Run, note: Note) -> None:
     assert ask("costs", "--since", "5d")[1]["total"]["calls"] == 1
     found = ask("costs", "--since", "2020-01-01T00:00:00+00:00")[1]
     assert (found["total"]["calls"], found["since"][:10]) == (3, "2020-01-01")
-    assert run("costs", "--since", "yore").exit_code == 1
+    wrong = run("costs", "--since", "yesterday")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "Invalid value for --since: 'yesterday' is no time. Write 2026-02-12" in wrong.stderr
     assert run("costs", "--by", "moon").exit_code == 2
 
 
@@ -208,19 +219,19 @@ def test_for_people(run: Run, note: Note) -> None:
     lines = shown.stdout.splitlines()
     assert not any(line != line.rstrip() for line in lines)
     heading, big, small, *others = lines[:5]
-    assert heading.split() == ["Model", "Calls", "Failed", "Cached", "In", "Out", "Cost"]
+    assert heading.split() == ["Model", "Tries", "Failed", "Cached", "In", "Out", "Cost"]
     assert big.split() == [
-        *("big", "3", "1", "2,000", "300", "$2.00", "+", "1", "unknown"),
+        *("openai/big", "3", "1", "2,000", "300", "$2.00", "and", "1", "unknown"),
         "█" * 24,
     ]
-    assert small.split() == ["petit-modèle", "1", "1,000", "100", "$0.500000", "█" * 6]
+    assert small.split() == ["openai/petit-modèle", "1", "1,000", "100", "$0.500000", "█" * 6]
     assert {line.split()[0]: line.split()[-1] for line in others} == {
-        "dark": "unknown",
-        "own": "free",
+        "openai/dark": "unknown",
+        "openai/own": "free",
     }
-    assert ": 6 calls, 1 failed, 5,000 tokens in, 600 out, " in lines[6]
+    assert ": 6 tries, 1 failed, 5,000 tokens in, 600 out, " in lines[6]
     assert lines[6].endswith(", 1,000 of them read from a provider's cache, $2.50.")
-    assert lines[7].startswith("Besides, the cost of 2 calls is unknown: ")
+    assert lines[7].startswith("Besides, the cost of 2 tries is unknown: ")
 
 
 def test_what_is_unknown_is_not_zero(run: Run, note: Note) -> None:
@@ -230,7 +241,61 @@ def test_what_is_unknown_is_not_zero(run: Run, note: Note) -> None:
     assert "free" not in "".join(lines)
     assert lines[1].split()[-2:] == ["unknown", "█" * 24]  # by tokens, then
     assert lines[2].split()[-2] == "unknown"
-    assert lines[5].startswith("The cost of 2 calls is unknown: ")
+    assert lines[5].startswith("The cost of 2 tries is unknown: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "cost", "shown"),
+    [
+        ([{"cost": 0}], 0, "free"),
+        ([{"cost": 0}, {"cost": 0, "success": False, "error": "down"}], 0, "free"),
+        ([{"cost": 0, "success": False, "error": "down"}], 0, "$0.00"),
+        ([{"cost": 0, "cached": True}], 0, "$0.00"),
+        ([{"cost": None}, {"cost": 0, "success": False, "error": "down"}], None, "unknown"),
+        ([{"cost": None}, {"cost": 0, "cached": True}], None, "unknown"),
+        ([{"cost": None, "success": False, "error": "cancelled"}], None, "unknown"),
+        ([{"cost": None}, {"cost": 0}], 0, "$0.00 and 1 unknown"),
+        ([{"cost": None}, {"cost": None}, {"cost": DOLLAR}], DOLLAR, "$1.00 and 2 unknown"),
+    ],
+)
+def test_what_zero_means(  # noqa: PLR0917  (fixtures)
+    given: list[dict[str, Any]], cost: int | None, shown: str, ask: Ask, run: Run, note: Note
+) -> None:
+    note(*given)
+    _, found = ask("costs")
+    assert (found["rows"][0]["cost"], found["total"]["cost"]) == (cost, cost)
+    _, row, _, total, *_ = run("costs").stdout.splitlines()
+    assert re.search(rf" {re.escape(shown)}  █+$", row)
+    assert total.endswith(" out." if cost is None else f", {shown.partition(' and ')[0]}.")
+
+
+def test_the_total_of_rows_that_know_and_rows_that_do_not(ask: Ask, note: Note) -> None:
+    note({"model": "dark", "cost": None}, {"model": "gone", "cost": 0, "success": False})
+    assert ask("costs")[1]["total"]["cost"] is None
+    note({"model": "own", "cost": 0})
+    assert ask("costs")[1]["total"]["cost"] == 0
+
+
+def test_what_was_cancelled_did_not_fail(run: Run, note: Note) -> None:
+    note({}, {"success": False, "error": "cancelled", "cost": None})
+    heading, row, _, total, *_ = run("costs").stdout.splitlines()
+    assert heading.split()[1:5] == ["Tries", "Failed", "Cancelled", "Cached"]
+    assert row.split()[:3] == ["openai/gpt-5", "2", "1"]
+    assert row.index(" 1 ") > heading.index("Failed") + len("Failed")
+    assert ": 2 tries, 1 cancelled, " in total
+
+
+def test_a_model_at_two_providers_is_two(ask: Ask, run: Run, note: Note) -> None:
+    note({"cost": DOLLAR}, {"provider": "ours"}, {"provider": "http://127.0.0.1:8080/v1"})
+    rows = ask("costs")[1]["rows"]
+    assert [(row["of"], row["provider"], row["model"]) for row in rows] == [
+        ("openai/gpt-5", "openai", "gpt-5"),
+        ("http://127.0.0.1:8080/v1#gpt-5", "http://127.0.0.1:8080/v1", "gpt-5"),
+        ("ours/gpt-5", "ours", "gpt-5"),
+    ]
+    assert [line.split()[0] for line in run("costs").stdout.splitlines()[1:4]] == [
+        row["of"] for row in rows
+    ]
 
 
 def test_bars_on_an_ascii_stream(note: Note) -> None:
@@ -246,7 +311,7 @@ def test_bars_on_an_ascii_stream(note: Note) -> None:
 
 def test_on_terminals(note: Note, tty: Tty, monkeypatch: pytest.MonkeyPatch) -> None:
     note(
-        {"model": "a-model-with-a-rather-long-name-日本語"},
+        {"model": "a-model-with-a-long-name-日本語"},
         {"model": "small", "cost": None, "success": False, "error": "down"},
     )
     Path("config.toml").write_text(CONFIG)
@@ -261,7 +326,7 @@ def test_on_terminals(note: Note, tty: Tty, monkeypatch: pytest.MonkeyPatch) -> 
         lines = shown.splitlines()
         words = " ".join(shown.split())
         assert all(cell_len(line) <= max(columns, 40) for line in lines)
-        assert "a-model-with-a-rather-long-name-日本語" in words
+        assert "openai/a-model-with-a-long-name-日本語" in words
         assert "█" in words
         assert "unknown" in words
         for fact in ("$5.00 of $5.00", "1,000 of 1,000 tokens", "per month"):

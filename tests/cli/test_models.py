@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -167,14 +169,42 @@ def test_which_can_be_reached(
 
     lines = run("models").stdout.splitlines()
     assert "ours/small  reachable" in lines
-    assert "openai/gpt-5  not reachable" in lines
-    assert any(line.startswith("  problem  There is no key for openai.") for line in lines)
+    at = lines.index("openai/gpt-5  cannot be called")
+    assert lines[at + 1].startswith("  problem  There is no key for openai.")
 
     configure(tmp_path / "config.toml", "http://127.0.0.1:9/v1", monkeypatch)
     gone = by_name(ask("models")[1])["ours/small"]
     assert not gone["reachable"]
     assert "nothing listens at 127.0.0.1:9" in gone["problem"]
     assert "\n" not in gone["problem"]
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A server that is there, and knows nobody."""
+
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_server_that_refuses_the_key_was_reached(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        configure(tmp_path / "config.toml", f"http://127.0.0.1:{server.server_port}", monkeypatch)
+        shown = run("models").stdout
+        server.shutdown()
+        thread.join()
+    lines = shown.splitlines()
+    at = lines.index("ours/small  cannot be called")
+    assert re.match(r"  problem  ours does not accept the key \(status 401\)", lines[at + 1])
+    assert "reachable" not in shown
 
 
 def test_nothing_is_configured(ask: Ask, run: Run, home: Path) -> None:
@@ -236,7 +266,7 @@ def test_how_circuits_stand(
     note((3_600, "down"), *((ago - place / 100, error) for place, error in enumerate(errors)))
     found = json.loads(run("models", "--no-reach", "--json").stdout)
     circuit = by_name(found)["ours/small"]["circuit"]
-    failed = [error for error in errors if error]
+    failed = [error for error in errors if error not in {"", "cancelled"}]
     assert circuit["state"] == state
     assert (circuit["calls"], circuit["failures"]) == (len(errors), len(failed))
     assert circuit["error"] == failed[-1]

@@ -22,7 +22,7 @@ from perdure.testing import ManualClock
 HOUR = 3_600.0
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 KEY = key_of("here", "http://127.0.0.1/v1", "m", BODY)
-PINNED = "88f05d8645ef9228c83ef4373bdce6ca0dce3c14d747dbdd"
+PINNED = "6960bc3867f56ff3cb9a5c75c7c6ae1f408dbfd6dfaf8759"
 ANSWER = Answered(
     Message(
         "assistant",
@@ -191,6 +191,8 @@ def test_any_other_request_has_another() -> None:
         key_of("here", "http://127.0.0.1/v1", "m", {"messages": [{"stream": True}]}),
         key_of("here", "http://127.0.0.1/v1", "m", {"messages": [{"stream": False}]}),
         key_of("here", "http://127.0.0.1/v1", "m", {"messages": ["\ud800"]}),
+        key_of("here", "http://127.0.0.1/v1", "m", BODY, {"x-tenant": "a"}),
+        key_of("here", "http://127.0.0.1/v1", "m", BODY, {"x-tenant": "b"}),
     ]
     assert len(set(keys)) == len(keys)
 

@@ -270,20 +270,45 @@ def test_a_provider_that_cannot_be_is_refused_and_named(settings: Any, named: st
 
 @pytest.mark.parametrize("name", ["gpt-5", "opnai/gpt-5", "openai/", "http://box/v1", "ftp://b#m"])
 def test_a_model_that_cannot_be_is_refused_and_named(name: str) -> None:
-    catalog = configured(models=ModelsConfig(judge=(name,)))
-    with pytest.raises(InvalidConfig, match=r"gateway\.models\.judge"):
-        catalog.candidates(Ask(purpose="judge"))
+    for models in (ModelsConfig(judge=(name,)), ModelsConfig(judge=ByComplexity(complex=name))):
+        with pytest.raises(InvalidConfig, match=r"gateway\.models\.judge"):
+            configured(models=models)
     with pytest.raises(InvalidConfig):
-        catalog.candidates(Ask(model=name))
+        configured().candidates(Ask(model=name))
 
 
-@pytest.mark.parametrize("address", ["http://u:s3cret@box/v1", "http://s3cret@box/v1"])
+def test_an_address_that_lacks_its_variable_is_told_when_it_is_needed() -> None:
+    catalog = configured(models=ModelsConfig(chat="cloudflare/m", judge="ollama/m"))
+    assert catalog.has("chat")
+    assert len(catalog.candidates(Ask(purpose="judge"))) == 1
+    with pytest.raises(InvalidConfig, match="CLOUDFLARE_ACCOUNT_ID"):
+        catalog.candidates(Ask())
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://u:s3cret@box/v1",
+        "http://s3cret@box/v1",
+        "http://box/v1?key=s3cret",
+        "http://box/v1?at=http://s3cret",
+        "http://box/v1?key=a@s3cret",
+        "http://u:s3cret?@box/v1",
+        "http://u:s3cret@box:port/v1",
+        "http://[u:s3cret@box/v1",
+        "u:s3cret@box",
+        "box/v1?key=s3cret",
+    ],
+)
 def test_a_key_in_an_address_is_refused_and_not_shown(address: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
         configured(providers={"ours": ProviderConfig(base_url=address)})
     assert "s3cret" not in str(refused.value)
     with pytest.raises(InvalidConfig) as refused:
-        configured().find(f"{address}#m")
+        configured().find(f"{address}#m" if "://" in address else f"http://{address}#m")
+    assert "s3cret" not in str(refused.value)
+    with pytest.raises(InvalidConfig) as refused:
+        configured().find(address if "://" in address else f"http://{address}")
     assert "s3cret" not in str(refused.value)
 
 

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from perdure.config import BudgetConfig, PriceConfig, ProviderConfig
+from perdure.config import (
+    BudgetConfig,
+    GatewayConfig,
+    ModelsConfig,
+    PriceConfig,
+    ProviderConfig,
+)
+from perdure.core import clock as clocks
 from perdure.core.errors import (
     BudgetReached,
     GatewayError,
@@ -26,6 +33,8 @@ from perdure.gateway import quality, views
 from perdure.gateway.calls import Answered, Ask, Request, TextDelta
 from perdure.gateway.gateway import Gateway
 from perdure.storage.middleware import Call, Commit, Handler
+from perdure.storage.registry import adapter_for
+from perdure.storage.store import Store
 from perdure.testing import Answer, Fault, ManualClock, ScriptedModel
 from tests.gateway.bodies import event
 from tests.gateway.faulty import FaultyServer, failing, respond, stream
@@ -70,7 +79,7 @@ async def test_the_cost_is_that_of_the_usage_with_cache_reads_and_writes(
         expected = round((plain * 2 + 60 * 0.2 + writes * 2.5 + 10 * 10) * M)
         assert reply.cost == expected
         (row,) = await gateway.costs("model")
-        assert (row.of, row.cost, row.unknown_costs) == ("m", expected, 0)
+        assert (row.of, row.cost, row.unknown_costs) == ("p0/m", expected, 0)
         assert (row.input, row.output, row.cache_read, row.cache_write) == (100, 10, 60, writes)
 
 
@@ -81,7 +90,7 @@ async def test_an_unknown_price_is_an_unknown_cost_and_never_zero() -> None:
         (noted,) = await outcomes_of(gateway)
         assert noted.cost is None
         (row,) = await gateway.costs("provider")
-        assert (row.of, row.cost, row.unknown_costs, row.calls) == ("p0", 0, 1, 1)
+        assert (row.of, row.cost, row.unknown_costs, row.calls) == ("p0", None, 1, 1)
 
 
 async def test_a_provider_that_does_not_count_has_an_unknown_cost() -> None:
@@ -107,7 +116,7 @@ async def test_costs_by_everything(by: Any) -> None:
             "agent": {"a": 2, "b": 1},
             "task": {"t": 2, "u": 1},
             "provider": {"p0": 3},
-            "model": {"m": 3},
+            "model": {"p0/m": 3},
             "purpose": {"chat": 2, "compress": 1},
             "day": {"1970-01-12": 2, "1970-01-13": 1},
         }
@@ -364,6 +373,104 @@ async def test_budgets_of_money_by_purpose_and_by_agent() -> None:
             ("each", "b"): one,
             ("each", "c"): one,
         }
+
+
+async def test_a_budget_that_an_answer_of_unknown_length_does_not_fit() -> None:
+    budgets = (BudgetConfig(name="all", tokens=1_000),)
+    async with ScriptedModel() as model, opened(model, budgets=budgets) as gateway:
+        with pytest.raises(BudgetReached, match=r"Set max_tokens: .* 8,192 tokens was assumed"):
+            await gateway.complete("x")
+        await gateway.complete(Request(messages=(user("x"),), max_tokens=100))
+        assert len(model.requests) == 1
+
+
+async def test_embedding_on_this_machine_counts_on_budgets_for_embedding_alone() -> None:
+    budgets = (
+        BudgetConfig(name="all", tokens=1),
+        BudgetConfig(name="embed", purpose="embed", tokens=1_000),
+    )
+    async with opened(budgets=budgets, models=ModelsConfig()) as gateway:
+        reply = await gateway.embed(["one text of a few words"])
+        assert (reply.provider, reply.usage is not None) == ("local", True)
+        (noted,) = await outcomes_of(gateway)
+        assert noted.input
+        spent = {each.budget.name: each.pot.tokens for each in await gateway.budgets()}
+        assert spent == {"all": 0, "embed": noted.input}
+
+
+# Models as they stand -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "listed", "problem"),
+    [
+        ("p", "b", ["a", "b"], ""),
+        ("p", "B", ["a", "b"], ""),
+        ("p", "x", ["a", "b"], "The server has no model x; it has a, b."),
+        ("p", "x", list("abcdefg"), "The server has no model x; it has a, b, c, d, e …"),
+        ("p", "gpt-4", ["a", "gpt-4o", "b"], "The server has no model gpt-4; it has gpt-4o …"),
+        ("p", "x", [], ""),
+        ("p", "x", ["a\x1b[2J"], "The server has no model x; it has a [2J."),
+        ("ollama", "qwen3", ["qwen3:latest"], ""),
+        ("ollama", "qwen3:latest", ["qwen3"], ""),
+        ("ollama", "qwen3", ["qwen3:8b"], "The server has no model qwen3; it has qwen3:8b."),
+        (
+            "ollama",
+            "x",
+            [],
+            "The server has no model x; it has none at all. Get it: ollama pull x.",
+        ),
+        ("anthropic", "claude-x-4", ["claude-x-4-20260101"], ""),
+        ("anthropic", "claude-x-latest", ["claude-x-20260101"], ""),
+        (
+            "anthropic",
+            "claude-x",
+            ["claude-x-mini"],
+            "The server has no model claude-x; it has claude-x-mini.",
+        ),
+        ("huggingface", "org/m:fastest", ["org/m"], ""),
+        ("p", "gemini", ["models/gemini"], ""),
+    ],
+)
+async def test_a_model_that_its_server_does_not_list(
+    name: str, model: str, listed: list[str], problem: str
+) -> None:
+    async with FaultyServer() as server:
+        server.script(always=respond({"data": [{"id": each} for each in listed]}))
+        config = GatewayConfig(
+            providers={name: ProviderConfig(base_url=f"{server.url}/v1", needs_key=False)},
+            models=ModelsConfig(chat=(f"{name}/{model}",)),
+        )
+        async with Store(adapter_for("memory://", clocks.now)) as store:
+            gateway = Gateway(store, config, environ={})
+            shown = await views.models(gateway, reach=True)
+            await gateway.close()
+        assert [each.problem for each in shown if each.provider == name] == [problem]
+
+
+async def test_what_local_cannot_do_is_a_problem() -> None:
+    models = ModelsConfig(chat=("local/wordllama", "local/foo"), embed=("local/bar",))
+    async with opened(models=models) as gateway:
+        chatting, other, embedding = await views.models(gateway, reach=True)
+    assert "does not answer (chat)" in (chatting.problem or "")
+    assert "does not answer (chat)" in (other.problem or "")
+    assert "no model 'bar'" in (embedding.problem or "")
+    async with opened(models=ModelsConfig()) as gateway:
+        (embedding,) = await views.models(gateway, reach=True)
+        assert embedding.problem == ""
+
+
+async def test_each_server_is_asked_once_for_its_models() -> None:
+    async with FaultyServer() as server:
+        server.script(always=failing(401, "who are you"))
+        models = ModelsConfig(chat=("p0/a", "p0/b", "p0/c"))
+        async with opened(server, models=models) as gateway:
+            shown = await views.models(gateway, reach=True)
+        assert server.count == 1
+        assert ["none was sent" in (each.problem or "") for each in shown[:3]] == [True] * 3
+
+
+# Budgets that cannot be kept ------------------------------------------------------------------
 
 
 async def test_money_without_a_price_cannot_be_kept_to() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import Counter
 from typing import Any, Self
 
 import pytest
 
-from perdure.config import BudgetConfig
+from perdure.config import BudgetConfig, ProviderConfig
 from perdure.core.errors import (
     AllFailed,
     BadAnswer,
@@ -175,12 +176,49 @@ async def test_all_fail() -> None:
                 await gateway.complete("x")
             kinds = [type(error) for error in caught.value.errors]
             assert kinds == [ProviderDown] * 3 + [Unauthorized]
-            assert "trouble" in str(caught.value)
-            assert "who are you" in str(caught.value)
+            assert caught.value.message == (
+                "None of 2 models for chat answered, in 4 tries. p0/m is in trouble (status 500):"
+                " trouble. p1/m wants a key, and none was sent (status 401): who are you."
+            )
             noted = await outcomes_of(gateway)
             assert [(each.provider, each.fallback) for each in noted] == [("p0", 0)] * 3 + [
                 ("p1", 1)
             ]
+
+
+async def test_of_many_that_fail_some_are_named() -> None:
+    async with FaultyServer() as server:
+        server.script(always=failing(400, "no " * 90))
+        async with opened(*[server] * 7, backoff=ONCE) as gateway:
+            with pytest.raises(AllFailed, match=r"7 models.*in 7 tries") as caught:
+                await gateway.complete("x")
+            assert [f"p{at}/m" in caught.value.message for at in range(7)] == [True] * 5 + [
+                False
+            ] * 2
+            assert caught.value.message.endswith("… And 2 more.")
+            assert len(caught.value.message) < 1_000
+            assert len(caught.value.errors) == 7
+
+
+async def test_where_nothing_listens_the_next_is_asked_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        away = ProviderConfig(base_url=f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
+        nameless = ProviderConfig(base_url="http://nobody.invalid/v1")
+        async with FaultyServer() as plain, ScriptedModel("Here.") as model:
+            plain.script(always=chat())
+            tls = ProviderConfig(base_url=plain.url.replace("http:", "https:"))
+            patient = Backoff(attempts=3, base=20, cap=20)
+            async with opened(away, nameless, tls, model, backoff=patient) as gateway:
+                with Watch() as watch:
+                    assert (await gateway.complete("x")).fallback == 3
+                assert watch.took < 2.0
+                noted = await outcomes_of(gateway)
+                assert [(each.error, each.cost) for each in noted[:3]] == [("down", 0)] * 3
+        async with opened(away) as gateway:  # there is no other
+            with pytest.raises(ProviderDown, match="nothing listens"):
+                await gateway.complete("x")
+            assert len(await outcomes_of(gateway)) == 3
 
 
 async def test_a_provider_without_its_key_is_passed_over() -> None:
@@ -218,6 +256,50 @@ async def test_one_deadline_for_all_tries() -> None:
                 await gateway.complete("x", Ask(deadline=0.6))
             assert 0.55 <= watch.took < 1.5
             assert_nothing_left(gateway)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_silent_server_leaves_time_for_the_next(streamed: bool) -> None:
+    async with FaultyServer() as silent, ScriptedModel("Here.") as other:
+        silent.script(always=hang())
+        async with opened(silent, other, timeout=60.0, tripping=Tripping(failures=1)) as gateway:
+            with Watch() as watch:
+                if streamed:
+                    async with gateway.stream("x", Ask(deadline=2)) as stream:
+                        reply = await stream.finish()
+                else:
+                    reply = await gateway.complete("x", Ask(deadline=2))
+            assert (reply.text, reply.fallback) == ("Here.", 1)
+            assert 0.9 <= watch.took < 1.8
+            assert silent.count == 1
+            first, _ = await outcomes_of(gateway)
+            assert (first.error, first.cost) == ("down", None)  # it may be at work still
+            # It was the caller who had no more time.
+            assert gateway.targets["p0/m"].breaker.state == "closed"
+
+
+async def test_the_last_model_gets_the_rest_of_the_time() -> None:
+    async with FaultyServer() as one, FaultyServer() as other, FaultyServer() as last:
+        one.script(always=hang())
+        other.script(always=failing(400))
+        last.script(always=slow(1.0, chat("At last.")))
+        async with opened(one, other, last, timeout=60.0) as gateway:
+            reply = await gateway.complete("x", Ask(deadline=2))
+            assert (reply.text, reply.fallback) == ("At last.", 2)
+
+
+async def test_a_stream_that_has_begun_may_take_longer_than_its_share() -> None:
+    answer = Answer("Slow but sure, word by word.", chunk=3, chunk_delay=0.2)
+    async with (
+        ScriptedModel(answer) as model,
+        ScriptedModel() as other,
+        opened(model, other, timeout=60.0) as gateway,
+    ):
+        with Watch() as watch:
+            async with gateway.stream("x", Ask(deadline=3)) as stream:
+                assert (await stream.finish()).text == "Slow but sure, word by word."
+        assert watch.took > 1.6  # its share, until it began, was 1.5 s
+        assert not other.requests
 
 
 async def test_the_deadline_holds_at_the_gate() -> None:
@@ -294,7 +376,7 @@ async def test_all_the_time_in_the_world() -> None:
 async def test_no_time_at_all() -> None:
     async with ScriptedModel() as model, opened(model) as gateway:
         with pytest.raises(DeadlineExceeded):
-            await gateway.complete("x", Ask(deadline=0.0))
+            await gateway.complete("x", Ask(deadline=1e-9))
         assert not model.requests
 
 
@@ -352,6 +434,7 @@ async def test_a_stream_that_broke_halfway_is_told_and_not_begun_again(wire: Any
         assert seen
         assert partial.text == "".join(seen)
         assert partial.text.startswith("Once")
+        assert caught.value.message.count("The answer of") == 1
         assert (len(model.requests), len(other.requests)) == (1, 0)
         (noted,) = await outcomes_of(gateway)
         assert (noted.success, noted.error, noted.streamed) == (False, "broken", True)
@@ -407,7 +490,7 @@ async def test_a_broken_stream_has_no_reply() -> None:
 
 
 async def test_a_circuit_opens_is_probed_and_closes() -> None:
-    tripping = Tripping(failures=3, rest=0.4)
+    tripping = Tripping(failures=3, rest=0.8)
     async with FaultyServer() as server, ScriptedModel("Other.") as other:
         server.script(always=failing(500))
         async with opened(
@@ -422,7 +505,7 @@ async def test_a_circuit_opens_is_probed_and_closes() -> None:
             assert shown[0].breaker is not None
             assert shown[0].breaker.state == "open"
             server.script(always=slow(0.1, chat("Back.")))
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.8)
             replies = await asyncio.gather(*(gateway.complete("x") for _ in range(8)))
             # One probes; the others do not wait for it.
             assert sorted(reply.text for reply in replies) == ["Back."] + ["Other."] * 7

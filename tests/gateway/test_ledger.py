@@ -78,6 +78,15 @@ async def test_reaching_one(store: Store, clock: ManualClock) -> None:
         " 100 of 1,000 tokens are left, besides what 1 call reserved."
     )
     assert caught.value.hint == "It renews at 2026-08-10 00:00 UTC; or raise it."
+    with pytest.raises(BudgetReached) as caught:
+        await ledger.reserve(ask(), 8_200, None, assumed=8_192)
+    assert caught.value.hint == (
+        "Set max_tokens: without it, an answer of 8,192 tokens was assumed."
+        " It renews at 2026-08-10 00:00 UTC; or raise it."
+    )
+    with pytest.raises(BudgetReached) as caught:  # what is sent alone is too much
+        await ledger.reserve(ask(), 8_300, None, assumed=8_192)
+    assert "max_tokens" not in caught.value.hint
     assert caught.value.kind == "budget"
     await ledger.reserve(ask(), 100, None)  # to the last token
     with pytest.raises(BudgetReached):
@@ -224,7 +233,7 @@ def test_budgets_that_make_no_sense(clock: ManualClock) -> None:
     for wrong in ({"name": "a"}, {"name": "", "tokens": 1}, {"name": "a/b", "tokens": 1}):
         with pytest.raises(InvalidConfig):
             Budget(**wrong)
-    with pytest.raises(InvalidConfig, match="same name"):
+    with pytest.raises(InvalidConfig, match="same name, 'a'"):
         Ledger(
             Store(adapter_for("memory://", clock)),
             [Budget(name="a", tokens=1), Budget(name="a", cost=1)],

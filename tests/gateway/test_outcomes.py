@@ -18,7 +18,16 @@ from perdure.core.errors import InvalidInput, Unavailable
 from perdure.core.ids import new_id
 from perdure.core.messages import Message, Text, ToolCall, Usage
 from perdure.gateway.calls import Answered, Finish, Request, Shape, Tool
-from perdure.gateway.outcomes import GROUPS, LINGER, Outcome, Recorder, Row, forget, summary
+from perdure.gateway.outcomes import (
+    GROUPS,
+    LINGER,
+    Outcome,
+    Recorder,
+    Row,
+    cost_of,
+    forget,
+    summary,
+)
 from perdure.gateway.quality import follows, heuristic
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.registry import adapter_for
@@ -213,7 +222,7 @@ async def test_feedback_that_makes_no_sense(store: Store) -> None:
 # Adding up --------------------------------------------------------------------------------------
 
 
-def added(of: str, group: list[Outcome]) -> Row:
+def added(by: str, of: str, group: list[Outcome]) -> Row:
     def total(name: str) -> int:
         return sum(getattr(each, name) or 0 for each in group)
 
@@ -221,18 +230,23 @@ def added(of: str, group: list[Outcome]) -> Row:
         known = [value for each in group if (value := getattr(each, name)) is not None]
         return pytest.approx(sum(known) / len(known)) if known else None
 
+    unknown = sum(each.cost is None for each in group)
+    tells = [o for o in group if o.cost or (o.cost == 0 and o.success and not o.cached)]
     return Row(
         of=of,
+        provider=group[0].provider if by in {"provider", "model"} else None,
+        model=group[0].model if by == "model" else None,
         calls=len(group),
-        failures=sum(not each.success for each in group),
+        failures=sum(not each.success and each.error != "cancelled" for each in group),
+        cancelled=sum(each.error == "cancelled" for each in group),
         cached=total("cached"),
         input=total("input"),
         output=total("output"),
         cache_read=total("cache_read"),
         cache_write=total("cache_write"),
         reasoning=total("reasoning"),
-        cost=total("cost"),
-        unknown_costs=sum(each.cost is None for each in group),
+        cost=None if unknown and not tells else total("cost"),
+        unknown_costs=unknown,
         latency=mean("latency"),
         first_token=mean("first_token"),
         quality=mean("quality"),
@@ -254,7 +268,7 @@ async def test_summaries_are_what_one_would_compute(store: Store) -> None:
             provider=dice.choice(["openai", "ollama"]),
             model=dice.choice(["gpt-5", "qwen/q3:8b"]),
             success=(success := dice.random() < 0.8),
-            error="" if success else "rate_limited",
+            error="" if success else dice.choice(["rate_limited", "cancelled"]),
             latency=dice.random(),
             first_token=maybe(dice.random()),
             input=maybe(dice.randrange(10**5)),
@@ -283,14 +297,47 @@ async def test_summaries_are_what_one_would_compute(store: Store) -> None:
         ):
             groups = defaultdict[str, list[Outcome]](list)
             for each in inside:
-                groups[getattr(each, by)].append(each)
-            assert rows == [added(of, group) for of, group in sorted(groups.items())]
+                of = f"{each.provider}/{each.model}" if by == "model" else getattr(each, by)
+                groups[of].append(each)
+            assert rows == [added(by, of, group) for of, group in sorted(groups.items())]
     with pytest.raises(InvalidInput, match="session"):
         await summary(store, "session")  # type: ignore[arg-type]  # on purpose
 
 
 async def test_nothing_to_add_up(store: Store) -> None:
     assert await summary(store, "model") == []
+    assert cost_of([]) == 0
+
+
+FREE, PAID, UNKNOWN = {"cost": 0}, {"cost": 5}, {"cost": None}
+HIT = {"cost": 0, "cached": True}
+FAILED = {"cost": 0, "success": False, "error": "down"}
+BROKEN = {"cost": None, "success": False, "error": "broken"}
+
+
+@pytest.mark.parametrize(
+    ("given", "cost", "is_free"),
+    [
+        ([FREE], 0, True),
+        ([FREE, FAILED, HIT], 0, True),
+        ([FREE, UNKNOWN], 0, True),
+        ([HIT], 0, False),
+        ([FAILED], 0, False),
+        ([UNKNOWN], None, False),
+        ([UNKNOWN, FAILED, HIT], None, False),
+        ([BROKEN, FAILED], None, False),
+        ([PAID], 5, False),
+        ([PAID, UNKNOWN, BROKEN, FREE], 5, False),
+    ],
+)
+async def test_what_is_not_known_is_not_zero(
+    given: list[dict[str, Any]], cost: int | None, is_free: bool, frail: Store
+) -> None:
+    noted = [outcome(agent=str(place), **each) for place, each in enumerate(given)]
+    await frail.collection(Outcome).put_many(noted)
+    (row,) = await summary(frail, "purpose")
+    assert (row.cost, row.is_free) == (cost, is_free)
+    assert cost_of(await summary(frail, "agent")) == cost  # whatever they are grouped by
 
 
 async def test_forgetting_takes_the_names_and_leaves_the_costs(store: Store) -> None:
@@ -333,7 +380,7 @@ PERSON = Shape(
 
 
 def request(**fields: Any) -> Request:
-    return Request(messages=(), **fields)
+    return Request(messages=(Message("user", (Text("Well?"),)),), **fields)
 
 
 def said(text: str = "", *calls: ToolCall, finish: Finish = "stop", **more: Any) -> Answered:

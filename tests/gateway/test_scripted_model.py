@@ -14,6 +14,7 @@ import httpx2
 import openai
 import pytest
 
+from perdure.core.errors import InvalidInput
 from perdure.core.messages import ToolCall, Usage
 from perdure.testing import Answer, Fault, Received, Script, ScriptedModel
 
@@ -382,3 +383,9 @@ async def test_closing_does_not_wait_for_clients(http: httpx2.AsyncClient) -> No
         await asked.wait()
     with pytest.raises(httpx2.RemoteProtocolError):
         await waiting
+
+
+def test_a_fault_that_is_not_known_is_refused() -> None:
+    name: Any = "explode"
+    with pytest.raises(InvalidInput, match=r"'explode'.* status, hang, reset, truncated"):
+        Fault(how=name)

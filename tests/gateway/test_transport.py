@@ -536,6 +536,68 @@ async def test_a_provider_is_reached_without_spending_anything(
 
 
 @pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ({"data": [{"id": "a"}, {"id": "b", "owned_by": "us"}]}, ("a", "b")),
+        ({"data": [{"id": "a", "type": "model"}], "has_more": False}, ("a",)),
+        ({"data": [{"id": "a", "type": "model"}], "has_more": True}, None),
+        ({"models": [{"name": "a:latest", "model": "a:latest"}]}, ("a:latest", "a:latest")),
+        ({"object": "list", "data": None}, ()),
+        ({"data": []}, ()),
+        ({}, None),
+        ({"data": [1]}, None),
+        ([], None),
+        (b"<html>", None),
+        ({"data": [{"id": "x" * 1_000}] * 3_000}, None),  # longer than is read
+    ],
+)
+async def test_the_models_that_a_provider_lists(
+    server: FaultyServer, transport: Transport, body: Any, names: Any
+) -> None:
+    server.script(faulty.respond(body))
+    assert await transport.reach(provider(server), KEY, timeout=5) == names
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_an_address_without_a_path_may_be_wrong(
+    server: FaultyServer, transport: Transport, status: int
+) -> None:
+    server.script(always=faulty.failing(status))
+    with pytest.raises(Rejected, match=rf"{status} at .*/models.*ends with /v1"):
+        await transport.reach(provider(server.url), KEY, timeout=5)
+    assert await transport.reach(provider(server), KEY, timeout=5) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"key_variable": "OUR_KEY"}, "Set the variable OUR_KEY"),
+        ({}, r"key_variable = .* under \[gateway.providers.p\]"),
+        ({"name": "http://box/v1"}, r"\[gateway.providers.NAME\]"),
+    ],
+)
+async def test_who_sent_no_key_is_told_so(
+    server: FaultyServer, transport: Transport, fields: dict[str, Any], hint: str
+) -> None:
+    unkeyed = Provider(**{"name": "p", "base_url": f"{server.url}/v1", **fields})
+    server.script(always=faulty.failing(401, "who are you"))
+    with pytest.raises(Unauthorized, match=f"wants a key, and none was sent.*{hint}"):
+        await transport.post(unkeyed, CALL, None, timeout=5)
+    with pytest.raises(Unauthorized, match=f"none was sent.*who are you.*{hint}"):
+        await transport.reach(unkeyed, None, timeout=5)
+    with pytest.raises(Unauthorized, match="does not accept the key"):
+        await transport.reach(unkeyed, KEY, timeout=5)
+    server.script(always=faulty.respond({"error": {"code": "invalid_api_key", "message": "No"}}))
+    with pytest.raises(Unauthorized, match="none was sent"):
+        await transport.post(unkeyed, CALL, None, timeout=5)
+    with pytest.raises(Unauthorized, match="none was sent"):
+        await transport.post(provider(server, headers={"x-title": "us"}), CALL, None, timeout=5)
+    by_header = provider(server, headers={"X-Key": KEY})
+    with pytest.raises(Unauthorized, match="does not accept the key"):
+        await transport.post(by_header, CALL, None, timeout=5)
+
+
+@pytest.mark.parametrize(
     ("answer", "kind"),
     [
         (faulty.failing(401), Unauthorized),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from perdure.core.messages import Message
     from perdure.gateway import calls
     from perdure.gateway.calls import Reply, Request
+    from perdure.gateway.catalog import Candidate
     from perdure.gateway.stream import Stream
 
 STDIN = "-"
@@ -90,7 +92,9 @@ def ask(
     cache: Annotated[
         bool | None,
         typer.Option(
-            "--cache/--no-cache", help="Whether the same answer may be used again.", show_default=""
+            "--cache/--no-cache",
+            help="Whether the same answer may be used again; else as is configured.",
+            show_default=False,
         ),
     ] = None,
     reasoning: Annotated[
@@ -103,7 +107,8 @@ def ask(
 ) -> None:
     """Ask a model, and print its answer as it arrives.
 
-    Exits with 0 if it answered, with 1 if it could not, with 130 if it was interrupted.
+    Exits with 0 if it answered, with 1 if it could not, with 2 if nothing was asked, with 130 if it
+    was interrupted.
     """
     import asyncio
 
@@ -122,16 +127,17 @@ def ask(
     )
     voice = Voice(reasoning=reasoning, silent=settings.json)
     try:
-        reply = asyncio.run(_ask(settings, request, asked, voice))
+        reply, took = asyncio.run(_ask(settings, request, asked, voice))
     except StreamBroken as exc:
         voice.end()
         if settings.debug:
             raise
         where = "in `partial`" if settings.json else "above"
         told = StreamBroken(exc.message, hint=f"What arrived is {where}. Ask again.")
-        terminal.complain(told)
         if settings.json:
             terminal.emit({"error": terminal.described(told), "partial": _partial(exc)})
+        else:
+            terminal.complain(told)
         raise typer.Exit(1) from exc
     except KeyboardInterrupt:
         voice.end()
@@ -140,7 +146,7 @@ def ask(
         terminal.emit(described(reply))
         return
     voice.end()
-    terminal.aside(summary(reply))
+    terminal.aside(summary(reply, took))
 
 
 def described(reply: Reply) -> dict[str, Any]:
@@ -166,8 +172,8 @@ def described(reply: Reply) -> dict[str, Any]:
     }
 
 
-def summary(reply: Reply) -> str:
-    """What an answer took, in one line."""
+def summary(reply: Reply, took: float) -> str:
+    """What an answer took, in one line; `took` is in seconds, with all that was tried for it."""
     from perdure.cli import money
 
     usage = reply.usage
@@ -180,7 +186,7 @@ def summary(reply: Reply) -> str:
     else:
         cached = f" ({usage.cache_read:,} from its cache)" if usage.cache_read else ""
         facts.append(f"{_count(usage.input)} in{cached}, {_count(usage.output)} out")
-    facts += [money.amount(reply.cost), f"{reply.latency:.2f} s"]
+    facts += [money.amount(reply.cost), f"{took:.2f} s"]
     if reply.fallback:
         facts.append(f"fallback, after {terminal.plural(reply.fallback, 'other')}")
     if reply.finish in _CUT:
@@ -266,31 +272,70 @@ class Voice:
 # ------------------------------------------------------------------------------------------------
 
 
-async def _ask(settings: Settings, request: Request, asked: calls.Ask, voice: Voice) -> Reply:
+@contextlib.contextmanager
+def waiting(candidates: Sequence[Candidate]) -> Iterator[None]:
+    """Say on stderr who is waited for, once that takes longer than `PATIENCE`.
+
+    Around work on an event loop. Silent where stderr is not a terminal.
+    """
+    import asyncio
+
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    from perdure.cli.progress import PATIENCE
+
+    first, *others = candidates
+    more = f", or {terminal.plural(len(others), 'other')}" if others else ""
+    words = terminal.printable(f"waiting for {first.name}{more} …")
+    spinner = Spinner("line", Text(words, style="dim"))
+    out = terminal.console(error=True)
+    # Redirecting, rich would catch what is printed on stdout, and print it on stderr.
+    line = Live(spinner, console=out, transient=True, redirect_stdout=False, redirect_stderr=False)
+    timer = asyncio.get_running_loop().call_later(PATIENCE, line.start)
+    if not out.is_terminal:
+        timer.cancel()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        line.stop()
+
+
+async def _ask(
+    settings: Settings, request: Request, asked: calls.Ask, voice: Voice
+) -> tuple[Reply, float]:
+    """The answer, and the seconds until it was there, from the first try on."""
+    import time
+
     from perdure.bank import Bank
     from perdure.gateway.catalog import Catalog
 
     config = settings.load()
-    Catalog(config.gateway).candidates(asked)  # before a bank is made for nothing
+    candidates = Catalog(config.gateway).candidates(asked)  # before a bank is made for nothing
     async with Bank(config=config) as bank:
-        return await _listen(bank.gateway.stream(request, asked), voice)
+        start = time.perf_counter()
+        reply = await _listen(bank.gateway.stream(request, asked), voice, candidates)
+        return reply, time.perf_counter() - start
 
 
-async def _listen(stream: Stream, voice: Voice) -> Reply:
-    from perdure.cli.progress import Bar
-
-    with contextlib.ExitStack() as waiting:
-        waiting.enter_context(Bar("waiting for an answer"))
+async def _listen(stream: Stream, voice: Voice, candidates: Sequence[Candidate]) -> Reply:
+    with contextlib.ExitStack() as silence:
+        silence.enter_context(waiting(candidates))
         async with stream:
             async for delta in stream:
                 if voice.hears(delta):
-                    waiting.close()
+                    silence.close()
                     voice.say(delta)
             return stream.reply
 
 
 def _question(words: list[str]) -> str:
-    """The words of the command line, with what is on stdin in the place of ``-``."""
+    """The words of the command line, with what is on stdin in the place of ``-``.
+
+    Raises `typer.BadParameter` if there are none, and `InvalidInput` if stdin is no text.
+    """
     stdin: TextIO | None = sys.stdin  # none, if the shell closed it
     if not words and stdin is not None and not stdin.isatty():
         words = [STDIN]
@@ -300,16 +345,27 @@ def _question(words: list[str]) -> str:
             parts.append(" ".join(spoken))
             spoken = []
             if word == STDIN and stdin is not None:
-                parts.append(stdin.buffer.read().decode("utf-8", "replace"))
+                parts.append(_text(stdin.buffer.read()))
         else:
             spoken.append(str(word))
     question = "\n\n".join(part for part in parts if part.strip())
     if not question.strip():
-        raise InvalidInput(
-            "There is no question.",
-            hint='Write it behind the command, perdure ask "…", or give it on stdin.',
+        raise typer.BadParameter(
+            'There is no question. Write it behind the command, perdure ask "…", or give it on'
+            " stdin.",
+            param_hint="QUESTION",
         )
     return question
+
+
+def _text(given: bytes) -> str:
+    try:
+        return given.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise InvalidInput(
+            f"What is on stdin is not text in UTF-8, from its byte {exc.start:,} on.",
+            hint="Give text; what is in another encoding, iconv -f LATIN1 -t UTF-8 converts.",
+        ) from None
 
 
 def _request(question: str, system: str, max_tokens: int | None) -> Request:

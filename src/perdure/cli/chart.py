@@ -24,7 +24,10 @@ _WIDEST_BAR, _NARROWEST_BAR = 24, 6
 _MOST_DAYS = 62
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _NAMELESS = "(none)"
-_HEADINGS = ("Calls", "Failed", "Cached", "In", "Out", "Cost")
+_HEADINGS = ("Tries", "Failed", "Cancelled", "Cached", "In", "Out", "Cost")
+#: A column that few need: it is there if something is in it.
+_RARE = _HEADINGS.index("Cancelled")
+_IDLE = ("0", *("" for _ in _HEADINGS[1:]))
 
 
 class Line(NamedTuple):
@@ -44,7 +47,7 @@ def show(spent: Spent) -> None:
         terminal.say()
         _show_total(spent, since)
     else:
-        terminal.prose(f"No model was called since {since}.")
+        terminal.prose(f"No model was called {f'since {since}' if spent.has_bank else 'yet'}.")
     if spent.budgets:
         terminal.say()
         _show_budgets(spent)
@@ -58,7 +61,7 @@ def _lines(spent: Spent) -> Iterator[Line]:
     by_cost = any(row.cost for row in spent.rows)
 
     def weight(row: Row) -> int:
-        return row.cost if by_cost else row.input + row.output
+        return (row.cost or 0) if by_cost else row.input + row.output
 
     most = max(map(weight, spent.rows)) or 1
     before: date | None = None
@@ -66,7 +69,7 @@ def _lines(spent: Spent) -> Iterator[Line]:
         if spent.by is By.DAY:
             day = date.fromisoformat(row.of)
             for idle in _between(before, day):
-                yield Line(idle.isoformat(), ("0", "", "", "", "", ""), 0.0)
+                yield Line(idle.isoformat(), _IDLE, 0.0)
             before = day
         yield Line(row.of or _NAMELESS, _figures(row), weight(row) / most)
 
@@ -82,6 +85,7 @@ def _figures(row: Row) -> tuple[str, ...]:
     return (
         f"{row.calls:,}",
         f"{row.failures:,}" if row.failures else "",
+        f"{row.cancelled:,}" if row.cancelled else "",
         f"{row.cached:,}" if row.cached else "",
         f"{row.input:,}",
         f"{row.output:,}",
@@ -90,18 +94,22 @@ def _figures(row: Row) -> tuple[str, ...]:
 
 
 def _cost(row: Row) -> str:
-    if not row.unknown_costs:
-        return money.amount(row.cost)
-    if row.unknown_costs == row.calls or not row.cost:
+    if row.cost is None:
         return "unknown"
-    return f"{dollars(row.cost)} + {row.unknown_costs:,} unknown"
+    if row.unknown_costs:
+        return f"{dollars(row.cost)} and {row.unknown_costs:,} unknown"
+    return "free" if row.is_free else dollars(row.cost)
 
 
 def _draw(heading: str, lines: Sequence[Line]) -> None:
     """A table with bars if there is room for it, else some lines for each group."""
     out = terminal.console()
-    table = [(heading, *_HEADINGS), *((line.name, *line.figures) for line in lines)]
-    widths = [max(cell_len(terminal.printable(row[at])) for row in table) for at in range(7)]
+    kept = [at for at in range(len(_HEADINGS)) if at != _RARE or any(x.figures[at] for x in lines)]
+    table = [(heading, *(_HEADINGS[at] for at in kept))]
+    table += [(line.name, *(line.figures[at] for at in kept)) for line in lines]
+    widths = [
+        max(cell_len(terminal.printable(row[at])) for row in table) for at in range(len(kept) + 1)
+    ]
     taken = sum(widths) + 2 * len(widths)
     room = min(out.width - taken, _WIDEST_BAR) if out.is_terminal else _WIDEST_BAR
     if room < _NARROWEST_BAR:
@@ -109,7 +117,7 @@ def _draw(heading: str, lines: Sequence[Line]) -> None:
         return
     for number, row in enumerate(table):
         line = Text(_cell(row[0], widths[0]), style="bold" if number == 0 else "")
-        for at in range(1, 7):
+        for at in range(1, len(row)):
             line.append("  ")
             line.append(" " * (widths[at] - cell_len(row[at])) + row[at])
         if number:
@@ -121,16 +129,14 @@ def _draw(heading: str, lines: Sequence[Line]) -> None:
 
 def _stack(lines: Sequence[Line], room: int) -> None:
     out = terminal.console()
-    names = ("call", "failed", "cached", "in", "out", "")
     for line in lines:
-        calls, *others = line.figures
-        facts = [f"{calls} {names[0] if calls == '1' else 'calls'}"]
+        tries, *others, cost = line.figures
+        facts = [cost, f"{tries} {'try' if tries == '1' else 'tries'}"]
         facts += [
-            f"{figure} {name}".rstrip()
-            for name, figure in zip(names[1:], others, strict=True)
+            f"{figure} {name.lower()}"
+            for name, figure in zip(_HEADINGS[1:-1], others, strict=True)
             if figure
         ]
-        facts.insert(0, facts.pop() if others[-1] else "")
         out.print(Text(terminal.printable(line.name), style="bold"), soft_wrap=True)
         for words in _wrapped([fact for fact in facts if fact], out.width - 4):
             out.print(Text(f"    {words}"), soft_wrap=True)
@@ -175,27 +181,33 @@ def _can_say(signs: str) -> bool:
 
 
 def _show_total(spent: Spent, since: str) -> None:
-    total = spent.total()
-    known = total["calls"] - total["unknown_costs"]
-    facts = [terminal.plural(total["calls"], "call")]
+    total, cost = spent.total(), spent.cost
+    facts = [_tries(total["calls"])]
     if total["failures"]:
         facts.append(f"{total['failures']:,} failed")
+    if total["cancelled"]:
+        facts.append(f"{total['cancelled']:,} cancelled")
     if total["cached"]:
         facts.append(f"{total['cached']:,} cached")
     facts.append(f"{total['input']:,} tokens in, {total['output']:,} out")
     if total["cache_read"]:
         facts.append(f"{total['cache_read']:,} of them read from a provider's cache")
-    if known:
-        facts.append(money.amount(total["cost"]))
+    if cost is not None:
+        is_free = not cost and any(row.is_free for row in spent.rows)
+        facts.append("free" if is_free and not total["unknown_costs"] else dollars(cost))
     terminal.prose(f"Since {since}: {', '.join(facts)}.", "bold")
     if total["unknown_costs"]:
-        besides = "besides, " if known else ""
-        words = f"{besides}the cost of {terminal.plural(total['unknown_costs'], 'call')} is unknown"
+        besides = "" if cost is None else "besides, "
+        words = f"{besides}the cost of {_tries(total['unknown_costs'])} is unknown"
         terminal.prose(
             f"{words[0].upper()}{words[1:]}: the model has no price, the provider did not say what"
-            " it took, or the call broke off. Prices can be set in gateway.prices.",
+            " it took, or the answer broke off. Prices can be set in gateway.prices.",
             "yellow",
         )
+
+
+def _tries(count: int) -> str:
+    return "1 try" if count == 1 else f"{count:,} tries"
 
 
 # Budgets ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import msgspec
 from perdure.core import clock
 from perdure.core.errors import PerdureError, ProviderDown, Rejected
 from perdure.gateway.breaker import Breaker, State
-from perdure.gateway.outcomes import Outcome
+from perdure.gateway.outcomes import CANCELLED, Outcome
 from perdure.storage.store import Store
 
 #: Seconds that are looked back: the longest rest of a circuit, twice.
@@ -35,6 +35,7 @@ class Circuit(msgspec.Struct, frozen=True, kw_only=True):
 
     state: State
     calls: int
+    #: Without calls that their callers gave up.
     failures: int
     #: The kind of the last error; empty if there was none.
     error: str
@@ -68,7 +69,8 @@ def replayed(outcomes: Iterable[Outcome], now: int) -> Circuit:
         attempt.end(None if outcome.success else _MEANS.get(outcome.error, _NOTHING))
     at[0] = max(at[0], now / clock.SECOND)
     view = breaker.view()
-    errors = [outcome.error for outcome in ordered if not outcome.success]
+    failed = (each.error for each in ordered if not each.success)
+    errors = [error for error in failed if error != CANCELLED]
     return Circuit(
         state=view.state,
         calls=len(ordered),

@@ -17,6 +17,7 @@ from perdure.cli.options import (
     Settings,
     refine,
 )
+from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.config import Config
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 SINCE = "30d"
 _SUMMED = (
-    *("calls", "failures", "cached", "input", "output"),
-    *("cache_read", "cache_write", "reasoning", "cost", "unknown_costs"),
+    *("calls", "failures", "cancelled", "cached", "input", "output"),
+    *("cache_read", "cache_write", "reasoning", "unknown_costs"),
 )
 
 
@@ -50,9 +51,18 @@ class Spent(NamedTuple):
     budgets: list[Standing]
     #: Microseconds.
     now: int
+    #: Whether there is a bank at all.
+    has_bank: bool = True
 
     def total(self) -> dict[str, int]:
+        """The figures of all rows together, but for the cost."""
         return {name: sum(getattr(row, name) for row in self.rows) for name in _SUMMED}
+
+    @property
+    def cost(self) -> int | None:
+        from perdure.gateway import outcomes
+
+        return outcomes.cost_of(self.rows)
 
 
 def costs(
@@ -69,12 +79,14 @@ def costs(
 ) -> None:
     """Show what model calls took and cost, and what the budgets have left.
 
-    A cost that is not known is named as such, and never counted as zero.
+    A cost that is not known is named as such, and never counted as zero. Exits with 0 also if there
+    is no bank: no model was called then.
     """
     import asyncio
 
+    first = _moment(since)
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    spent = asyncio.run(_costs(settings, by, since))
+    spent = asyncio.run(_costs(settings, by, first))
     if settings.json:
         terminal.emit(_described(spent))
     else:
@@ -83,27 +95,36 @@ def costs(
         chart.show(spent)
 
 
-async def _costs(settings: Settings, by: By, since: str) -> Spent:
-    from perdure.cli import moments, places
+def _moment(since: str) -> datetime:
+    """Raises `typer.BadParameter` if that is no time."""
+    from perdure.cli import moments
+    from perdure.core import clock
+
+    try:
+        return moments.parse(since, clock.now())
+    except InvalidInput as exc:
+        raise typer.BadParameter(str(exc), param_hint="--since") from exc
+
+
+async def _costs(settings: Settings, by: By, since: datetime) -> Spent:
+    from perdure.cli import models
     from perdure.cli.progress import Bar
+    from perdure.gateway import outcomes
     from perdure.gateway.gateway import Gateway
 
     config = settings.load()
     with Bar("adding up"):
-        async with places.existing_bank(settings, config) as bank:
+        async with models.any_bank(settings) as bank:
             now = bank.store.now()
-            first = moments.parse(since, now)
             gateway = Gateway(bank.store, config.gateway)
             try:
-                rows = await gateway.costs(by.value, since=first)
+                rows = await outcomes.summary(bank.store, by.value, since)
                 budgets = _with_untouched(await gateway.budgets(), config, now)
             finally:
                 await gateway.close()
-    if by is By.DAY:
-        rows.sort(key=lambda row: row.of)
-    else:  # the dearest first, then the busiest
-        rows.sort(key=lambda row: (-row.cost, -row.input - row.output, -row.calls, row.of))
-    return Spent(by, first, rows, budgets, now)
+    if by is not By.DAY:  # the dearest first, then the busiest
+        rows.sort(key=lambda row: (-(row.cost or 0), -row.input - row.output, -row.calls, row.of))
+    return Spent(by, since, rows, budgets, now, has_bank=bank.url != models.NOWHERE)
 
 
 def _with_untouched(standings: list[Standing], config: Config, now: int) -> list[Standing]:
@@ -131,18 +152,16 @@ def _described(spent: Spent) -> dict[str, Any]:
     return {
         "by": spent.by.value,
         "since": spent.since,
-        "rows": [_priced(msgspec.structs.asdict(row)) for row in spent.rows],
-        "total": _priced(dict(spent.total())),
+        "rows": [_priced(msgspec.structs.asdict(row), row.cost) for row in spent.rows],
+        "total": _priced(spent.total(), spent.cost),
         "budgets": [_budget(standing) for standing in spent.budgets],
     }
 
 
-def _priced(row: dict[str, Any]) -> dict[str, Any]:
-    """A row whose cost is null if none of its calls' costs is known."""
+def _priced(figures: dict[str, Any], cost: int | None) -> dict[str, Any]:
     from perdure.cli import money
 
-    cost = None if row["calls"] and row["unknown_costs"] == row["calls"] else row["cost"]
-    return {**row, "cost": cost, "dollars": money.number(cost)}
+    return {**figures, "cost": cost, "dollars": money.number(cost)}
 
 
 def _budget(standing: Standing) -> dict[str, Any]:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from perdure.gateway.views import ModelView, Use
 
 
+#: The address of the bank that is looked at if there is none.
+NOWHERE = "memory://"
+
+
 class Model(NamedTuple):
     """A model, and what else is known of it."""
 
@@ -117,7 +121,7 @@ async def _models(settings: Settings, *, reach: bool) -> Found:
 
     config = settings.load()
     with Bar("asking the servers"):
-        async with _any_bank(settings) as bank:
+        async with any_bank(settings) as bank:
             gateway = Gateway(bank.store, config.gateway)
             try:
                 found = await views.models(gateway, reach=reach)
@@ -142,14 +146,14 @@ async def _models(settings: Settings, *, reach: bool) -> Found:
 
 
 @asynccontextmanager
-async def _any_bank(settings: Settings) -> AsyncIterator[Bank]:
-    """The bank, if there is one; else an empty one in memory: models need none to be shown."""
+async def any_bank(settings: Settings) -> AsyncIterator[Bank]:
+    """The bank, if there is one; else an empty one, at `NOWHERE`: models need none to be shown."""
     from perdure.bank import Bank
 
     config = settings.load()
     bank = Bank(config=config)
     if not await bank.store.adapter.exists():
-        bank = Bank("memory://", config=config)
+        bank = Bank(NOWHERE, config=config)
     await bank.store.open()
     try:
         yield bank
@@ -197,7 +201,8 @@ def _show_model(sheet: Sheet, model: Model, lengths: dict[tuple[str, str], int])
     elif view.problem is None:
         status = ""
     else:
-        status = "not reachable" if view.problem else "reachable"
+        # What keeps it may be the key as well as the way to the server: its own words say it.
+        status = "cannot be called" if view.problem else "reachable"
     sheet.spread(Text.assemble((terminal.visible(view.name), "bold")), status)
     if view.problem:
         _fact(sheet, "problem", view.problem, "red")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from perdure.core import clock as clocks
 from perdure.core.ids import new_id
 from perdure.gateway.books import Books
@@ -13,6 +10,7 @@ from perdure.gateway.calls import Answered, Ask, Reply
 from perdure.gateway.catalog import Candidate, Catalog
 from perdure.gateway.chain import Leg
 from perdure.gateway.outcomes import Outcome
+from perdure.gateway.requests import Call
 from perdure.gateway.trial import Trial
 
 #: Seconds that an answer waits until it is cached.
@@ -30,12 +28,15 @@ class Answers:
         self._books = books
         self._by_default = by_default
 
-    def key(self, candidate: Candidate, ask: Ask, body: Mapping[str, Any]) -> str | None:
+    def key(self, candidate: Candidate, ask: Ask, call: Call) -> str | None:
         """The key of a request; None if it is not to be cached."""
         if not (self._by_default if ask.cache is None else ask.cache):
             return None
         provider = candidate.provider
-        return key_of(provider.name, provider.base_url, candidate.model, body)
+        # Headers may say which version answers, and for whom.
+        headers = {**call.headers, **provider.headers}
+        place = f"{provider.base_url}{call.path}"
+        return key_of(provider.name, place, candidate.model, call.body, headers)
 
     async def find(self, key: str, candidate: Candidate, ask: Ask, leg: Leg) -> Reply | None:
         """The answer to the same request, noted as an outcome that cost nothing; or None."""

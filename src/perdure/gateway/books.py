@@ -19,6 +19,20 @@ from perdure.gateway.prices import Prices
 from perdure.gateway.providers import Provider
 
 
+async def key_of(provider: Provider, environ: Mapping[str, str]) -> str | None:
+    """A provider's key. Raises `Unauthorized` if one is needed and there is none."""
+    if not provider.key_variable:
+        return None
+    found = await keys.key_for(provider, environ)
+    if found is None and provider.needs_key:
+        raise Unauthorized(
+            f"There is no key for {provider.name}.",
+            hint=f"Set {provider.key_variable}, or keep it in the system's keyring:"
+            f" keyring set {keys.SERVICE} {provider.key_variable}.",
+        )
+    return None if found is None else found.reveal()
+
+
 class Target:
     """A model that was called, and how it stands."""
 
@@ -52,16 +66,7 @@ class Books:
 
     async def key(self, provider: Provider) -> str | None:
         """The key. Raises `Unauthorized` if one is needed and there is none."""
-        if not provider.key_variable:
-            return None
-        found = await keys.key_for(provider, self.environ)
-        if found is None and provider.needs_key:
-            raise Unauthorized(
-                f"There is no key for {provider.name}.",
-                hint=f"Set {provider.key_variable}, or keep it in the system's keyring:"
-                f" keyring set {keys.SERVICE} {provider.key_variable}.",
-            )
-        return None if found is None else found.reveal()
+        return await key_of(provider, self.environ)
 
     async def carry_on(self, chore: Coroutine[Any, Any, object], *, patience: float) -> None:
         """Wait for something that must not fail, and not for long: it is done in any case."""

@@ -62,8 +62,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
             cost=None if config.dollars is None else picodollars(config.dollars, where),
         )
 
-    def covers(self, ask: Ask) -> bool:
-        """Whether a call counts on it."""
+    def covers(self, ask: Ask, *, at_home: bool = False) -> bool:
+        """Whether a call counts on it.
+
+        Embedding `at_home`, in this process, costs nothing but time: it counts only on a budget
+        that is for embedding.
+        """
+        if at_home and self.purpose != "embed":
+            return False
         return self.purpose in ("", ask.purpose) and self.agent in ("", EACH, ask.agent)
 
     def period(self, now: int) -> tuple[str, int | None]:

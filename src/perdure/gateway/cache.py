@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
@@ -112,17 +113,24 @@ class ResponseCache:
             await self._answers.query().where("agent", "=", indexable(agent)).delete()
 
 
-def key_of(provider: str, base_url: str, model: str, body: Mapping[str, Any]) -> str:
+def key_of(
+    provider: str,
+    address: str,
+    model: str,
+    body: Mapping[str, Any],
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """The key of a request: a hash over the bytes that are sent, but for how they come back.
 
     Fields stay in their order: a schema whose properties are in another order is another request.
     """
     plain = {name: value for name, value in body.items() if name not in _STREAMING}
     hashed = hashlib.blake2b(digest_size=24, person=b"perdure-answer")
+    whole = [provider, address, model, sorted(headers.items()), plain]
     try:
-        said = msgspec.json.encode((provider, base_url, model, plain))
+        said = msgspec.json.encode(whole)
     except UnicodeEncodeError:
-        said = msgspec.json.encode(sound([provider, base_url, model, plain]))
+        said = msgspec.json.encode(sound(whole))
     hashed.update(said)
     return hashed.hexdigest()
 

@@ -1,15 +1,23 @@
-"""What goes into a model call and what comes out of it: plain values."""
+"""What goes into a model call and what comes out of it: plain values.
+
+What a caller makes is checked when it is made: `InvalidInput` names the field, and nothing is sent.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from perdure.core.errors import BadAnswer
-from perdure.core.messages import Message, Part, Usage
+from perdure import wire
+from perdure.config import choices
+from perdure.core.errors import BadAnswer, InvalidInput
+from perdure.core.messages import Message, Part, Role, Usage
+from perdure.wire.plain import plain
 
 #: What a call is for. Each has candidate models of its own.
 Purpose: TypeAlias = Literal["chat", "compress", "filter", "judge", "reflect", "embed"]
@@ -18,6 +26,9 @@ Complexity: TypeAlias = Literal["simple", "moderate", "complex"]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high"]
 #: Why a model stopped.
 Finish: TypeAlias = Literal["stop", "length", "tools", "filter", "other"]
+
+_CHOICES = ("auto", "none", "required")
+_PARTS = frozenset(get_args(Part))
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -35,6 +46,9 @@ class Tool(msgspec.Struct, frozen=True):
     strict: bool | None = None
     native: dict[str, dict[str, Any]] = {}
 
+    def __post_init__(self) -> None:
+        _check(self)
+
 
 class Shape(msgspec.Struct, frozen=True):
     """The JSON schema that an answer has to follow."""
@@ -43,9 +57,23 @@ class Shape(msgspec.Struct, frozen=True):
     name: str = "answer"
     strict: bool = True
 
+    def __post_init__(self) -> None:
+        _check(self)
+        if self.schema.get("type") == "json_schema":
+            raise InvalidInput(
+                "Shape.schema is a response format, not a schema.",
+                hint="Give what stands under `schema` in it.",
+            )
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a model, whichever it is. What is None or empty is left to the provider."""
+    """What is asked of a model, whichever it is. What is None or empty is left to the provider.
+
+    It can be made of more than it holds: `messages` of anything that `wire.decode` takes, `tools`
+    also of dictionaries as Chat Completions, Responses and Anthropic Messages write them, `shape`
+    of a JSON schema, `stop` of one text. Raises `InvalidInput`, naming the field, for what is
+    neither.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -65,9 +93,50 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     #: Further fields of the body, by wire format, as they are.
     extra: dict[str, dict[str, Any]] = {}
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            messages: Any,
+            tools: Iterable[Tool | Mapping[str, Any]] = (),
+            tool_choice: str = "auto",
+            parallel_tools: bool | None = None,
+            shape: Shape | Mapping[str, Any] | None = None,
+            max_tokens: int | None = None,
+            temperature: float | None = None,
+            top_p: float | None = None,
+            stop: str | Iterable[str] = (),
+            seed: int | None = None,
+            reasoning: Effort | int | None = None,
+            prompt_cache_key: str = "",
+            extra: dict[str, dict[str, Any]] = {},  # noqa: B006  # never run
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "messages", _messages(self.messages))
+        force_setattr(self, "tools", _tools(self.tools))
+        force_setattr(self, "shape", _shape(self.shape))
+        force_setattr(self, "stop", _stop(self.stop))
+        if isinstance(self.reasoning, str) and self.reasoning not in get_args(Effort):
+            raise InvalidInput(
+                f"Request.reasoning: {self.reasoning!r} says nothing about reasoning.",
+                hint=f"Use one of {', '.join(get_args(Effort))}, or a number of tokens.",
+            )
+        _check(self)
+        offered = [tool.name for tool in self.tools]
+        if self.tool_choice not in (*_CHOICES, *offered):
+            raise InvalidInput(
+                f"Request.tool_choice: the tool {self.tool_choice!r} is not offered.",
+                hint=f"Use one of {', '.join((*_CHOICES, *offered))}.",
+            )
+
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, and what for: decides the candidates, the budgets, and what is recorded."""
+    """Who asks, and what for: decides the candidates, the budgets, and what is recorded.
+
+    Raises `InvalidInput`, naming the field and the choices, for what cannot be meant.
+    """
 
     purpose: Purpose = "chat"
     #: A name of the caller's for the kind of work: ``code-review``.
@@ -79,9 +148,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     #: ``provider/model``: this one alone, without fallback.
     model: str = ""
     #: Seconds for everything: queueing, retries, fallbacks. None: as configured.
-    deadline: float | None = None
+    deadline: Annotated[float, msgspec.Meta(ge=0)] | None = None
     #: Whether an answer may come from, and go to, the response cache. None: as configured.
     cache: bool | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -192,3 +264,114 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
 
 
 Headers: TypeAlias = Mapping[str, str]
+
+
+# What is given, as it is needed ----------------------------------------------------------------
+
+
+def _check(made: msgspec.Struct) -> None:
+    """Raise `InvalidInput` if a field holds what its type does not allow."""
+    for field in _fields(type(made)):
+        value = getattr(made, field.name)
+        if value is field.default:
+            continue
+        try:
+            # Numbers of numpy are floats, and msgspec wants them plain.
+            msgspec.convert(float(value) if isinstance(value, float) else value, field.type)
+        except msgspec.ValidationError as exc:
+            reason = str(exc).partition(" - at ")[0].replace("null", "None")
+            allowed = choices(field.type)
+            raise InvalidInput(
+                f"{type(made).__name__}.{field.name} cannot be {_shown(value)}:"
+                f" {reason[0].lower()}{reason[1:]}.",
+                hint=f"Use one of {', '.join(allowed)}." if allowed else "Correct it.",
+            ) from exc
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(kind)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _messages(given: Any) -> tuple[Message, ...]:
+    found = wire.decode(given)
+    if not found:
+        raise InvalidInput("There are no messages to send.", hint="Give at least one.")
+    for at, message in enumerate(found):
+        parts: Any = message.parts
+        sound = isinstance(parts, tuple | list) and all(type(part) in _PARTS for part in parts)
+        if message.role not in get_args(Role) or not sound:
+            raise InvalidInput(
+                f"Request.messages[{at}] cannot be {_shown(message)}.",
+                hint=f"Make it like Message(role, (Text(text),)), with one of the roles"
+                f" {', '.join(get_args(Role))}.",
+            )
+    return found
+
+
+def _tools(given: Any) -> tuple[Tool, ...]:
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidInput(
+            f"Request.tools cannot be {_shown(given)}.", hint="Give a list of tools."
+        )
+    return tuple(
+        each if isinstance(each, Tool) else _tool(plain(each), f"Request.tools[{at}]")
+        for at, each in enumerate(given)
+    )
+
+
+def _tool(item: Any, where: str) -> Tool:
+    """The tool that a wire format's dictionary describes."""
+    parameters = "parameters"
+    match item:
+        case {"type": "function", "function": {"name": _} as said}:
+            pass
+        case {"type": "function", "name": _}:
+            said = item
+        case {"name": _, "input_schema": _} if item.get("type") in {None, "custom"}:
+            said, parameters = item, "input_schema"
+        case _:
+            raise InvalidInput(
+                f"{where} is no tool: {_shown(item)}.",
+                hint='Give a Tool, {"type": "function", "function": {"name": …}},'
+                ' {"type": "function", "name": …} or {"name": …, "input_schema": …}; what the'
+                " provider runs itself is Tool(name, native={format: …}).",
+            )
+    names = {parameters: "parameters", "name": "name", "description": "description"}
+    names["strict"] = "strict"
+    # Where its cache begins is the business of the one provider that is told so.
+    if further := sorted(set(said) - {*names, "type", "cache_control"}, key=str):
+        raise InvalidInput(
+            f"{where}: {', '.join(map(str, further))} cannot be said to every model.",
+            hint="Leave it out, or give the whole as Tool(name, native={format: …}).",
+        )
+    return Tool(**{names[key]: said[key] for key in names if said.get(key) is not None})
+
+
+def _shape(given: Any) -> Shape | None:
+    if given is None or isinstance(given, Shape):
+        return given
+    if isinstance(given, Mapping):
+        return Shape(dict(given))
+    raise InvalidInput(
+        f"Request.shape cannot be {_shown(given)}.",
+        hint="Give a JSON schema as a dictionary, or a Shape; of a class of pydantic, what its"
+        " model_json_schema() gives.",
+    )
+
+
+def _stop(given: Any) -> tuple[str, ...]:
+    words = (given,) if isinstance(given, str) else given
+    if not isinstance(words, Iterable) or isinstance(words, Mapping | bytes):
+        raise InvalidInput(f"Request.stop cannot be {_shown(given)}.", hint="Give a list of texts.")
+    words = tuple(words)
+    if not all(isinstance(word, str) and word for word in words):
+        raise InvalidInput(
+            f"Request.stop cannot be {_shown(given)}.", hint="Give texts that are not empty."
+        )
+    return words

@@ -24,7 +24,7 @@ import msgspec
 from perdure.config import ByComplexity, GatewayConfig, ProviderConfig, config_file
 from perdure.core.errors import InvalidConfig, NoModel
 from perdure.gateway.builtin import ADDRESSES, BUILT_IN, LOCAL, LOCAL_MODEL, SELF_HOSTED
-from perdure.gateway.calls import Ask, Complexity, Purpose
+from perdure.gateway.calls import PURPOSES, Ask, Complexity, Purpose
 from perdure.gateway.providers import Habits, Provider
 
 #: Kinds of work whose names speak for themselves. The configuration comes first.
@@ -60,7 +60,9 @@ class Candidate(msgspec.Struct, frozen=True):
 class Catalog:
     """The providers and models of one configuration. Reads the environment when it is made.
 
-    Raises `InvalidConfig`, naming the key, if a provider cannot be made of what is configured.
+    Raises `InvalidConfig`, naming the key, if a provider cannot be made of what is configured, or
+    the name of a model cannot be read. A variable that an address lacks is found missing later, by
+    who needs it.
     """
 
     def __init__(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
@@ -78,6 +80,15 @@ class Catalog:
                 hint=f"Use one of {', '.join(self._providers)}, or add"
                 f" [gateway.providers.{config.default}] with its base_url.",
             )
+        for purpose in PURPOSES:
+            for complexity in _NEAREST:
+                for name in self._names(purpose, complexity):
+                    self._read(name, f"gateway.models.{purpose}: ")
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The variables that it was made with; keys are in them."""
+        return self._environ
 
     @property
     def providers(self) -> Mapping[str, Provider]:
@@ -92,7 +103,11 @@ class Catalog:
         return self._tasks.get(task) or _TASKS.get(task, "moderate")
 
     def has(self, purpose: Purpose) -> bool:
-        """Whether any model is configured for this purpose."""
+        """Whether any model is configured for this purpose: `candidates` has some then.
+
+        Unless an address lacks its variable, or a provider cannot do it: that is told when it is
+        needed, rather than that the model was passed over in silence.
+        """
         return purpose == "embed" or any(self._names(purpose, level) for level in _NEAREST)
 
     def candidates(self, ask: Ask) -> list[Candidate]:
@@ -120,12 +135,26 @@ class Catalog:
         Raises `InvalidConfig` if the name cannot be read.
         """
         where = f"{key}: " if key else ""
+        found = self._read(name, where)
+        missing = _VARIABLE.search(found.provider.base_url)
+        if missing is not None:
+            known = found.provider.name
+            raise InvalidConfig(
+                f"{where}the address of {known} needs the variable {missing[1]}.",
+                hint=f"Set {missing[1]}, or gateway.providers.{known}.base_url.",
+            )
+        return found
+
+    # ------------------------------------------------------------------------------------------
+
+    def _read(self, name: str, where: str) -> Candidate:
+        """The candidate of a name, whose address may lack its variable."""
         if "://" in name:
             address, _, model = name.partition("#")
             if not model:
                 raise InvalidConfig(
-                    f"{where}{name!r} does not say which model.",
-                    hint=f"Write it like {address.rstrip('/')}#model.",
+                    f"{where}{_shown(address)!r} does not say which model.",
+                    hint="Write it like http://127.0.0.1:8080/v1#model.",
                 )
             address = _address(address, where)
             habits = SELF_HOSTED
@@ -141,16 +170,7 @@ class Catalog:
                 " [gateway.providers.NAME] with its base_url; or name a server's own address:"
                 " http://127.0.0.1:8080/v1#model.",
             )
-        provider = self._providers[known]
-        missing = _VARIABLE.search(provider.base_url)
-        if missing is not None:
-            raise InvalidConfig(
-                f"{where}the address of {known} needs the variable {missing[1]}.",
-                hint=f"Set {missing[1]}, or gateway.providers.{known}.base_url.",
-            )
-        return Candidate(provider, model)
-
-    # ------------------------------------------------------------------------------------------
+        return Candidate(self._providers[known], model)
 
     def _listed(self, purpose: Purpose, complexity: Complexity) -> list[Candidate]:
         names = next((n for c in _NEAREST[complexity] if (n := self._names(purpose, c))), ())
@@ -274,10 +294,22 @@ def _address(address: str, where: str) -> str:
         )
     if not usable or parts.query or parts.fragment:
         raise InvalidConfig(
-            f"{where}{address!r} is not the address of a server.",
-            hint="Write it like http://127.0.0.1:8080/v1.",
+            f"{where}{_shown(address)!r} is not the address of a server.",
+            hint="Write it like http://127.0.0.1:8080/v1, without ? and #. A key belongs in a"
+            " variable, named by key_variable.",
         )
     return address.rstrip("/")
+
+
+def _shown(address: str) -> str:
+    """An address, whatever is wrong with it, without what may be a key: a user, or a query."""
+    scheme, sign, rest = address.partition("://")
+    if not sign:
+        scheme, rest = "", address
+    cut = re.split(r"[?#]", rest, maxsplit=1)
+    if len(cut) > 1 and "@" in cut[1]:
+        return f"{scheme}{sign}…"  # a password may have a ? in it
+    return f"{scheme}{sign}{cut[0].rpartition('@')[2]}{'?…' if len(cut) > 1 else ''}"
 
 
 def _ollama(host: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from perdure.core.errors import (
 from perdure.gateway import retries
 from perdure.gateway.calls import Ask
 from perdure.gateway.catalog import Candidate
+from perdure.gateway.failures import Unreachable, one_line
 from perdure.gateway.flights import Flights
 from perdure.gateway.retries import Backoff, Deadline
 
@@ -28,6 +29,12 @@ R = TypeVar("R")
 #: Where another candidate is left, one that wants to be left alone for longer than this is not
 #: waited for, and one that took longer than this to fail is not asked again.
 _IMPATIENCE = 2.0
+#: A candidate's share of the time is not less than this many seconds, as long as there are so many:
+#: in less, none would answer.
+_LEAST_SHARE = 0.5
+#: Candidates whose reasons are told when all failed, and characters of each.
+_MOST_REASONS = 5
+_LONGEST_REASON = 160
 #: A call that failed waits so many times for a circuit to be tried again.
 _MOST_REFUSALS = 6
 #: What a call does knows its deadline and keeps to it. Whatever does not, a bank that hangs, is cut
@@ -48,7 +55,10 @@ class Leg(msgspec.Struct, frozen=True):
 
     #: How many candidates failed before this one.
     position: int
+    #: Of the whole call.
     deadline: Deadline
+    #: By which this candidate has to answer, or to begin to: time is left for those after it.
+    share: Deadline
     #: Seconds that the candidate may keep the call waiting before it takes it.
     patience: float
 
@@ -68,18 +78,27 @@ async def first(
     has no room for the call soon enough, is passed over at once; so is one without a key. Only if
     none is left, a call that has failed waits until the circuit is tried again.
 
+    While others are left, a candidate gets its share of the time that remains, with all of its
+    tries; one that cannot be reached is not tried again. The last one gets all of the rest.
+
     A pause that would not end before the deadline is not made: the error of the last try is told
     at once. Raises `DeadlineExceeded` when the time is up, `AllFailed` if all failed or, if there
     is but one candidate, its error; `BudgetReached` as it comes.
     """
     deadline = Deadline(seconds)
     errors = list[GatewayError]()
+    reasons = dict[str, GatewayError]()
+
+    def failed(candidate: Candidate, error: GatewayError) -> None:
+        errors.append(error)
+        reasons[candidate.name] = error
 
     async def walk() -> R:
         for position, candidate in enumerate(candidates):
             is_last = position == len(candidates) - 1
             patience = backoff.patience if is_last else min(backoff.patience, _IMPATIENCE)
-            leg = Leg(position, deadline, patience)
+            share = _share(deadline, len(candidates) - position)
+            leg = Leg(position, deadline, share, patience)
             course = _Course(msgspec.structs.replace(backoff, patience=patience), is_last=is_last)
             while True:
                 if deadline.passed:
@@ -90,22 +109,30 @@ async def first(
                 except BudgetReached:
                     raise
                 except GatewayError as exc:
-                    errors.append(exc)
-                    wait = course.failed(exc, deadline.remaining())
+                    failed(candidate, exc)
+                    wait = course.failed(exc, share.remaining())
                 except NotSent as exc:
-                    errors.append(exc.reason)
-                    wait = course.refused(exc.reason, deadline.remaining())
+                    failed(candidate, exc.reason)
+                    wait = course.refused(exc.reason, share.remaining())
                 if wait is None:
                     break
                 await asyncio.sleep(wait)
         if deadline.passed:
             raise TimeoutError
-        raise _failed(ask, candidates, errors)
+        raise _failed(ask, candidates, errors, reasons)
 
     try:
         return await flights.run(walk, seconds + _GRACE)
     except TimeoutError:
         raise _late(seconds, errors) from None
+
+
+def _share(deadline: Deadline, left: int) -> Deadline:
+    """What the first of so many candidates gets of the time that remains."""
+    if left == 1:
+        return deadline
+    remaining = deadline.remaining()
+    return Deadline(min(remaining, max(_LEAST_SHARE, remaining / left)))
 
 
 class _Course:
@@ -125,7 +152,7 @@ class _Course:
         """Seconds until it is asked again; None if it is not."""
         self._tries += 1
         took = time.monotonic() - self._began
-        if not self._is_last and took > self._policy.patience:
+        if not self._is_last and (took > self._policy.patience or isinstance(error, Unreachable)):
             return None
         return self._pause(self._policy, self._tries, error, remaining)
 
@@ -156,14 +183,25 @@ def _late(seconds: float, errors: Sequence[GatewayError]) -> DeadlineExceeded:
 
 
 def _failed(
-    ask: Ask, candidates: Sequence[Candidate], errors: Sequence[GatewayError]
+    ask: Ask,
+    candidates: Sequence[Candidate],
+    errors: Sequence[GatewayError],
+    reasons: Mapping[str, GatewayError],
 ) -> GatewayError:
     if len(candidates) == 1 and errors:
         return errors[-1]
-    said = " ".join(dict.fromkeys(error.message for error in errors[-3:]))
+    said = [_reason(name, error) for name, error in reasons.items()]
+    if len(said) > _MOST_REASONS:
+        said[_MOST_REASONS:] = [f"And {len(said) - _MOST_REASONS} more."]
     return AllFailed(
         f"None of {len(candidates)} models for {ask.purpose} answered, in {len(errors)} tries."
-        f" {said}",
+        f" {' '.join(said)}",
         hint="`perdure models` shows how they stand; the error's `errors` has all reasons.",
         errors=tuple(errors),
     )
+
+
+def _reason(name: str, error: GatewayError) -> str:
+    """Why a candidate failed, in one sentence that names it."""
+    said = error.message if name in error.message else f"{name}: {error.message}"
+    return one_line(said, _LONGEST_REASON)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from perdure.core.errors import BadAnswer, GatewayError
+from perdure.core.errors import BadAnswer, GatewayError, Rejected
 from perdure.core.messages import sound
+from perdure.gateway import failures
 from perdure.gateway.catalog import Candidate
 from perdure.gateway.providers import Provider
 from perdure.gateway.requests import Call, authorization
@@ -22,6 +24,8 @@ from perdure.gateway.requests import Call, authorization
 if TYPE_CHECKING:
     import httpx2
 
+#: Names of headers that keys go by, besides the usual ones.
+_holds_key = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE).search
 #: What is shorter cannot be told from other words when it is masked.
 _SHORTEST_SECRET = 8
 
@@ -92,6 +96,25 @@ class Errand:
         model = self._call.body.get("model")
         return Candidate(self._provider, str(model)).name if model else self._provider.name
 
+    @property
+    def keyless(self) -> str:
+        """If no key goes along, how to have one sent; else empty."""
+        provider = self._provider
+        if self._key or self.auth or any(map(_holds_key, provider.headers)):
+            return ""
+        if provider.key_variable:
+            return f"Set the variable {provider.key_variable} to the key."
+        if "://" in provider.name:
+            return (
+                f'Give the server a name: base_url = "{provider.base_url}" and key_variable ='
+                ' "MY_KEY" under [gateway.providers.NAME], and call its models NAME/model; then'
+                " set MY_KEY to the key."
+            )
+        return (
+            f'Write key_variable = "MY_KEY" under [gateway.providers.{provider.name}], and set the'
+            " variable MY_KEY to the key."
+        )
+
     def request(self, accept: str, extensions: dict[str, Any]) -> httpx2.Request:
         """The request as it is sent; without a body, one that only asks."""
         import httpx2
@@ -159,6 +182,17 @@ class Errand:
         return BadAnswer(
             f"{self.where} {what}.",
             hint="Try again; if it stays, check that base_url is an API and which wire it speaks.",
+        )
+
+    def complaint(self, error: dict[str, Any]) -> GatewayError:
+        """The error that an error object in a body with status 200 means."""
+        return failures.from_event(error, where=self.where, keyless=self.keyless)
+
+    def nowhere(self, status: int) -> Rejected:
+        """The error of an address at which there is no API, as it seems."""
+        return Rejected(
+            f"{self.where} has no API there: {status} at {self._url}.",
+            hint="Is base_url right? It usually ends with /v1.",
         )
 
     def too_much(self, limit: int) -> BadAnswer:

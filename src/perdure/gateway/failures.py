@@ -106,26 +106,37 @@ _spans = re.compile(r"([\d.]+)(h|ms|m|s)", re.IGNORECASE)
 _SECONDS = {"h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
+class Unreachable(ProviderDown):
+    """No connection was made, so that nothing was sent: refused, no such name, no TLS."""
+
+
 def from_response(
-    status: int, headers: Headers, body: bytes, *, where: str, now: float | None = None
+    status: int,
+    headers: Headers,
+    body: bytes,
+    *,
+    where: str,
+    keyless: str = "",
+    now: float | None = None,
 ) -> GatewayError:
     """The error that an answer with this status means. `where` is ``provider/model``.
 
-    Never raises, whatever the body is. `now` is the time since 1970 in seconds, for dates in the
-    headers; the clock's, if it is not given.
+    Never raises, whatever the body is. If no key was sent, `keyless` is the hint that says how to
+    have one sent. `now` is the time since 1970 in seconds, for dates in the headers; the clock's,
+    if it is not given.
     """
     names, words, hinted = _reading(_decoded(body))
     asked = retry_after(headers, now=now)
     if 300 <= status < 400:
-        target = _one_line(_header(headers, "location") or "", 200)
+        target = one_line(_header(headers, "location") or "", 200)
         return Rejected(
             f"{where} sent us to another address{f', {target}' if target else ''}.",
             hint="Set the provider's base_url to where it really is; keys do not follow redirects.",
         )
-    return _error(status, names, words, hinted if asked is None else asked, where)
+    return _error(status, names, words, hinted if asked is None else asked, where, keyless=keyless)
 
 
-def from_event(error: Any, *, where: str) -> GatewayError:
+def from_event(error: Any, *, where: str, keyless: str = "") -> GatewayError:
     """The error that an error object inside a stream, or a body with status 200, means.
 
     Takes the object itself or what it is wrapped in. One that names no known kind is taken for
@@ -141,7 +152,7 @@ def from_event(error: Any, *, where: str) -> GatewayError:
         if name.isdecimal() and 400 <= int(name) < 600:
             status = int(name)
             break
-    return _error(status, names, words, hinted, where)
+    return _error(status, names, words, hinted, where, keyless=keyless)
 
 
 def retry_after(headers: Headers, *, now: float | None = None) -> float | None:
@@ -175,11 +186,46 @@ def span(text: str) -> float | None:
         return None
 
 
+def conceal(error: GatewayError, secrets: list[str]) -> None:
+    """Take secrets out of what an error says, and what led to it: servers quote what they get."""
+
+    def masked(text: object) -> str:
+        said = str(text)
+        for secret in secrets:
+            said = said.replace(secret, "[key]")
+        return said
+
+    each: BaseException | None = error if secrets else None
+    while isinstance(each, GatewayError):
+        each.message = masked(each.message)
+        each.args = tuple(map(masked, each.args))
+        earlier = each.__cause__ or each.__context__
+        # Errors of others keep what they stumbled over in places of their own.
+        if not isinstance(earlier, GatewayError) and _quotes(earlier, secrets):
+            each.__cause__ = each.__context__ = earlier = None
+        each = earlier
+
+
+def _quotes(error: BaseException | None, secrets: list[str]) -> bool:
+    """Whether an error, or what led to it, holds a secret."""
+    held = list[str]()
+    while error is not None:
+        held += [str(error), repr(error.args), repr(vars(error))]
+        error = error.__cause__ or error.__context__
+    return any(secret in text for secret in secrets for text in held)
+
+
 # From status and words to an error --------------------------------------------------------------
 
 
 def _error(
-    status: int, names: tuple[str, ...], words: str, asked: float | None, where: str
+    status: int,
+    names: tuple[str, ...],
+    words: str,
+    asked: float | None,
+    where: str,
+    *,
+    keyless: str,
 ) -> GatewayError:
     meant = [_STATUS_OF.get(name) for name in names]
     said = f": {words}" if words else ""
@@ -198,6 +244,8 @@ def _error(
             f"{where} wants to be paid first{said}",
             hint="Look at the account's credit and limits, or let another provider answer.",
         )
+    if status in (401, 403) and keyless:
+        return Unauthorized(f"{where} wants a key, and none was sent ({code}){said}", hint=keyless)
     if status in (401, 403):
         return Unauthorized(
             f"{where} does not accept the key ({code}){said}",
@@ -252,7 +300,7 @@ def _reading(error: Any) -> tuple[tuple[str, ...], str, float | None]:
             wait = max(0.0, float(estimate))
     if wait is None and (found := _try_again(words)):
         wait = span(found[1])
-    return tuple(names), _one_line(_secrets.sub("[key]", words), MAX_WORDS), wait
+    return tuple(names), one_line(_secrets.sub("[key]", words), MAX_WORDS), wait
 
 
 def _layers(error: Any, depth: int = 4) -> Iterator[Any]:
@@ -284,7 +332,7 @@ def _decoded(body: bytes) -> Any:
     return text
 
 
-def _one_line(text: str, limit: int) -> str:
+def one_line(text: str, limit: int) -> str:
     """Its words on one line, without what a terminal would obey, cut to `limit` characters."""
     plain = "".join(c if c.isprintable() else " " for c in text[: limit * 20])
     line = " ".join(plain.split())

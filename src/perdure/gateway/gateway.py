@@ -19,13 +19,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
-from perdure import wire
 from perdure.config import GatewayConfig
 from perdure.core import clock as clocks
 from perdure.core.clock import Clock
-from perdure.core.errors import BadAnswer, GatewayError, InvalidInput, Unauthorized
+from perdure.core.errors import BadAnswer, GatewayError, Unauthorized
 from perdure.core.messages import Usage
-from perdure.gateway import chain, local, outcomes, requests, streams
+from perdure.gateway import chain, intake, local, outcomes, requests, streams
 from perdure.gateway.answers import Answers
 from perdure.gateway.books import Books, Target
 from perdure.gateway.breaker import Tripping
@@ -101,8 +100,10 @@ class Gateway:
     def has(self, purpose: Purpose) -> bool:
         """Whether any model is configured for this purpose.
 
-        Who has an algorithmic way asks first, and takes that way if there is none.
+        Who has an algorithmic way asks first, and takes that way if there is none. Raises
+        `InvalidInput` if there is no such purpose.
         """
+        intake.purpose(purpose)
         return self.catalog.has(purpose)
 
     # Calls ------------------------------------------------------------------------------------
@@ -116,12 +117,12 @@ class Gateway:
         for a request that no provider could make sense of. If all candidates failed, `AllFailed`
         with what each failed with; if there was but one, its own error.
         """
-        asked = _request(request)
+        asked, ask = intake.request(request), intake.asking(ask)
 
         async def attempt(candidate: Candidate, leg: Leg) -> Reply:
             provider = self._chatting(candidate, ask)
             call = requests.build(asked, provider, candidate.model, stream=False)
-            key = self._answers.key(candidate, ask, call.body)
+            key = self._answers.key(candidate, ask, call)
             if key is not None and (found := await self._answers.find(key, candidate, ask, leg)):
                 return found
             trial = self._trial(candidate, ask, leg, request=asked)
@@ -141,12 +142,12 @@ class Gateway:
         Until the first thing arrives, candidates are tried as for `complete`. What fails later is
         `StreamBroken`: it is not begun again by itself, since its reader has seen a part.
         """
-        asked = _request(request)
+        asked, ask = intake.request(request), intake.asking(ask)
 
         async def begin(candidate: Candidate, leg: Leg) -> Begun:
             provider = self._chatting(candidate, ask)
             call = requests.build(asked, provider, candidate.model, stream=True)
-            key = self._answers.key(candidate, ask, call.body)
+            key = self._answers.key(candidate, ask, call)
             if key is not None and (found := await self._answers.find(key, candidate, ask, leg)):
                 return Begun(deltas_of(found.message), lambda: found)
             trial = self._trial(candidate, ask, leg, request=asked, streamed=True)
@@ -162,12 +163,7 @@ class Gateway:
         The reply names the model: vectors of different models cannot be compared. Raises as
         `complete`.
         """
-        if isinstance(texts, str) or not texts:
-            raise InvalidInput("There is nothing to embed.", hint="Give a list of texts.")
-        if ask.purpose != "embed":
-            raise InvalidInput(
-                f"Texts are not embedded for {ask.purpose}.", hint='Use Ask(purpose="embed").'
-            )
+        texts, ask = intake.texts(texts), intake.embedding(ask)
 
         async def attempt(candidate: Candidate, leg: Leg) -> Embedded:
             length = sum(map(len, texts)) // 3 + len(texts)
@@ -193,7 +189,7 @@ class Gateway:
 
         Raises `InvalidInput` if there is no such outcome, or score, or judge.
         """
-        await self.recorder.feedback(outcome, score, by)
+        await self.recorder.feedback(outcome, intake.judgement(outcome, score), by)
 
     # What happened ----------------------------------------------------------------------------
 
@@ -204,10 +200,14 @@ class Gateway:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[outcomes.Row]:
-        """What calls took and cost, in groups: the dearest first, days in their order."""
+        """What calls took and cost, in groups: the dearest first, days in their order.
+
+        Raises `InvalidInput` for a group that there is not, and for a moment that is none.
+        """
+        since, until = intake.moment("since", since), intake.moment("until", until)
         await self.recorder.flush()
         rows = await outcomes.summary(self.store, by, since, until)
-        return rows if by == "day" else sorted(rows, key=lambda row: (-row.cost, -row.calls))
+        return rows if by == "day" else sorted(rows, key=lambda row: (-(row.cost or 0), -row.calls))
 
     async def budgets(self) -> list[BudgetStanding]:
         """How the budgets stand."""
@@ -368,12 +368,3 @@ class Gateway:
                 raise
             trial.answered(answered)
         await self._answers.keep(key, answered, trial)
-
-
-def _request(given: Any) -> Request:
-    if isinstance(given, Request):
-        return given
-    messages = wire.decode(given)
-    if not messages:
-        raise InvalidInput("There are no messages to send.", hint="Give at least one.")
-    return Request(messages=messages)

@@ -101,6 +101,8 @@ class Reservation(msgspec.Struct):
     holds: tuple[Hold, ...] = ()
     tokens: int = 0
     cost: int = 0
+    #: Tokens of an answer whose length was not asked for.
+    assumed: int = 0
     settled: bool = False
 
 
@@ -119,9 +121,11 @@ class Ledger:
         self, store: Store, budgets: Sequence[Budget] = (), clock: Clock = clocks.now
     ) -> None:
         names = [budget.name for budget in budgets]
-        if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
             raise InvalidConfig(
-                "Two budgets have the same name.", hint="Give each a name of its own."
+                f"Two budgets have the same name, {twice[0]!r}.",
+                hint="Give each a name of its own.",
             )
         self._store = store
         self._budgets = tuple(budgets)
@@ -130,18 +134,26 @@ class Ledger:
         self._worker: asyncio.Task[None] | None = None
 
     async def reserve(
-        self, ask: Ask, tokens: int, cost: int | None, *, model: str = ""
+        self,
+        ask: Ask,
+        tokens: int,
+        cost: int | None,
+        *,
+        model: str = "",
+        assumed: int = 0,
+        at_home: bool = False,
     ) -> Reservation:
         """Make room for a call in every budget that it counts on, or in none.
 
         `tokens` and `cost` (picodollars) are what the call may take; None is an unknown cost.
-        `model` is for messages. Without a budget that covers the call, nothing is read or written.
-        Cancelled, nothing stays reserved.
+        For messages are `model`, and `assumed`: how many of the tokens stand for an answer whose
+        length was not asked for. For `at_home` see `Budget.covers`. Without a budget that covers
+        the call, nothing is read or written. Cancelled, nothing stays reserved.
 
         Raises `BudgetReached` if it does not fit, or costs what nobody knows and a budget limits
         money. Raises `StorageError` if the bank does not answer: no call should be made then.
         """
-        covering = [budget for budget in self._budgets if budget.covers(ask)]
+        covering = [budget for budget in self._budgets if budget.covers(ask, at_home=at_home)]
         if not covering:
             return Reservation()
         limited = next((budget for budget in covering if budget.cost is not None), None)
@@ -153,7 +165,7 @@ class Ledger:
             )
         now = self._clock()
         holds = tuple(_hold(budget, ask, now) for budget in covering)
-        reservation = Reservation(holds, max(0, tokens), max(0, cost or 0))
+        reservation = Reservation(holds, max(0, tokens), max(0, cost or 0), assumed)
         done = asyncio.get_running_loop().create_future()
         self._submit(_Work(reservation, done))
         try:
@@ -367,8 +379,17 @@ def _reached(hold: Hold, pot: Pot, wanted: Reservation) -> BudgetReached:
     return BudgetReached(
         f"The budget {budget.name!r}{whose} does not allow the call, which may take {needs}:"
         f" {' and '.join(left)} are left{_held(pot)}.",
-        hint=when,
+        hint=_shorter(standing, wanted) + when,
     )
+
+
+def _shorter(standing: Standing, wanted: Reservation) -> str:
+    """That a shorter answer may fit, if its length was only assumed."""
+    least = wanted.tokens - wanted.assumed
+    tokens, cost = standing.tokens_left, standing.cost_left
+    if not wanted.assumed or cost == 0 or (tokens is not None and tokens <= least):
+        return ""
+    return f"Set max_tokens: without it, an answer of {wanted.assumed:,} tokens was assumed. "
 
 
 def _held(pot: Pot) -> str:

@@ -42,10 +42,7 @@ async def embed(
 
     Raises `NoModel` if the model is another one, or if wordllama is not installed.
     """
-    if model != LOCAL_MODEL:
-        raise NoModel(
-            f"{LOCAL} has no model {model!r}.", hint=f"Use {LOCAL}/{LOCAL_MODEL}, the only one."
-        )
+    check(model)
     vectors: list[tuple[float, ...]] = []
     tokens = 0
     for start in range(0, len(texts), _BATCH):
@@ -53,6 +50,14 @@ async def embed(
         vectors += some
         tokens += count
     return tuple(vectors), Usage(input=tokens)
+
+
+def check(model: str) -> None:
+    """Raises `NoModel` if the model is not the one that is here."""
+    if model != LOCAL_MODEL:
+        raise NoModel(
+            f"{LOCAL} has no model {model!r}.", hint=f"Use {LOCAL}/{LOCAL_MODEL}, the only one."
+        )
 
 
 def cannot_chat(purpose: str) -> NoModel:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import httpx2
 
 from perdure.core.errors import BadAnswer, GatewayError, ProviderDown, Rejected
+from perdure.gateway.failures import Unreachable
 
 
 def from_exception(
@@ -68,36 +69,36 @@ def overdue(
     )
 
 
-def _unreachable(exc: Exception, where: str, host: str) -> ProviderDown:
+def _unreachable(exc: Exception, where: str, host: str) -> Unreachable:
     if isinstance(exc, httpx2.ConnectTimeout):
-        return ProviderDown(
+        return Unreachable(
             f"{where} cannot be reached: no connection to {host} in time.",
             hint="Check base_url and the network; a firewall may swallow the packets.",
         )
     for cause in _causes(exc):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return ProviderDown(
+            return Unreachable(
                 f"{where} cannot be trusted: {cause.verify_message} ({host}).",
                 hint="Check base_url; for a certificate authority of your own set SSL_CERT_FILE.",
             )
         if isinstance(cause, ssl.SSLError):
-            return ProviderDown(
+            return Unreachable(
                 f"{where} cannot be reached: no TLS with {host} ({cause.reason or 'broken off'}).",
                 hint="Check base_url: does this port speak https?",
             )
         if isinstance(cause, socket.gaierror):
-            return ProviderDown(
+            return Unreachable(
                 f"{where} cannot be reached: nobody knows the name {host}.",
                 hint="Check base_url, the network, and the name server of this machine.",
             )
         if isinstance(cause, ConnectionRefusedError):
-            return ProviderDown(
+            return Unreachable(
                 f"{where} cannot be reached: nothing listens at {host}.",
                 hint="Start the server, or check base_url.",
             )
     reasons = (each.strerror for each in _causes(exc) if isinstance(each, OSError))
     reason = next((text for text in reasons if text), "the connection broke")
-    return ProviderDown(
+    return Unreachable(
         f"{where} cannot be reached at {host}: {reason}.",
         hint="Check base_url and the network.",
     )

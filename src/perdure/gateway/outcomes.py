@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias
@@ -30,6 +31,8 @@ from perdure.storage.store import Store
 By: TypeAlias = Literal["agent", "task", "provider", "model", "purpose", "day"]
 GROUPS: tuple[By, ...] = ("agent", "task", "provider", "model", "purpose", "day")
 Judge: TypeAlias = Literal["heuristic", "judge", "user"]
+#: The error of what its caller gave up, such as a stream that was left early: nobody failed.
+CANCELLED = "cancelled"
 
 _log = logging.getLogger(__name__)
 _RANK: dict[Judge, int] = {"heuristic": 0, "judge": 1, "user": 2}
@@ -56,6 +59,7 @@ _COLUMNS_ONLY = (("success", 0),)
         Index(("purpose", "day", "cached", "cost"), where=_COLUMNS_ONLY),
         Index(("input", "output", "cache_read", "cache_write"), where=_COLUMNS_ONLY),
         Index(("reasoning", "latency", "first_token", "quality"), where=_COLUMNS_ONLY),
+        Index(("error",), where=_COLUMNS_ONLY),
     ],
 )
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -68,7 +72,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     provider: str
     model: str
     success: bool
-    #: The kind of the error: ``rate_limited``; empty if it succeeded.
+    #: The kind of the error: ``rate_limited``; `CANCELLED`; empty if it succeeded.
     error: str = ""
     agent: Annotated[str, Indexed()] = ""
     session: Annotated[str, Indexed()] = ""
@@ -243,10 +247,16 @@ class Recorder:
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Outcomes added up."""
 
-    #: The agent, model, day, … that they have in common.
+    #: The agent, day, … that they have in common; a model with its provider: ``openai/gpt-5``.
     of: str
+    #: These two apart, where it is them that they have in common.
+    provider: str | None = None
+    model: str | None = None
+    #: Attempts, answers from the cache among them.
     calls: int
+    #: Those that failed, without those that their callers gave up.
     failures: int
+    cancelled: int = 0
     #: Answered from the cache.
     cached: int
     #: Tokens, as far as they are known.
@@ -255,26 +265,32 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     cache_read: int
     cache_write: int
     reasoning: int
-    #: Picodollars that are known, and for how many calls they are not.
-    cost: int
+    #: Picodollars, as far as they are known. None if there are calls of unknown cost, and all
+    #: others say nothing about the price: they were not charged for, or came from the cache.
+    cost: int | None
+    #: For how many calls the cost is not known.
     unknown_costs: int
     #: Means, in seconds and from 0 to 1; None where nothing is known.
     latency: float | None
     first_token: float | None
     quality: float | None
 
+    @property
+    def is_free(self) -> bool:
+        """Whether models answered, and are known to take nothing for it."""
+        answers = self.calls - self.failures - self.cancelled - self.cached
+        return self.cost == 0 and bool(self.unknown_costs or answers)
 
+
+#: Outcomes are added up in the database by how they ended, too, and these sums here: what a cost of
+#: zero means depends on it.
+_ENDS = ("success", "cached", "error")
+_TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
+_MEANS = ("latency", "first_token", "quality")
 _FIGURES = {
     "calls": "count",
-    "successes": "sum success",
-    "hits": "sum cached",
-    "priced": "count cost",
-    "paid": "sum cost",
-    "mean_latency": "avg latency",
-    "mean_first": "avg first_token",
-    "mean_quality": "avg quality",
-    **{f"sum_{kind}": f"sum {kind}" for kind in ("input", "output", "reasoning")},
-    **{f"sum_{kind}": f"sum {kind}" for kind in ("cache_read", "cache_write")},
+    **{f"sum_{name}": f"sum {name}" for name in ("cost", *_TOKENS, *_MEANS)},
+    **{f"count_{name}": f"count {name}" for name in ("cost", *_MEANS)},
 }
 
 
@@ -283,7 +299,8 @@ async def summary(
 ) -> list[Row]:
     """Outcomes that began from `since` until before `until`, added up by one of their fields.
 
-    Ordered by that field. What a `Recorder` has not written yet is not in it: flush it first.
+    Models of the same name at different providers are different ones. Ordered by that field, models
+    by their provider first. What a `Recorder` has not written yet is not in it: flush it first.
     """
     if by not in GROUPS:
         raise InvalidInput(
@@ -294,7 +311,19 @@ async def summary(
         finder = finder.where("started", ">=", clock.from_datetime(since))
     if until is not None:
         finder = finder.where("started", "<", clock.from_datetime(until))
-    return [_row(by, found) for found in await finder.group_by(by).aggregate(DEFAULT, **_FIGURES)]
+    fields = ("provider", "model") if by == "model" else (by,)
+    sums = dict[tuple[str, ...], list[dict[str, Any]]]()
+    for found in await finder.group_by(*fields, *_ENDS).aggregate(DEFAULT, **_FIGURES):
+        sums.setdefault(tuple(found[field] for field in fields), []).append(found)
+    return [_row(dict(zip(fields, group, strict=True)), sums[group]) for group in sorted(sums)]
+
+
+def cost_of(rows: Iterable[Row]) -> int | None:
+    """The cost of rows taken together, as that of a row."""
+    rows = list(rows)
+    known = sum(row.cost or 0 for row in rows)
+    is_known = known or all(row.cost is not None for row in rows) or any(r.is_free for r in rows)
+    return known if is_known else None
 
 
 async def forget(store: Store, sessions: tuple[str, ...], agent: str | None = None) -> None:
@@ -309,25 +338,43 @@ async def forget(store: Store, sessions: tuple[str, ...], agent: str | None = No
             await outcomes.put_many(msgspec.structs.replace(each, **gone) for each in found)
 
 
-def _row(by: str, found: dict[str, Any]) -> Row:
-    calls = int(found["calls"])
+def _row(group: dict[str, str], sums: list[dict[str, Any]]) -> Row:
+    def count(name: str, among: list[dict[str, Any]] = sums) -> int:
+        return sum(int(each[name] or 0) for each in among)
+
+    def mean(name: str) -> float | None:
+        known = count(f"count_{name}")
+        return sum(float(each[f"sum_{name}"] or 0) for each in sums) / known if known else None
+
+    calls, cost = count("calls"), count("sum_cost")
+    failed = [each for each in sums if not each["success"]]
+    cancelled = [each for each in failed if each["error"] == CANCELLED]
+    answers = [each for each in sums if each["success"] and not each["cached"]]
+    unknown = calls - count("count_cost")
+    is_known = cost or not unknown or count("count_cost", answers)
     return Row(
-        of=found[by],
+        of=_name(group),
+        provider=group.get("provider"),
+        model=group.get("model"),
         calls=calls,
-        failures=calls - int(found["successes"] or 0),
-        cached=int(found["hits"] or 0),
-        input=int(found["sum_input"] or 0),
-        output=int(found["sum_output"] or 0),
-        cache_read=int(found["sum_cache_read"] or 0),
-        cache_write=int(found["sum_cache_write"] or 0),
-        reasoning=int(found["sum_reasoning"] or 0),
-        cost=int(found["paid"] or 0),
-        unknown_costs=calls - int(found["priced"]),
-        latency=_mean(found["mean_latency"]),
-        first_token=_mean(found["mean_first"]),
-        quality=_mean(found["mean_quality"]),
+        failures=count("calls", failed) - count("calls", cancelled),
+        cancelled=count("calls", cancelled),
+        cached=count("calls", [each for each in sums if each["cached"]]),
+        input=count("sum_input"),
+        output=count("sum_output"),
+        cache_read=count("sum_cache_read"),
+        cache_write=count("sum_cache_write"),
+        reasoning=count("sum_reasoning"),
+        cost=cost if is_known else None,
+        unknown_costs=unknown,
+        latency=mean("latency"),
+        first_token=mean("first_token"),
+        quality=mean("quality"),
     )
 
 
-def _mean(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _name(group: dict[str, str]) -> str:
+    """What a group is called; a model as `Candidate.name` has it."""
+    if "model" not in group:
+        return next(iter(group.values()))
+    return ("#" if "://" in group["provider"] else "/").join((group["provider"], group["model"]))

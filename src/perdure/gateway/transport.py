@@ -21,6 +21,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import msgspec
@@ -42,6 +43,8 @@ _DRAIN = 0.05
 #: Of an error's body, so many bytes are read, for at most so many seconds.
 _MAX_ERROR = 65_536
 _ERROR_PATIENCE = 5.0
+#: Of a list of models: those of routers are long.
+_MAX_LIST = 2 * 2**20
 #: Gates bound the calls to each model; this keeps within what a process may open.
 _MAX_CONNECTIONS = 512
 #: The pool looks at every idle connection, with a system call, whenever it hands one out.
@@ -105,7 +108,7 @@ class Transport:
                     await response.aclose()
         body = errand.parsed(raw)
         if _complains(body):
-            raise failures.from_event(errand.parsed(errand.masked(raw)), where=errand.where)
+            raise errand.complaint(errand.parsed(errand.masked(raw)))
         return Sent(body, response.headers)
 
     @asynccontextmanager
@@ -147,10 +150,12 @@ class Transport:
         key: str | None,
         *,
         timeout: float,  # noqa: ASYNC109
-    ) -> None:
+    ) -> tuple[str, ...] | None:
         """See whether a provider is there and takes the key, by asking for its list of models.
 
-        Costs nothing. Raises what a call would raise; one that has no such list is there too.
+        Returns their names; None if it has no such list, or one that is long or cannot be read.
+        Costs nothing. Raises what a call would raise, and `Rejected` if there is no list at an
+        address without a path: few APIs begin there.
         """
         headers = {"anthropic-version": "2023-06-01"} if provider.wire == "messages" else {}
         errand = Errand(provider, Call("/models", {}, headers), key)
@@ -158,7 +163,15 @@ class Transport:
         with errand.translated(watch):
             async with watch.limit:
                 response = await self._send(errand, "application/json", also=(404, 405, 501))
-                await response.aclose()  # unread: lists of models are long
+                try:
+                    if response.status_code >= 400:
+                        if response.status_code != 501 and not _path_of(provider.base_url):
+                            raise errand.nowhere(response.status_code)
+                        return None
+                    raw = await _beginning(response, _MAX_LIST)
+                finally:
+                    await response.aclose()
+        return _names(raw)
 
     async def close(self) -> None:
         """End the connections of this loop, and forget those of loops that are gone."""
@@ -188,7 +201,11 @@ class Transport:
         # One that sends us elsewhere may do so with the key in the address.
         headers = {name: errand.masked_text(value) for name, value in response.headers.items()}
         raise failures.from_response(
-            response.status_code, headers, errand.masked(body), where=errand.where
+            response.status_code,
+            headers,
+            errand.masked(body),
+            where=errand.where,
+            keyless=errand.keyless,
         )
 
     def _client(self) -> httpx2.AsyncClient:
@@ -227,7 +244,7 @@ class Transport:
         if "json" in found:
             body = errand.parsed(errand.masked(await self._whole(errand, response, watch)))
             if _complains(body):
-                raise failures.from_event(body, where=errand.where)
+                raise errand.complaint(body)
         raise errand.bad(f"answered with {found} instead of a stream of events")
 
 
@@ -291,7 +308,7 @@ def _complains(body: dict[str, Any]) -> bool:
     )
 
 
-async def _beginning(response: httpx2.Response) -> bytes:
+async def _beginning(response: httpx2.Response, limit: int = _MAX_ERROR) -> bytes:
     """What can be had of an error's body: the status is worth more than why it broke off."""
     import httpx2
 
@@ -300,11 +317,44 @@ async def _beginning(response: httpx2.Response) -> bytes:
         async with asyncio.timeout(_ERROR_PATIENCE):
             async for part in response.aiter_bytes():
                 body += part
-                if len(body) >= _MAX_ERROR:
+                if len(body) >= limit:
                     break
     except (TimeoutError, httpx2.HTTPError):
         pass
     return body
+
+
+def _names(raw: bytes) -> tuple[str, ...] | None:
+    """The names in a list of models, in the shapes of OpenAI, Anthropic, Ollama and Gemini.
+
+    None for anything else, and for a list of which there is more: one cannot say who is missing.
+    """
+    try:
+        body = msgspec.json.decode(raw, type=_Listed)
+    except (msgspec.DecodeError, RecursionError):  # a ValidationError is a DecodeError
+        return None
+    if body.has_more or (body.data is msgspec.UNSET and body.models is msgspec.UNSET):
+        return None
+    found = (body.data or []) + (body.models or [])
+    return tuple(name for each in found for name in (each.id, each.name, each.model) if name)
+
+
+class _Item(msgspec.Struct):
+    id: str = ""
+    name: str = ""
+    model: str = ""
+
+
+class _Listed(msgspec.Struct):
+    """A list of models; Anthropic's comes in pages, and Ollama's is null if it has none."""
+
+    data: list[_Item] | msgspec.UnsetType | None = msgspec.UNSET
+    models: list[_Item] | msgspec.UnsetType | None = msgspec.UNSET
+    has_more: bool = False
+
+
+def _path_of(address: str) -> str:
+    return urlsplit(address).path.strip("/")
 
 
 def _type_of(response: httpx2.Response) -> str:

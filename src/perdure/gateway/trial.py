@@ -30,9 +30,11 @@ from perdure.core.messages import Media, Message, Usage, words_of
 from perdure.gateway import limits, quality, telemetry
 from perdure.gateway.books import Books, Target
 from perdure.gateway.breaker import Attempt
+from perdure.gateway.builtin import LOCAL
 from perdure.gateway.calls import Answered, Ask, Complexity, Headers, Reply, Request, Tool
 from perdure.gateway.catalog import Candidate
 from perdure.gateway.chain import Leg, NotSent
+from perdure.gateway.failures import Unreachable, conceal
 from perdure.gateway.ledger import Reservation
 from perdure.gateway.limits import Slot
 from perdure.gateway.outcomes import Outcome
@@ -111,8 +113,8 @@ class Trial:
 
     @property
     def timeout(self) -> float:
-        """Seconds in which the provider has to answer."""
-        return min(self._timeout, self.remaining)
+        """Seconds in which the provider has to answer, or to begin to."""
+        return min(self._timeout, self._leg.share.remaining())
 
     async def __aenter__(self) -> Self:
         """Raises `NotSent` with what keeps the call from being made, or `BudgetReached`."""
@@ -128,6 +130,7 @@ class Trial:
         except BaseException:
             await self._slot.__aexit__(None, None, None)
             raise
+        self._allowed = self.timeout
         self._began = self._books.clock()
         self._start = time.perf_counter()
         self._span.__enter__()
@@ -203,7 +206,7 @@ class Trial:
             self._target.gate.pause(exc.retry_after)  # before the next one is let in
         await self._slot.__aexit__(kind, exc, traceback)
         if isinstance(exc, GatewayError):
-            _conceal(exc, self._secrets())
+            conceal(exc, self._secrets())
         if not is_impatience:
             self._note_health(exc)
         self._settle(exc)
@@ -221,7 +224,7 @@ class Trial:
             slot = target.gate.slot(
                 # Providers that limit tokens count on what was asked for.
                 tokens=self._input + (asked or 0),
-                remaining=self.remaining,
+                remaining=leg.share.remaining(),
                 patience=leg.patience,
             )
             await slot.__aenter__()
@@ -241,8 +244,15 @@ class Trial:
         cost = books.prices.estimate(
             candidate.provider.name, candidate.model, self._input, self._output
         )
-        tokens = self._input + self._output
-        return await books.ledger.reserve(self.ask, tokens, cost, model=self._target.name)
+        guessed = self._request is not None and not self._request.max_tokens
+        return await books.ledger.reserve(
+            self.ask,
+            self._input + self._output,
+            cost,
+            model=self._target.name,
+            assumed=self._output if guessed else 0,
+            at_home=candidate.provider.name == LOCAL,
+        )
 
     # After ------------------------------------------------------------------------------------
 
@@ -280,15 +290,17 @@ class Trial:
 
     def _uncharged(self, exc: BaseException) -> bool:
         """Whether no provider charges for a call that ended so."""
-        if isinstance(exc, ProviderDown):
+        if isinstance(exc, ProviderDown) and not isinstance(exc, Unreachable):
             # One that took too long may be at work still.
-            return self._took < 0.95 * self._timeout and self._first is None
-        return isinstance(exc, Rejected | RateLimited | NoModel | InvalidInput)
+            return self._took < 0.95 * self._allowed and self._first is None
+        return isinstance(exc, Unreachable | Rejected | RateLimited | NoModel | InvalidInput)
 
     def _is_impatience(self, exc: BaseException | None) -> bool:
         """Whether the caller's deadline ended it, which says nothing about the provider."""
-        late = self.remaining < _EARLY and isinstance(exc, ProviderDown | StreamBroken)
-        return late and (self._took < 0.95 * self._timeout or isinstance(exc, StreamBroken))
+        if isinstance(exc, StreamBroken):
+            return self.remaining < _EARLY
+        late = isinstance(exc, ProviderDown) and self._leg.share.remaining() < _EARLY
+        return late and self._took < 0.95 * self._timeout
 
     def _note_health(self, exc: BaseException | None) -> None:
         task, name = self.ask.task or self.ask.purpose, self._target.name
@@ -339,40 +351,13 @@ def _kind(exc: BaseException | None) -> str:
 
 def broken(exc: GatewayError, where: str, partial: Message) -> StreamBroken:
     """The error of a stream that failed when a part of it had been passed on."""
+    # A decoder that misses the end says just that.
+    why = "." if exc.message == f"The answer of {where} has no end." else f": {exc.message}"
     return StreamBroken(
-        f"The answer of {where} stopped halfway: {exc.message}",
+        f"The answer of {where} stopped halfway{why}",
         hint="What arrived is in the error's `partial`. Ask again, or go on from there.",
         partial=partial,
     )
-
-
-def _conceal(error: GatewayError, secrets: list[str]) -> None:
-    """Take secrets out of what an error says, and what led to it: servers quote what they get."""
-
-    def masked(text: object) -> str:
-        said = str(text)
-        for secret in secrets:
-            said = said.replace(secret, "[key]")
-        return said
-
-    each: BaseException | None = error if secrets else None
-    while isinstance(each, GatewayError):
-        each.message = masked(each.message)
-        each.args = tuple(map(masked, each.args))
-        earlier = each.__cause__ or each.__context__
-        # Errors of others keep what they stumbled over in places of their own.
-        if not isinstance(earlier, GatewayError) and _quotes(earlier, secrets):
-            each.__cause__ = each.__context__ = earlier = None
-        each = earlier
-
-
-def _quotes(error: BaseException | None, secrets: list[str]) -> bool:
-    """Whether an error, or what led to it, holds a secret."""
-    held = list[str]()
-    while error is not None:
-        held += [str(error), repr(error.args), repr(vars(error))]
-        error = error.__cause__ or error.__context__
-    return any(secret in text for secret in secrets for text in held)
 
 
 def _tokens(messages: Iterable[Message], tools: Iterable[Tool] = ()) -> int:

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from perdure.core.errors import GatewayError, InvalidConfig
+from perdure.gateway import local
+from perdure.gateway.books import key_of
 from perdure.gateway.breaker import BreakerView
+from perdure.gateway.builtin import LOCAL
 from perdure.gateway.calls import PURPOSES, Ask, Complexity, Purpose
 from perdure.gateway.catalog import Candidate
+from perdure.gateway.failures import one_line
 from perdure.gateway.gateway import Gateway
 from perdure.gateway.health import HealthView
 from perdure.gateway.limits import GateView
 from perdure.gateway.prices import Price
+from perdure.gateway.providers import Provider
 
 _LEVELS: tuple[Complexity, ...] = ("simple", "moderate", "complex")
 #: Seconds for a server to show that it is there.
 _PATIENCE = 5.0
+#: Providers that pass calls on to others.
+_ROUTERS = ("openrouter", "huggingface")
+#: Names that are shown of those that a server has, and characters of each.
+_MOST_NAMES = 5
+_LONGEST_NAME = 80
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -53,7 +65,8 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
 async def models(gateway: Gateway, *, reach: bool = False) -> list[ModelView]:
     """Every model that is configured for something; with `reach`, their servers are asked.
 
-    Asking costs no tokens: it is the list of models, or for a server without one any answer.
+    Asking costs no tokens: it is the list of models, in which the model should be, or for a server
+    without one any answer.
     Raises `InvalidConfig` for a model whose provider cannot be made of the configuration, and
     `NoModel` for one that is to do what its provider does not.
     """
@@ -67,7 +80,7 @@ async def models(gateway: Gateway, *, reach: bool = False) -> list[ModelView]:
             for place, candidate in enumerate(found, 1):
                 candidates[candidate.name] = candidate
                 uses.setdefault(candidate.name, []).append(Use(purpose, level, place))
-    problems = await _problems(gateway, candidates.values()) if reach else {}
+    problems = await _problems(gateway, candidates.values(), uses) if reach else {}
     return [
         await _view(gateway, candidate, uses[name], problems.get(name))
         for name, candidate in candidates.items()
@@ -100,16 +113,64 @@ async def _view(
     )
 
 
-async def _problems(gateway: Gateway, candidates: Iterable[Candidate]) -> dict[str, str]:
+async def _problems(
+    gateway: Gateway, candidates: Iterable[Candidate], uses: Mapping[str, Sequence[Use]]
+) -> dict[str, str]:
     """What keeps each model from being called; empty if nothing does."""
+    servers = dict[str, asyncio.Task[tuple[str, ...] | None]]()  # each is asked once
+
+    async def listed(provider: Provider) -> tuple[str, ...] | None:
+        key = await key_of(provider, gateway.catalog.environ)
+        return await gateway.transport.reach(provider, key, timeout=_PATIENCE)
 
     async def problem(candidate: Candidate) -> str:
+        provider = candidate.provider
+        purposes = [use.purpose for use in uses[candidate.name]]
         try:
-            await gateway.reach(candidate, seconds=_PATIENCE)
+            if provider.name == LOCAL:
+                _check_local(candidate.model, purposes)
+                return ""
+            if provider.name not in servers:
+                servers[provider.name] = asyncio.create_task(listed(provider))
+            found = await servers[provider.name]
         except (GatewayError, InvalidConfig) as exc:
             return str(exc)
-        return ""
+        # Routers do not list what embeds along with what answers.
+        embeds = provider.name in _ROUTERS and set(purposes) == {"embed"}
+        return "" if found is None or embeds else _missing(candidate, found)
 
     given = list(candidates)
     found = await asyncio.gather(*(problem(candidate) for candidate in given))
     return {candidate.name: said for candidate, said in zip(given, found, strict=True)}
+
+
+def _check_local(model: str, purposes: Sequence[Purpose]) -> None:
+    chatting = next((purpose for purpose in purposes if purpose != "embed"), None)
+    if chatting is not None:
+        raise local.cannot_chat(chatting)
+    local.check(model)
+
+
+def _missing(candidate: Candidate, listed: Sequence[str]) -> str:
+    """That a server has no such model, if its list says so, read kindly."""
+    provider, model = candidate.provider.name, candidate.model
+    if not listed:
+        # Some servers keep an empty list, whatever they have. Ollama's is true.
+        nothing = f"The server has no model {model}; it has none at all."
+        return f"{nothing} Get it: ollama pull {model}." if provider == "ollama" else ""
+    wanted = _plain(model)
+    if provider in _ROUTERS:
+        wanted = wanted.partition(":")[0]  # what follows says where to, or how
+    # An alias stands for the latest of those with a date: claude-x for claude-x-20260101.
+    dated = re.compile(rf"{re.escape(wanted.removesuffix('-latest'))}-[\d-]+")
+    if any(name == wanted or dated.fullmatch(name) for name in map(_plain, listed)):
+        return ""
+    shown = difflib.get_close_matches(model, listed, _MOST_NAMES) or listed[:_MOST_NAMES]
+    names = ", ".join(one_line(name, _LONGEST_NAME) for name in shown)
+    more = " …" if len(shown) < len(listed) else "."
+    return f"The server has no model {model}; it has {names}{more}"
+
+
+def _plain(name: str) -> str:
+    """A name of a model without what some leave out and others write."""
+    return name.casefold().removeprefix("models/").removesuffix(":latest")

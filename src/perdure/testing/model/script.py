@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from perdure import wire
+from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, ToolCall, Usage
 from perdure.gateway.calls import Finish
 
 #: What a request asks for: an answer in one of the wire formats, or vectors.
 Kind: TypeAlias = Literal["chat", "responses", "messages", "embeddings"]
+How: TypeAlias = Literal["status", "hang", "reset", "truncated"]
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -38,7 +40,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that goes wrong.
+    """Something that goes wrong. `how` is one of these; `InvalidInput` if it is none of them.
 
     ==========  =================================================================================
     status      an error of this status, in the words of the wire format; in the middle of a
@@ -49,7 +51,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     ==========  =================================================================================
     """
 
-    how: Literal["status", "hang", "reset", "truncated"] = "status"
+    how: How = "status"
     status: int = 500
     message: str = "This fault is in the script."
     headers: dict[str, str] = {}
@@ -59,6 +61,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     #: no stream, `truncated` sends the first half.
     after: int = 0
     answer: Answer = Answer("This answer does not reach its end.")
+
+    def __post_init__(self) -> None:
+        if self.how not in get_args(How):
+            raise InvalidInput(
+                f"Nothing goes wrong by {self.how!r}.",
+                hint=f"Use one of {', '.join(get_args(How))}.",
+            )
 
 
 class Received(msgspec.Struct, frozen=True):
