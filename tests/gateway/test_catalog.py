@@ -233,7 +233,7 @@ def test_a_provider_of_one_s_own() -> None:
     )
     ours = catalog.find("ours/m").provider
     assert (ours.wire, ours.base_url, ours.needs_key) == ("chat", "http://box:81/api", True)
-    assert ours.habits == Habits()
+    assert ours.habits == Habits(max_tokens_field="max_tokens")
     like = catalog.find("claude-like/m").provider
     assert (like.needs_key, like.embeddings) == (False, "")
 

@@ -132,7 +132,9 @@ class GatewayError(PerdureError):
     #: A word for records and metrics.
     kind = "error"
     #: Whether the same request may succeed at the same model a little later.
-    retryable = False
+    retryable: bool = False
+    #: The HTTP status that it came with, if one did: then nothing was answered, nor charged for.
+    status: int | None = None
 
 
 class NoModel(GatewayError):

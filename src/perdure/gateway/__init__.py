@@ -3,6 +3,7 @@
 What it is called with and answers:
 
 calls      what goes in and what comes out: requests, replies, what arrives of a stream
+intake     what its methods are given, checked before anything is sent
 gateway    `Gateway`: complete, stream, embed, feedback, costs
 stream     an answer as it arrives
 chain      from one candidate to the next, under one deadline

@@ -15,7 +15,7 @@ LOCAL_MODEL = "wordllama"
 
 #: OpenAI-compatible servers know the older of the two names for the length of an answer; some of
 #: them ignore the newer one, and an answer of any length would follow.
-_COMPATIBLE = Habits(max_tokens_field="max_tokens")
+COMPATIBLE = Habits(max_tokens_field="max_tokens")
 #: The templates of open models often refuse two messages of the same role.
 SELF_HOSTED = Habits(max_tokens_field="max_tokens", alternate=True)
 _OPENAI = Habits(instructions="developer", prompt_cache_key=True)
@@ -47,13 +47,13 @@ _BUILT_IN = (
         base_url="https://router.huggingface.co/v1",
         key_variable="HF_TOKEN",
         embeddings="",  # its embeddings are another API, by model
-        habits=_COMPATIBLE,
+        habits=COMPATIBLE,
     ),
     Provider(
         name="cloudflare",
         base_url="https://api.cloudflare.com/client/v4/accounts/{CLOUDFLARE_ACCOUNT_ID}/ai/v1",
         key_variable="CLOUDFLARE_API_TOKEN",
-        habits=_COMPATIBLE,
+        habits=COMPATIBLE,
     ),
     Provider(
         name="openrouter",
@@ -66,7 +66,7 @@ _BUILT_IN = (
         base_url="http://127.0.0.1:11434/v1",
         key_variable="OLLAMA_API_KEY",
         needs_key=False,
-        habits=_COMPATIBLE,
+        habits=COMPATIBLE,
     ),
     Provider(
         name="vllm",

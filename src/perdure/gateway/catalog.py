@@ -23,7 +23,7 @@ import msgspec
 
 from perdure.config import ByComplexity, GatewayConfig, ProviderConfig, config_file
 from perdure.core.errors import InvalidConfig, NoModel
-from perdure.gateway.builtin import ADDRESSES, BUILT_IN, LOCAL, LOCAL_MODEL, SELF_HOSTED
+from perdure.gateway.builtin import ADDRESSES, BUILT_IN, COMPATIBLE, LOCAL, LOCAL_MODEL, SELF_HOSTED
 from perdure.gateway.calls import PURPOSES, Ask, Complexity, Purpose
 from perdure.gateway.providers import Habits, Provider
 
@@ -240,7 +240,9 @@ def _provider(name: str, changes: ProviderConfig | None, environ: Mapping[str, s
             raise InvalidConfig(
                 f"{key}.base_url is missing.", hint="Say where its API begins: https://…/v1."
             )
-        base = Provider(name=name, base_url="", needs_key=bool(changes.key_variable))
+        base = Provider(
+            name=name, base_url="", needs_key=bool(changes.key_variable), habits=COMPATIBLE
+        )
     elif name == LOCAL and changes != ProviderConfig():
         raise InvalidConfig(
             f"{key}: it runs in this process; nothing about it can be set.",

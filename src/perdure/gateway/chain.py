@@ -83,7 +83,7 @@ async def first(
 
     A pause that would not end before the deadline is not made: the error of the last try is told
     at once. Raises `DeadlineExceeded` when the time is up, `AllFailed` if all failed or, if there
-    is but one candidate, its error; `BudgetReached` as it comes.
+    is but one candidate, its error; `BudgetReached` if that kept any of them from being asked.
     """
     deadline = Deadline(seconds)
     errors = list[GatewayError]()
@@ -106,8 +106,9 @@ async def first(
                 course.begin()
                 try:
                     return await attempt(candidate, leg)
-                except BudgetReached:
-                    raise
+                except BudgetReached as exc:
+                    failed(candidate, exc)
+                    wait = None  # a cheaper one may fit
                 except GatewayError as exc:
                     failed(candidate, exc)
                     wait = course.failed(exc, share.remaining())
@@ -188,6 +189,9 @@ def _failed(
     errors: Sequence[GatewayError],
     reasons: Mapping[str, GatewayError],
 ) -> GatewayError:
+    reached = next((error for error in errors if isinstance(error, BudgetReached)), None)
+    if reached is not None:
+        return reached
     if len(candidates) == 1 and errors:
         return errors[-1]
     said = [_reason(name, error) for name, error in reasons.items()]

@@ -133,7 +133,12 @@ def from_response(
             f"{where} sent us to another address{f', {target}' if target else ''}.",
             hint="Set the provider's base_url to where it really is; keys do not follow redirects.",
         )
-    return _error(status, names, words, hinted if asked is None else asked, where, keyless=keyless)
+    pause = hinted if asked is None else asked
+    error = _error(status, names, words, pause, where, keyless=keyless)
+    if isinstance(error, RateLimited) and error.retry_after is None:
+        error.retry_after = _reset(headers, now)
+    error.status = status
+    return error
 
 
 def from_event(error: Any, *, where: str, keyless: str = "") -> GatewayError:
@@ -346,6 +351,17 @@ def _number(text: str | None) -> float | None:
         return None
     # Years, infinity and NaN are nobody's intention.
     return value if value is not None and abs(value) < 1e9 else None
+
+
+def _reset(headers: Headers, now: float | None) -> float | None:
+    """Seconds until what was used up is there again, as the headers of limits tell."""
+    from perdure.gateway.limits import read  # which reads spans of time as we do
+
+    found = read(headers, now=now)
+    if found is None:
+        return None
+    counts = ((found.requests, found.requests_reset), (found.tokens, found.tokens_reset))
+    return max((reset for left, reset in counts if left == 0 and reset), default=None)
 
 
 def _header(headers: Headers, name: str) -> str | None:

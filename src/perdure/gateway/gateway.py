@@ -17,7 +17,10 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
+
+from msgspec.structs import replace
 
 from perdure.config import GatewayConfig
 from perdure.core import clock as clocks
@@ -45,7 +48,7 @@ from perdure.gateway.retries import Backoff
 from perdure.gateway.selector import ByHealth, Selector, Standing
 from perdure.gateway.stream import Begun, Stream, deltas_of
 from perdure.gateway.transport import Transport
-from perdure.gateway.trial import Trial, broken
+from perdure.gateway.trial import LIMITS, Trial, broken
 from perdure.storage.store import Store
 
 R = TypeVar("R")
@@ -53,6 +56,7 @@ R = TypeVar("R")
 #: Seconds that a provider may ask to be left alone for and is waited for, if no other is left:
 #: most limits are by the minute.
 _PATIENCE = 60.0
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = Ask()
 _EMBED = Ask(purpose="embed")
 
@@ -117,15 +121,15 @@ class Gateway:
         for a request that no provider could make sense of. If all candidates failed, `AllFailed`
         with what each failed with; if there was but one, its own error.
         """
-        asked, ask = intake.request(request), intake.asking(ask)
+        given, ask = intake.request(request), intake.asking(ask)
 
         async def attempt(candidate: Candidate, leg: Leg) -> Reply:
-            provider = self._chatting(candidate, ask)
-            call = requests.build(asked, provider, candidate.model, stream=False)
+            provider = candidate.provider
+            call = self._built(given, candidate, ask, stream=False)
             key = self._answers.key(candidate, ask, call)
             if key is not None and (found := await self._answers.find(key, candidate, ask, leg)):
                 return found
-            trial = self._trial(candidate, ask, leg, request=asked)
+            trial = self._trial(candidate, ask, leg, request=given, body=call.body)
             async with trial:
                 sent = await self.transport.post(provider, call, trial.key, timeout=trial.timeout)
                 trial.observe(sent.headers)
@@ -142,15 +146,14 @@ class Gateway:
         Until the first thing arrives, candidates are tried as for `complete`. What fails later is
         `StreamBroken`: it is not begun again by itself, since its reader has seen a part.
         """
-        asked, ask = intake.request(request), intake.asking(ask)
+        given, ask = intake.request(request), intake.asking(ask)
 
         async def begin(candidate: Candidate, leg: Leg) -> Begun:
-            provider = self._chatting(candidate, ask)
-            call = requests.build(asked, provider, candidate.model, stream=True)
+            call = self._built(given, candidate, ask, stream=True)
             key = self._answers.key(candidate, ask, call)
             if key is not None and (found := await self._answers.find(key, candidate, ask, leg)):
                 return Begun(deltas_of(found.message), lambda: found)
-            trial = self._trial(candidate, ask, leg, request=asked, streamed=True)
+            trial = self._trial(candidate, ask, leg, request=given, body=call.body, streamed=True)
             begun = Begun(self._exchange(trial, call, key), trial.reply, lambda: trial.is_answered)
             await begun.wait()
             return begun
@@ -221,16 +224,6 @@ class Gateway:
             return False
         return True
 
-    async def reach(self, candidate: Candidate, *, seconds: float) -> None:
-        """See whether a model's server is there and takes the key; no tokens are spent.
-
-        Raises the `GatewayError` that a call would meet there.
-        """
-        provider = candidate.provider
-        if provider.name != LOCAL:
-            key = await self._books.key(provider)
-            await self.transport.reach(provider, key, timeout=seconds)
-
     async def settle(self) -> None:
         """Wait until everything that happened is written."""
         await self._books.settled()
@@ -279,6 +272,7 @@ class Gateway:
         leg: Leg,
         *,
         request: Request | None = None,
+        body: Mapping[str, Any] = _EMPTY,
         texts: int = 0,
         streamed: bool = False,
     ) -> Trial:
@@ -293,15 +287,23 @@ class Gateway:
             leg,
             timeout=self.config.timeout,
             request=request,
+            body=body,
             texts=texts,
             streamed=streamed,
         )
 
-    @staticmethod
-    def _chatting(candidate: Candidate, ask: Ask) -> Provider:
-        if candidate.provider.name == LOCAL:
+    def _built(
+        self, request: Request, candidate: Candidate, ask: Ask, *, stream: bool
+    ) -> requests.Call:
+        """What is sent; under a budget it limits the answer, so that what is reserved holds."""
+        provider, model = candidate.provider, candidate.model
+        if provider.name == LOCAL:
             raise local.cannot_chat(ask.purpose)
-        return candidate.provider
+        call = requests.build(request, provider, model, stream=stream)
+        if not any(name in call.body for name in LIMITS) and self.ledger.covers(ask):
+            request = replace(request, max_tokens=provider.habits.default_max_tokens)
+            call = requests.build(request, provider, model, stream=stream)
+        return call
 
     async def _vectors(
         self, texts: Sequence[str], trial: Trial

@@ -27,7 +27,7 @@ import msgspec
 
 from perdure.core import clock as clocks
 from perdure.core.clock import Clock
-from perdure.core.errors import BudgetReached, InvalidConfig, PerdureError
+from perdure.core.errors import BudgetReached, InvalidConfig, InvalidInput
 from perdure.core.figures import plural
 from perdure.gateway.budgets import EACH, Budget
 from perdure.gateway.calls import Ask
@@ -132,6 +132,10 @@ class Ledger:
         self._clock = clock
         self._waiting: list[_Work] = []
         self._worker: asyncio.Task[None] | None = None
+
+    def covers(self, ask: Ask) -> bool:
+        """Whether any budget limits such a call."""
+        return any(budget.covers(ask) for budget in self._budgets)
 
     async def reserve(
         self,
@@ -265,10 +269,7 @@ class Ledger:
                 # A reservation that nobody waits for any more is not made; a settlement is.
                 batch = [work for work in batch if work.took or not work.done.cancelled()]
                 batch.sort(key=lambda work: work.took is None)  # stable: settlements come first
-                try:
-                    refused = await self._store.transact(partial(_carry_out, batch))
-                except PerdureError as exc:
-                    refused = dict.fromkeys(range(len(batch)), exc)
+                refused = await self._carried_out(batch)
                 for place, work in enumerate(batch):
                     self._answer(work, refused.get(place))
         finally:
@@ -276,7 +277,20 @@ class Ledger:
             for work in (*batch, *self._waiting):
                 work.done.cancel()
 
-    def _answer(self, work: _Work, error: PerdureError | None) -> None:
+    async def _carried_out(self, batch: list[_Work]) -> dict[int, Exception]:
+        """What was refused, and why, by its place."""
+        try:
+            return await self._store.transact(partial(_carry_out, batch))
+        except InvalidInput as exc:
+            if len(batch) == 1:
+                return {0: exc}
+        except Exception as exc:  # noqa: BLE001  # it belongs to those who wait
+            return dict.fromkeys(range(len(batch)), exc)
+        # One of them cannot be stored: that must not keep the others from it.
+        alone = [await self._carried_out([work]) for work in batch]
+        return {place: found[0] for place, found in enumerate(alone) if found}
+
+    def _answer(self, work: _Work, error: Exception | None) -> None:
         if work.done.cancelled():
             if work.took is None and error is None:
                 self._release(work.reservation)  # made for somebody who has gone
@@ -292,13 +306,13 @@ def _let_go(done: asyncio.Future[None]) -> None:
         _log.warning("a call could not be settled, and counts as all that it reserved: %s", error)
 
 
-async def _carry_out(batch: list[_Work], transaction: Transaction) -> dict[int, PerdureError]:
+async def _carry_out(batch: list[_Work], transaction: Transaction) -> dict[int, Exception]:
     """Apply the batch to the pots; returns what was refused, by its place."""
     collection = transaction.collection(Pot)
     wanted = list({hold.key: None for work in batch for hold in work.reservation.holds})
     pots = dict(zip(wanted, await collection.get_many(wanted), strict=True))
     changed = dict[str, Pot]()
-    refused = dict[int, PerdureError]()
+    refused = dict[int, Exception]()
     for place, work in enumerate(batch):
         held = work.reservation
         if work.took is None:

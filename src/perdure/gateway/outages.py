@@ -63,10 +63,13 @@ def overdue(
             hint="Try again, or allow a longer silence.",
         )
     done = "finish its answer" if began else "begin to answer"
-    return ProviderDown(
+    error = ProviderDown(
         f"{where} did not {done} within {timeout:.3g} s.",
         hint="Allow more time, ask for less, or add another model to fall back to.",
     )
+    # It may be at work still: asking again would be paid for again, and take as long.
+    error.retryable = False
+    return error
 
 
 def _unreachable(exc: Exception, where: str, host: str) -> Unreachable:

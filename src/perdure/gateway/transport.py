@@ -45,8 +45,6 @@ _MAX_ERROR = 65_536
 _ERROR_PATIENCE = 5.0
 #: Of a list of models: those of routers are long.
 _MAX_LIST = 2 * 2**20
-#: Gates bound the calls to each model; this keeps within what a process may open.
-_MAX_CONNECTIONS = 512
 #: The pool looks at every idle connection, with a system call, whenever it hands one out.
 _MAX_IDLE = 32
 _LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
@@ -372,7 +370,9 @@ def _make_client(trust: ssl.SSLContext | None) -> httpx2.AsyncClient:
             http2=False,
             follow_redirects=False,
             limits=httpx2.Limits(
-                max_connections=_MAX_CONNECTIONS,
+                # Gates bound the calls to each model. A bound for all of them together would let
+                # those of a provider that hangs keep the others waiting.
+                max_connections=None,
                 max_keepalive_connections=_MAX_IDLE,
                 keepalive_expiry=30.0,
             ),

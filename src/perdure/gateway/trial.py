@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
 
-import msgspec
+from msgspec.structs import replace
 
 from perdure.core.errors import (
     GatewayError,
     InvalidInput,
     NoModel,
-    PromptTooLong,
     ProviderDown,
     RateLimited,
     Rejected,
     StreamBroken,
+    Unauthorized,
 )
 from perdure.core.ids import new_id
 from perdure.core.messages import Media, Message, Usage, words_of
@@ -43,6 +43,14 @@ from perdure.gateway.outcomes import Outcome
 _PER_TOKEN = 3.5
 #: What an image may take, in tokens.
 _IMAGE = 1_600
+#: Seconds. A provider that wants more is asked again after this.
+_LONGEST_PAUSE = 3_600.0
+#: Fields of `Usage`; what is above this, or below nothing, is no count.
+_COUNTS = ("input", "output", "cache_read", "cache_write", "reasoning")
+_MOST_TOKENS = 2**40
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
+#: The fields of bodies that limit an answer.
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 #: What is shorter cannot be told from other words when it is masked.
 _SHORTEST_SECRET = 8
 #: Seconds by which an event loop may wake somebody too early.
@@ -62,10 +70,11 @@ class Trial:
         *,
         timeout: float,
         request: Request | None = None,
+        body: Mapping[str, Any] = _EMPTY,
         texts: int = 0,
         streamed: bool = False,
     ) -> None:
-        """`timeout` is in seconds; `texts`, for embeddings, in tokens."""
+        """`timeout` is in seconds; `texts`, for embeddings, in tokens; `body` is what is sent."""
         self._books = books
         self._target = target
         self.ask = ask
@@ -78,8 +87,11 @@ class Trial:
         self._input = texts
         self._output = 0
         if request is not None:
-            self._input = _tokens(request.messages, request.tools)
-            self._output = request.max_tokens or provider.habits.default_max_tokens
+            shape = [] if request.shape is None else [request.shape.schema]
+            self._input = _tokens(request.messages, [*request.tools, *shape])
+            # What the body allows: thinking may come on top of what the caller asked for.
+            allowed = [body[name] for name in LIMITS if isinstance(body.get(name), int)]
+            self._output = max(allowed, default=provider.habits.default_max_tokens)
         self._span = telemetry.attempt(
             "chat" if request is not None else "embeddings",
             provider,
@@ -130,7 +142,6 @@ class Trial:
         except BaseException:
             await self._slot.__aexit__(None, None, None)
             raise
-        self._allowed = self.timeout
         self._began = self._books.clock()
         self._start = time.perf_counter()
         self._span.__enter__()
@@ -148,14 +159,14 @@ class Trial:
 
     def answered(self, answered: Answered) -> None:
         """The model has said this."""
-        self._answered = answered
+        self._answered = answered = _counted(answered)
         self._cost = self._cost_of(answered.message.usage)
         self._span.answered(answered)
 
     def embedded(self, usage: Usage | None, dimension: int) -> None:
         """The vectors are there."""
         if usage is not None and usage.output is None:
-            usage = msgspec.structs.replace(usage, output=0)  # vectors are no tokens
+            usage = replace(usage, output=0)  # vectors are no tokens
         self._embedded = usage
         self._cost = self._cost_of(usage)
         self._span.embedded(usage, dimension)
@@ -203,7 +214,8 @@ class Trial:
         is_impatience = self._is_impatience(exc)
         self._permit.end(asyncio.CancelledError() if is_impatience else exc)
         if isinstance(exc, RateLimited | ProviderDown) and exc.retry_after:
-            self._target.gate.pause(exc.retry_after)  # before the next one is let in
+            # Before the next one is let in; and not for years, whatever a header says.
+            self._target.gate.pause(min(exc.retry_after, _LONGEST_PAUSE))
         await self._slot.__aexit__(kind, exc, traceback)
         if isinstance(exc, GatewayError):
             conceal(exc, self._secrets())
@@ -269,18 +281,21 @@ class Trial:
         """Replace what was reserved by what was taken, or may have been."""
         held = self._reservation
         if exc is None:
-            usage = self._usage()
-            if usage is None or (usage.input is None and usage.output is None):
-                tokens = held.tokens  # the provider does not say: as if all of it
-            else:
-                tokens = (usage.input or 0) + (usage.output or 0)
+            usage = self._usage() or Usage()
+            tokens = (usage.input or 0) + (usage.output or 0)
+            if usage.input is None or (usage.output is None and self._request is not None):
+                tokens = max(tokens, held.tokens)  # the provider does not say: as if all of it
             self._books.ledger.post(held, tokens, self._cost)
         elif self._uncharged(exc):
             self._cost = 0
             self._books.ledger.post(held, 0, 0)
+        elif self.partial is None:
+            # All of the answer may have been made, and is lost: as if it had been.
+            self._cost = None
+            self._books.ledger.post(held, held.tokens, None)
         else:
-            # What was sent, and what came of it. What more was said, nobody knows.
-            said = _tokens([self.partial]) if self.partial is not None else 0
+            # What was sent, and what came of it: providers stop when nobody listens.
+            said = _tokens([self.partial])
             candidate = self._target.candidate
             cost = self._books.prices.estimate(
                 candidate.provider.name, candidate.model, self._input, said
@@ -289,10 +304,12 @@ class Trial:
             self._books.ledger.post(held, self._input + said, cost)
 
     def _uncharged(self, exc: BaseException) -> bool:
-        """Whether no provider charges for a call that ended so."""
-        if isinstance(exc, ProviderDown) and not isinstance(exc, Unreachable):
-            # One that took too long may be at work still.
-            return self._took < 0.95 * self._allowed and self._first is None
+        """Whether no provider charges for a call that ended so: it never got there, or was refused.
+
+        One that broke off, or took too long, may have been answered.
+        """
+        if isinstance(exc, GatewayError) and exc.status is not None:
+            return True
         return isinstance(exc, Unreachable | Rejected | RateLimited | NoModel | InvalidInput)
 
     def _is_impatience(self, exc: BaseException | None) -> bool:
@@ -306,7 +323,10 @@ class Trial:
         task, name = self.ask.task or self.ask.purpose, self._target.name
         if exc is None:
             self._books.health.note(task, name, ok=True, latency=self._took)
-        elif isinstance(exc, GatewayError) and not isinstance(exc, PromptTooLong):
+        elif isinstance(exc, GatewayError) and (
+            isinstance(exc, Unauthorized) or not isinstance(exc, Rejected)
+        ):
+            # What is wrong with a request is no mark against the model.
             self._books.health.note(task, name, ok=False)
 
     def _note_outcome(self, exc: BaseException | None) -> None:
@@ -341,6 +361,19 @@ class Trial:
         return sorted((each for each in held if len(each) >= _SHORTEST_SECRET), key=len)[::-1]
 
 
+def _counted(answered: Answered) -> Answered:
+    """The answer; counts of tokens that cannot be true are unknown."""
+    usage = answered.message.usage
+    if usage is None:
+        return answered
+    counts = {name: getattr(usage, name) for name in _COUNTS}
+    if all(count is None or 0 <= count <= _MOST_TOKENS for count in counts.values()):
+        return answered
+    sane = {n: c if c is not None and 0 <= c <= _MOST_TOKENS else None for n, c in counts.items()}
+    message = replace(answered.message, usage=replace(usage, **sane))
+    return replace(answered, message=message)
+
+
 def _kind(exc: BaseException | None) -> str:
     if exc is None:
         return ""
@@ -360,8 +393,8 @@ def broken(exc: GatewayError, where: str, partial: Message) -> StreamBroken:
     )
 
 
-def _tokens(messages: Iterable[Message], tools: Iterable[Tool] = ()) -> int:
-    """About how many tokens messages and tools take."""
+def _tokens(messages: Iterable[Message], others: Iterable[Tool | dict[str, Any]] = ()) -> int:
+    """About how many tokens messages take, and tools and schemas."""
     size = media = 0
     for message in messages:
         for part in message.parts:
@@ -372,5 +405,5 @@ def _tokens(messages: Iterable[Message], tools: Iterable[Tool] = ()) -> int:
             # Outside of ASCII, tokens are nearer to bytes than to characters.
             plain = words if words.isascii() else words.encode("utf-8", "surrogatepass")
             size += len(plain)
-    size += sum(len(f"{tool.name}{tool.description}{tool.parameters}") for tool in tools)
+    size += sum(len(str(other)) for other in others)
     return int(size / _PER_TOKEN) + media * _IMAGE + 8

@@ -28,8 +28,8 @@ class Offer(NamedTuple):
 def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -> Offer:
     """The request's tools for this format.
 
-    Raises `InvalidInput` for names that the format refuses, names used twice, and a choice of what
-    is not offered; `NoModel` if a tool must be called and none is left that this format has.
+    Raises `InvalidInput` for names that the format refuses and names used twice; `NoModel` if a
+    tool must be called and none is left that this format has.
     """
     limit = Limits.of(wire).tool_name
     tools: dict[str, Item] = {}
@@ -50,11 +50,6 @@ def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -
     if choice in _CHOICES:
         _check_any(choice, request, tools, wire)
         return Offer(list(tools.values()), choice, {})
-    if all(tool.name != choice for tool in request.tools):
-        raise InvalidInput(
-            f"The tool {choice!r} must be called but is not offered.",
-            hint=f"Choose {', '.join(_CHOICES)}, or the name of one of the tools.",
-        )
     if choice not in tools:
         raise _not_here(choice, wire)
     return Offer(list(tools.values()), "named", tools[choice])
