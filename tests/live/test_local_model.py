@@ -65,7 +65,7 @@ async def test_it_answers(gateway: Gateway) -> None:
     assert usage.output is not None
     assert 0 < usage.output <= 24
     (row,) = await gateway.costs()
-    assert (row.of, row.calls, row.input, row.output) == (MODEL, 1, usage.input, usage.output)
+    assert (row.model, row.calls, row.input, row.output) == (MODEL, 1, usage.input, usage.output)
 
 
 async def test_it_streams(gateway: Gateway) -> None:
