@@ -62,6 +62,7 @@ def serving(python: str, file: str) -> Iterator[str]:
     port = free_port()
     command = [python, "-m", "llama_cpp.server", "--model", file, "--model_alias", NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), "--n_ctx", "2048"]
+    command += ["--interrupt_requests", "false"]  # or each call cuts off the one before it
     # What the server reads from the environment besides must not come from ours.
     environ = {k: v for k, v in os.environ.items() if k not in {"HOST", "PORT", "MODEL"}}
     with tempfile.TemporaryFile("w+") as log:
