@@ -436,12 +436,11 @@ async def _end(adapter: Adapter) -> str:
         position = following
 
 
-async def _swept(adapter: Adapter, limit: int) -> int:
-    """Sweep a few at a time until nothing is left: which of them go first is not agreed."""
-    swept = 0
-    while found := await adapter.sweep(limit):
-        assert found <= limit
-        swept += found
+async def _swept(adapter: Adapter, limit: int) -> list[int]:
+    """How many each sweep takes, until nothing is left: which of them go first is not agreed."""
+    swept: list[int] = []
+    while not swept or swept[-1]:
+        swept.append(await adapter.sweep(limit))
     return swept
 
 
