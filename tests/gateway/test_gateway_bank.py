@@ -15,8 +15,8 @@ from perdure.config import BudgetConfig, Config, GatewayConfig, ModelsConfig, Se
 from perdure.core.errors import Closed, NoModel
 from perdure.core.messages import assistant, user
 from perdure.gateway.calls import Ask, TextDelta
-from perdure.gateway.ledger import Pot
 from perdure.gateway.outcomes import Outcome
+from perdure.gateway.pots import Pot
 from perdure.testing import Answer, Fault, ScriptedModel
 from tests.gateway.opened import assert_nothing_left, config_for, provider
 

@@ -20,7 +20,8 @@ from perdure.core.clock import from_datetime
 from perdure.core.errors import BudgetReached, InvalidConfig, Unavailable
 from perdure.gateway.budgets import Budget
 from perdure.gateway.calls import Ask
-from perdure.gateway.ledger import Ledger, Pot, Reservation
+from perdure.gateway.ledger import Ledger
+from perdure.gateway.pots import Pot, Reservation
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store

@@ -16,8 +16,8 @@ from perdure.gateway.budgets import EACH
 from perdure.gateway.prices import dollars
 
 if TYPE_CHECKING:
-    from perdure.gateway.ledger import Standing
     from perdure.gateway.outcomes import Row
+    from perdure.gateway.pots import Standing
 
 _WIDEST_BAR, _NARROWEST_BAR = 24, 6
 #: Days without calls are shown between those that had some, unless there are too many.

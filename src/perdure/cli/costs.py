@@ -21,8 +21,8 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.config import Config
-    from perdure.gateway.ledger import Standing
     from perdure.gateway.outcomes import Row
+    from perdure.gateway.pots import Standing
 
 SINCE = "30d"
 _SUMMED = (
@@ -130,7 +130,7 @@ async def _costs(settings: Settings, by: By, since: datetime) -> Spent:
 def _with_untouched(standings: list[Standing], config: Config, now: int) -> list[Standing]:
     """With the budgets for each agent of which nobody has spent anything yet."""
     from perdure.gateway.budgets import Budget
-    from perdure.gateway.ledger import Pot, Standing
+    from perdure.gateway.pots import Pot, Standing
 
     found = list[Standing]()
     for budget in map(Budget.configured, config.gateway.budgets):

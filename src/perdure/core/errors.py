@@ -161,10 +161,9 @@ class PromptTooLong(Rejected):
     kind = "too_long"
 
 
-class RateLimited(GatewayError):
-    """The provider has had enough for now."""
+class _Later(GatewayError):
+    """Base of what may pass by itself."""
 
-    kind = "rate_limited"
     retryable = True
 
     def __init__(
@@ -175,17 +174,16 @@ class RateLimited(GatewayError):
         super().__init__(message, hint=hint)
 
 
-class ProviderDown(GatewayError):
+class RateLimited(_Later):
+    """The provider has had enough for now."""
+
+    kind = "rate_limited"
+
+
+class ProviderDown(_Later):
     """The provider cannot be reached or is in trouble."""
 
     kind = "down"
-    retryable = True
-
-    def __init__(
-        self, message: str = "", *, hint: str = "", retry_after: float | None = None
-    ) -> None:
-        self.retry_after = retry_after
-        super().__init__(message, hint=hint)
 
 
 class BadAnswer(GatewayError):

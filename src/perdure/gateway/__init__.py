@@ -37,7 +37,8 @@ What it took:
 
 books      what all tries share: targets, keys, ledger, recorder
 prices     what models cost: a dated list, and yours before it
-budgets    what may be spent; `ledger` reserves and settles it
+estimates  how many tokens a call may take, before anybody has counted
+budgets    what may be spent; `ledger` reserves and settles it, in `pots`
 outcomes   what came of each try; `quality` guesses how good an answer is
 cache      answers to requests that were made before, word for word; `answers` replies with them
 telemetry  spans and metrics, where OpenTelemetry is set up

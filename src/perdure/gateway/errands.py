@@ -18,6 +18,7 @@ from perdure.core.errors import BadAnswer, GatewayError, Rejected
 from perdure.core.messages import sound
 from perdure.gateway import failures
 from perdure.gateway.catalog import Candidate
+from perdure.gateway.keys import secrets_of
 from perdure.gateway.providers import Provider
 from perdure.gateway.requests import Call, authorization
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Names of headers that keys go by, besides the usual ones.
 _holds_key = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE).search
-#: What is shorter cannot be told from other words when it is masked.
-_SHORTEST_SECRET = 8
 
 
 class Watch:
@@ -213,9 +212,7 @@ class Errand:
         return text
 
     def _secrets(self) -> list[str]:
-        # Headers of the configuration may hold further keys.
-        held = [self._key.strip(), *self._provider.headers.values(), *(self.auth or ())]
-        return sorted((each for each in held if len(each) >= _SHORTEST_SECRET), key=len)[::-1]
+        return secrets_of(self._provider, self._key, *(self.auth or ()))
 
 
 @lru_cache(maxsize=256)

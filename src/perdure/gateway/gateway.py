@@ -27,7 +27,7 @@ from perdure.core import clock as clocks
 from perdure.core.clock import Clock
 from perdure.core.errors import BadAnswer, GatewayError, Unauthorized
 from perdure.core.messages import Usage
-from perdure.gateway import chain, intake, local, outcomes, requests, streams
+from perdure.gateway import chain, estimates, intake, local, outcomes, requests, streams
 from perdure.gateway.answers import Answers
 from perdure.gateway.books import Books, Target
 from perdure.gateway.breaker import Tripping
@@ -40,15 +40,15 @@ from perdure.gateway.chain import Leg
 from perdure.gateway.flights import Flights
 from perdure.gateway.health import Health
 from perdure.gateway.ledger import Ledger
-from perdure.gateway.ledger import Standing as BudgetStanding
 from perdure.gateway.outcomes import Recorder
+from perdure.gateway.pots import Standing as BudgetStanding
 from perdure.gateway.prices import Prices
 from perdure.gateway.providers import Provider
 from perdure.gateway.retries import Backoff
 from perdure.gateway.selector import ByHealth, Selector, Standing
 from perdure.gateway.stream import Begun, Stream, deltas_of
 from perdure.gateway.transport import Transport
-from perdure.gateway.trial import LIMITS, Trial, broken
+from perdure.gateway.trial import Trial, broken
 from perdure.storage.store import Store
 
 R = TypeVar("R")
@@ -300,7 +300,7 @@ class Gateway:
         if provider.name == LOCAL:
             raise local.cannot_chat(ask.purpose)
         call = requests.build(request, provider, model, stream=stream)
-        if not any(name in call.body for name in LIMITS) and self.ledger.covers(ask):
+        if not estimates.is_limited(call.body) and self.ledger.covers(ask):
             request = replace(request, max_tokens=provider.habits.default_max_tokens)
             call = requests.build(request, provider, model, stream=stream)
         return call

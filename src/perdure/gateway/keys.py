@@ -25,6 +25,8 @@ from perdure.gateway.providers import Provider
 SERVICE = "perdure"
 #: A keyring may wait for somebody to unlock it. Callers wait so many seconds, all in all.
 PATIENCE = 5.0
+#: What is shorter cannot be told from other words when it is masked.
+_SHORTEST = 8
 #: Seconds after which a key that was not there is looked for again.
 AGAIN = 60.0
 
@@ -85,6 +87,12 @@ async def key_for(
             hint="Copy it again, without line breaks or quotation marks around it.",
         )
     return Secret(key)
+
+
+def secrets_of(provider: Provider, key: str | None, *others: str) -> list[str]:
+    """What must not be shown of a call, the longest first; headers may hold further keys."""
+    held = [(key or "").strip(), *provider.headers.values(), *others]
+    return sorted((each for each in held if len(each) >= _SHORTEST), key=len)[::-1]
 
 
 # The keyring -----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Budgets: how much may be spent, reserved before a call and settled after it.
 
 A budget limits tokens, money, or both, over a time: for everything, or for one purpose, one agent,
-or each agent by itself. What was spent on it lies in the bank, in one `Pot` for each period. A
+or each agent by itself. What was spent on it lies in the bank, in one of `pots` for each period. A
 reservation is counted there as if it were spent, before the call is made; settling replaces it by
 what the call took. So a process that dies in between, however it dies, has spent what it reserved.
 
@@ -17,93 +17,32 @@ limit: nothing more is allowed then.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated
 
 import msgspec
 
 from perdure.core import clock as clocks
 from perdure.core.clock import Clock
 from perdure.core.errors import BudgetReached, InvalidConfig, InvalidInput
-from perdure.core.figures import plural
 from perdure.gateway.budgets import EACH, Budget
 from perdure.gateway.calls import Ask
 from perdure.gateway.names import indexable
-from perdure.gateway.prices import dollars
-from perdure.storage.records import Indexed, Key, system_record
+from perdure.gateway.pots import (
+    Pot,
+    Reservation,
+    Standing,
+    fits,
+    hold_for,
+    reached,
+    reserved,
+    settled,
+)
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 _log = logging.getLogger(__name__)
-
-
-@system_record("budgets")
-class Pot(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What was spent on a budget in one of its periods."""
-
-    id: Annotated[str, Key()]  # budget/period, and the agent's hash if each has its own
-    #: Whose it is, if each agent has its own.
-    agent: Annotated[str, Indexed()] = ""
-    #: Settled. Calls that took nothing are not counted.
-    calls: int = 0
-    tokens: int = 0
-    cost: int = 0
-    #: Reserved, by calls that go on or whose process died.
-    held: int = 0
-    held_tokens: int = 0
-    held_cost: int = 0
-
-
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a budget stands: its limits, and what is spent and reserved of them in this period."""
-
-    budget: Budget
-    #: Whose, if each agent has its own.
-    agent: str
-    period: str
-    #: Microseconds; None if it never does.
-    renews: int | None
-    pot: Pot
-
-    @property
-    def tokens_left(self) -> int | None:
-        """None if tokens are not limited."""
-        limit = self.budget.tokens
-        return None if limit is None else max(0, limit - self.pot.tokens - self.pot.held_tokens)
-
-    @property
-    def cost_left(self) -> int | None:
-        """Picodollars; None if money is not limited."""
-        limit = self.budget.cost
-        return None if limit is None else max(0, limit - self.pot.cost - self.pot.held_cost)
-
-
-class Hold(msgspec.Struct, frozen=True):
-    """What a reservation holds in one pot."""
-
-    key: str
-    agent: str
-    budget: Budget
-    #: When the pot's period ends. Microseconds; None if it never does.
-    renews: int | None
-
-    def empty(self) -> Pot:
-        """The pot before anything was spent."""
-        return Pot(id=self.key, agent=self.agent)
-
-
-class Reservation(msgspec.Struct):
-    """Room in every budget that a call counts on. Made by `Ledger.reserve`."""
-
-    holds: tuple[Hold, ...] = ()
-    tokens: int = 0
-    cost: int = 0
-    #: Tokens of an answer whose length was not asked for.
-    assumed: int = 0
-    settled: bool = False
 
 
 class _Work(msgspec.Struct):
@@ -168,7 +107,7 @@ class Ledger:
                 hint="Set a price in gateway.prices, or a budget in tokens.",
             )
         now = self._clock()
-        holds = tuple(_hold(budget, ask, now) for budget in covering)
+        holds = tuple(hold_for(budget, ask, now) for budget in covering)
         reservation = Reservation(holds, max(0, tokens), max(0, cost or 0), assumed)
         done = asyncio.get_running_loop().create_future()
         self._submit(_Work(reservation, done))
@@ -317,94 +256,15 @@ async def _carry_out(batch: list[_Work], transaction: Transaction) -> dict[int, 
         held = work.reservation
         if work.took is None:
             found = [(hold, pots[hold.key] or hold.empty()) for hold in held.holds]
-            full = next((each for each in found if not _fits(*each, held)), None)
+            full = next((each for each in found if not fits(*each, held)), None)
             if full is not None:
-                refused[place] = _reached(*full, held)
+                refused[place] = reached(*full, held)
                 continue
-            new = [_reserved(pot, held) for _, pot in found]
+            new = [reserved(pot, held) for _, pot in found]
         else:
             # A pot that is gone was forgotten, and what was reserved in it with it.
-            new = [
-                _settled(pot, held, *work.took) for hold in held.holds if (pot := pots[hold.key])
-            ]
+            new = [settled(pot, held, *work.took) for hold in held.holds if (pot := pots[hold.key])]
         for pot in new:
             pots[pot.id] = changed[pot.id] = pot
     await collection.put_many(changed.values())
     return refused
-
-
-def _fits(hold: Hold, pot: Pot, wanted: Reservation) -> bool:
-    limits = hold.budget
-    tokens = pot.tokens + pot.held_tokens + wanted.tokens
-    cost = pot.cost + pot.held_cost + wanted.cost
-    return (limits.tokens is None or tokens <= limits.tokens) and (
-        limits.cost is None or cost <= limits.cost
-    )
-
-
-def _reserved(pot: Pot, wanted: Reservation) -> Pot:
-    return msgspec.structs.replace(
-        pot,
-        held=pot.held + 1,
-        held_tokens=pot.held_tokens + wanted.tokens,
-        held_cost=pot.held_cost + wanted.cost,
-    )
-
-
-def _settled(pot: Pot, held: Reservation, tokens: int, cost: int) -> Pot:
-    # Never below nothing: if the agent was forgotten meanwhile, the pot is a new one.
-    return msgspec.structs.replace(
-        pot,
-        calls=pot.calls + (1 if tokens or cost else 0),
-        tokens=pot.tokens + tokens,
-        cost=pot.cost + cost,
-        held=max(0, pot.held - 1),
-        held_tokens=max(0, pot.held_tokens - held.tokens),
-        held_cost=max(0, pot.held_cost - held.cost),
-    )
-
-
-def _hold(budget: Budget, ask: Ask, now: int) -> Hold:
-    period, renews = budget.period(now)
-    if budget.agent != EACH:
-        return Hold(f"{budget.name}/{period}", "", budget, renews)
-    # Names can be long, and hold what no key can.
-    name = ask.agent.encode("utf-8", "surrogatepass")
-    digest = hashlib.blake2b(name, digest_size=16).hexdigest()
-    return Hold(f"{budget.name}/{period}/{digest}", indexable(ask.agent), budget, renews)
-
-
-def _reached(hold: Hold, pot: Pot, wanted: Reservation) -> BudgetReached:
-    budget = hold.budget
-    standing = Standing(budget=budget, agent=hold.agent, period="", renews=hold.renews, pot=pot)
-    left = list[str]()
-    if (tokens := standing.tokens_left) is not None:
-        left.append(f"{tokens:,} of {budget.tokens:,} tokens")
-    if (cost := standing.cost_left) is not None:
-        left.append(f"{dollars(cost)} of {dollars(budget.cost or 0)}")
-    whose = f" of {hold.agent!r}" if budget.agent == EACH else ""
-    needs = f"{wanted.tokens:,} tokens"
-    if budget.cost is not None:
-        needs += f" and {dollars(wanted.cost)}"
-    if hold.renews is None:
-        when = "It does not renew: raise it to go on."
-    else:
-        when = f"It renews at {clocks.to_datetime(hold.renews):%Y-%m-%d %H:%M} UTC; or raise it."
-    return BudgetReached(
-        f"The budget {budget.name!r}{whose} does not allow the call, which may take {needs}:"
-        f" {' and '.join(left)} are left{_held(pot)}.",
-        hint=_shorter(standing, wanted) + when,
-    )
-
-
-def _shorter(standing: Standing, wanted: Reservation) -> str:
-    """That a shorter answer may fit, if its length was only assumed."""
-    least = wanted.tokens - wanted.assumed
-    tokens, cost = standing.tokens_left, standing.cost_left
-    if not wanted.assumed or cost == 0 or (tokens is not None and tokens <= least):
-        return ""
-    return f"Set max_tokens: without it, an answer of {wanted.assumed:,} tokens was assumed. "
-
-
-def _held(pot: Pot) -> str:
-    return f", besides what {plural(pot.held, 'call')} reserved" if pot.held else ""

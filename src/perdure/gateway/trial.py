@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
@@ -26,33 +26,23 @@ from perdure.core.errors import (
     Unauthorized,
 )
 from perdure.core.ids import new_id
-from perdure.core.messages import Media, Message, Usage, words_of
-from perdure.gateway import limits, quality, telemetry
+from perdure.core.messages import Message, Usage, words_of
+from perdure.gateway import estimates, limits, quality, telemetry
 from perdure.gateway.books import Books, Target
 from perdure.gateway.breaker import Attempt
 from perdure.gateway.builtin import LOCAL
-from perdure.gateway.calls import Answered, Ask, Complexity, Headers, Reply, Request, Tool
+from perdure.gateway.calls import Answered, Ask, Complexity, Headers, Reply, Request
 from perdure.gateway.catalog import Candidate
 from perdure.gateway.chain import Leg, NotSent
 from perdure.gateway.failures import Unreachable, conceal
-from perdure.gateway.ledger import Reservation
+from perdure.gateway.keys import secrets_of
 from perdure.gateway.limits import Slot
 from perdure.gateway.outcomes import Outcome
+from perdure.gateway.pots import Reservation
 
-#: Bytes a token, roughly: for budgets and gates, before the provider has counted.
-_PER_TOKEN = 3.5
-#: What an image may take, in tokens.
-_IMAGE = 1_600
 #: Seconds. A provider that wants more is asked again after this.
 _LONGEST_PAUSE = 3_600.0
-#: Fields of `Usage`; what is above this, or below nothing, is no count.
-_COUNTS = ("input", "output", "cache_read", "cache_write", "reasoning")
-_MOST_TOKENS = 2**40
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
-#: The fields of bodies that limit an answer.
-LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-#: What is shorter cannot be told from other words when it is masked.
-_SHORTEST_SECRET = 8
 #: Seconds by which an event loop may wake somebody too early.
 _EARLY = 0.005
 
@@ -87,11 +77,10 @@ class Trial:
         self._input = texts
         self._output = 0
         if request is not None:
-            shape = [] if request.shape is None else [request.shape.schema]
-            self._input = _tokens(request.messages, [*request.tools, *shape])
+            self._input = estimates.of_request(request)
             # What the body allows: thinking may come on top of what the caller asked for.
-            allowed = [body[name] for name in LIMITS if isinstance(body.get(name), int)]
-            self._output = max(allowed, default=provider.habits.default_max_tokens)
+            allowed = estimates.longest_answer(body)
+            self._output = provider.habits.default_max_tokens if allowed is None else allowed
         self._span = telemetry.attempt(
             "chat" if request is not None else "embeddings",
             provider,
@@ -159,7 +148,7 @@ class Trial:
 
     def answered(self, answered: Answered) -> None:
         """The model has said this."""
-        self._answered = answered = _counted(answered)
+        self._answered = answered = estimates.credible(answered)
         self._cost = self._cost_of(answered.message.usage)
         self._span.answered(answered)
 
@@ -295,7 +284,7 @@ class Trial:
             self._books.ledger.post(held, held.tokens, None)
         else:
             # What was sent, and what came of it: providers stop when nobody listens.
-            said = _tokens([self.partial])
+            said = estimates.of_message(self.partial)
             candidate = self._target.candidate
             cost = self._books.prices.estimate(
                 candidate.provider.name, candidate.model, self._input, said
@@ -357,21 +346,7 @@ class Trial:
         )
 
     def _secrets(self) -> list[str]:
-        held = [self.key or "", *self._target.candidate.provider.headers.values()]
-        return sorted((each for each in held if len(each) >= _SHORTEST_SECRET), key=len)[::-1]
-
-
-def _counted(answered: Answered) -> Answered:
-    """The answer; counts of tokens that cannot be true are unknown."""
-    usage = answered.message.usage
-    if usage is None:
-        return answered
-    counts = {name: getattr(usage, name) for name in _COUNTS}
-    if all(count is None or 0 <= count <= _MOST_TOKENS for count in counts.values()):
-        return answered
-    sane = {n: c if c is not None and 0 <= c <= _MOST_TOKENS else None for n, c in counts.items()}
-    message = replace(answered.message, usage=replace(usage, **sane))
-    return replace(answered, message=message)
+        return secrets_of(self._target.candidate.provider, self.key)
 
 
 def _kind(exc: BaseException | None) -> str:
@@ -391,19 +366,3 @@ def broken(exc: GatewayError, where: str, partial: Message) -> StreamBroken:
         hint="What arrived is in the error's `partial`. Ask again, or go on from there.",
         partial=partial,
     )
-
-
-def _tokens(messages: Iterable[Message], others: Iterable[Tool | dict[str, Any]] = ()) -> int:
-    """About how many tokens messages take, and tools and schemas."""
-    size = media = 0
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, Media):
-                media += 1
-                continue
-            words = words_of(part)
-            # Outside of ASCII, tokens are nearer to bytes than to characters.
-            plain = words if words.isascii() else words.encode("utf-8", "surrogatepass")
-            size += len(plain)
-    size += sum(len(str(other)) for other in others)
-    return int(size / _PER_TOKEN) + media * _IMAGE + 8
