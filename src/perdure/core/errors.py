@@ -12,6 +12,7 @@ The tree::
     │   ├── InvalidRecordType   a record declaration that contradicts itself
     │   ├── InvalidQuery        a query that cannot be answered as asked
     │   │   └── NotIndexed      … because a field in it has no index
+    │   ├── BudgetTooSmall      a prompt does not fit the budget of its context
     │   └── InvalidConfig       a configuration file or variable that cannot be used
     ├── Conflict                somebody else wrote first; nothing was changed
     ├── Unsupported             this backend does not have that capability
@@ -76,6 +77,18 @@ class InvalidValue(InvalidInput):
 
 class TooLarge(InvalidValue):
     """The value is over the size limit."""
+
+
+class BudgetTooSmall(InvalidInput):
+    """The prompt does not fit the budget of its context."""
+
+    def __init__(self, budget: int, needed: int) -> None:
+        super().__init__(
+            f"A budget of {budget:,} tokens is too small: {needed:,} are needed.",
+            hint="Give a larger budget, or a shorter prompt.",
+        )
+        self.budget = budget
+        self.needed = needed
 
 
 class InvalidRecordType(InvalidInput):

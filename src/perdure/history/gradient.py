@@ -1,0 +1,391 @@
+"""The planner: which round stands at which level.
+
+`plan` is a pure function from the last manifest, token counts, marks and a budget to a new
+manifest. The unit is the round. Tiers (R, S, C, T) work like those of a log-structured merge tree:
+each has a high and a low mark, as shares of the budget. An epoch takes rounds down from R until it
+is at its low mark; where a tier below is then over its high mark, its oldest go further down, to
+its low mark; what is oldest of all merges into ranges, and ranges into wider ranges::
+
+    T-1-through-512-T   …   T-880-T   T-881-C   …   T-902-S   T-903.1-through-903.9-S   (native)
+
+A turn goes to T as a whole. Rounds of a turn that cannot (it is still under way, or part of it is
+fresher) merge into ranges at C.
+
+If that is more than the budget, the marks are scaled down until it fits: from one state, a larger
+budget never shows a round at a lower level. The newest round stays raw, unless it alone is over the
+high mark; one whose results no model has seen stays in any case, and is reduced inside if it does
+not fit. The prompt is not the planner's: what it takes is given as `fixed`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from perdure.core.errors import BudgetTooSmall
+from perdure.core.levels import Level
+from perdure.history.manifest import Element, Manifest, Place, Reduced
+
+#: What an element's tags take, at most: of a turn, of a range or a run of rounds.
+TURN_TAGS, RANGE_TAGS = 14, 30
+#: Neighbours that merge into one range.
+FAN = 8
+#: A range takes a share of the budget, within limits: below the first it could name nothing, above
+#: the second the oldest past would crowd out what is between.
+_RANGE_SHARE, _RANGE_LEAST, _RANGE_MOST = 1 / 600, 48, 160
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """The shares of the budget at which a tier overflows, and down to which it is emptied then."""
+
+    high: float
+    low: float
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """The marks of all tiers; docs/why.md says where they come from."""
+
+    raw: Mark = Mark(0.60, 0.10)
+    smooth: Mark = Mark(0.15, 0.05)
+    compact: Mark = Mark(0.10, 0.05)
+    tiny: Mark = Mark(0.10, 0.05)
+
+
+class Sized(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A round, and what it takes at R, S and C."""
+
+    place: Place
+    raw: int
+    smooth: int
+    compact: int
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What the planner is told."""
+
+    budget: int
+    #: What the prompt and what is injected with it take.
+    fixed: int = 0
+    #: The turn under way: it cannot go to T.
+    turn: int
+    #: Rounds that stand at R, S or C and are not merged, and those that are new, oldest first.
+    rounds: Sequence[Sized]
+    #: What turns take at T: those that have a round at C, or may get there.
+    tiny: Mapping[int, int]
+    marks: Marks = Marks()
+
+
+def range_tokens(budget: int) -> int:
+    """What a range may take, its tags included."""
+    return round(min(max(budget * _RANGE_SHARE, _RANGE_LEAST), _RANGE_MOST)) + RANGE_TAGS
+
+
+def total(manifest: Manifest, rounds: Iterable[Sized]) -> int:
+    """What the history takes as the manifest shows it."""
+    text = sum(element.tokens for element in manifest.shown())
+    return text + sum(
+        min(each.raw, manifest.cap(each.place) or each.raw)
+        for each in rounds
+        if manifest.is_native(each.place)
+    )
+
+
+def overflows(last: Manifest, window: Window) -> bool:
+    """Whether the history as it stands is over the budget."""
+    return total(last, window.rounds) + window.fixed > window.budget
+
+
+def is_over_mark(last: Manifest, window: Window) -> bool:
+    """Whether the raw tier is over its high mark. Not while the whole history stands raw."""
+    if not last.elements:
+        return False
+    raw = sum(each.raw for each in window.rounds if each.place >= last.native)
+    return raw > window.marks.raw.high * window.budget
+
+
+def plan(last: Manifest, window: Window) -> Manifest:
+    """The manifest of an epoch that is made now, for what stands as `last` says.
+
+    Rounds are demoted even if that is not needed: whether it is, is for the caller to say (see
+    `overflows`, `is_over_mark`), except that nothing is while the whole history fits raw. Elements
+    that are not changed are the same objects as before. Those that are new have no digest yet, and
+    an upper bound for their tokens. `at` is left as it was.
+
+    Raises `BudgetTooSmall` if the prompt leaves no room for the newest round of an open turn.
+    """
+    if not last.elements and not last.pins:
+        whole = sum(each.raw for each in window.rounds) + window.fixed
+        if whole <= window.budget:
+            return msgspec.structs.replace(last, reduced=())
+    return _Planner(last, window).plan()
+
+
+#: What is left of a round that is reduced: a stub that names it, and a few lines.
+_LEAST_ROUND = 120
+
+_Item = Element | Sized
+
+
+class _Tiers(msgspec.Struct):
+    """Rounds and elements by tier, oldest first. T holds elements only."""
+
+    tiny: list[Element]
+    compact: list[_Item]
+    smooth: list[Sized]
+    raw: list[Sized]
+
+
+class _Planner:
+    def __init__(self, last: Manifest, window: Window) -> None:
+        self._last, self._window = last, window
+        self._range = range_tokens(window.budget)
+        self._standing = self._tiers()
+        newest = window.rounds[-1].place if window.rounds else Place(0)
+        #: The newest round has results that its model has not seen.
+        self._unseen = newest.turn == window.turn
+
+    def plan(self) -> Manifest:
+        manifest = self._at(self._window.budget)
+        if self._fits(manifest):
+            return manifest
+        fitting, too_much = -1, self._window.budget
+        while too_much - fitting > 1:
+            target = (fitting + too_much) // 2
+            if self._fits(self._at(target)):
+                fitting = target
+            else:
+                too_much = target
+        if fitting >= 0:
+            return self._at(fitting)
+        return self._squeezed(self._at(0))
+
+    def _tiers(self) -> _Tiers:
+        """The tiers as the last manifest leaves them; what it does not name is raw."""
+        rounds = deque(self._window.rounds)
+        tiers = _Tiers([], [], [], [])
+        for element in self._last.elements:
+            if element.level == "T":
+                tiers.tiny.append(element)
+            elif element.generation:
+                tiers.compact.append(element)
+            while rounds and rounds[0].place <= element.last:
+                each = rounds.popleft()
+                if not element.generation and element.level == "C":
+                    tiers.compact.append(each)
+                elif element.level == "S":
+                    tiers.smooth.append(each)
+        tiers.raw.extend(rounds)
+        return tiers
+
+    def _at(self, target: int) -> Manifest:
+        """The manifest with marks as for a budget of `target`."""
+        marks, standing = self._window.marks, self._standing
+        edge, size = 0, sum(each.raw for each in standing.raw)
+        while edge < len(standing.raw) - 1 and size > marks.raw.low * target:
+            size -= standing.raw[edge].raw
+            edge += 1
+        if edge < len(standing.raw) and not self._unseen and size > marks.raw.high * target:
+            edge += 1  # the newest stays, unless it alone is over the high mark
+        raw = standing.raw[edge:]
+        smooth = standing.smooth + standing.raw[:edge]
+        edge, size = 0, sum(each.smooth for each in smooth)
+        if size > marks.smooth.high * target:
+            while edge < len(smooth) and size > marks.smooth.low * target:
+                size -= smooth[edge].smooth
+                edge += 1
+        demoted, smooth = smooth[:edge], smooth[edge:]
+        # Turns of which a part is fresher than C, and the one under way, cannot go to T.
+        busy = {each.place.turn for each in (*smooth, *raw)} | {self._window.turn}
+        compact, tiny = self._compacted([*standing.compact, *demoted], busy, target)
+        tiny = self._merged([*standing.tiny, *tiny], "T", marks.tiny, target)
+        unfinished = {each.place.turn for each in raw} | {self._window.turn}
+        elements = (
+            *tiny,
+            *self._grouped(compact, "C", busy),
+            *self._grouped(smooth, "S", unfinished),
+        )
+        native = raw[0].place if raw else Place(self._window.turn)
+        return msgspec.structs.replace(
+            self._last, elements=elements, native=native, reduced=(), hidden=0
+        )
+
+    def _compacted(
+        self, items: list[_Item], busy: set[int], target: int
+    ) -> tuple[list[_Item], list[Element]]:
+        """What stays at C, and the turns that go to T."""
+        mark, tiny = self._window.marks.compact, list[Element]()
+        size = sum(map(_at_c, items))
+        if size <= mark.high * target:
+            return items, tiny
+        turns = deque((turn, list(of)) for turn, of in groupby(items, _turn_of))
+        while turns and size > mark.low * target and turns[0][0] not in busy:
+            turn, of = turns.popleft()
+            size -= sum(map(_at_c, of))
+            tiny.append(self._tiny_of(turn, of))
+        stay = [item for _, of in turns for item in of]
+        return self._merged(stay, "C", mark, target) if turns else stay, tiny
+
+    def _tiny_of(self, turn: int, of: Sequence[_Item]) -> Element:
+        return Element(
+            level="T",
+            first=Place(turn),
+            last=_last_of(of[-1]),
+            whole=True,
+            tokens=self._window.tiny.get(turn, sum(map(_at_c, of))) + TURN_TAGS,
+            raw=sum(item.raw for item in of),
+        )
+
+    # Ranges -----------------------------------------------------------------------------------
+
+    def _merged(self, items: list[Any], level: Level, mark: Mark, target: int) -> list[Any]:
+        """The same, merged down to the low mark if it is over the high one."""
+        size = sum(map(_at_c, items))
+        if size <= mark.high * target:
+            return items
+        tiers = _generations(items)
+        while size > mark.low * target:
+            generation = max(
+                (g for g, tier in tiers.items() if len(tier) >= FAN),
+                key=lambda g: (len(tiers[g]), g),
+                default=None,
+            )
+            if generation is not None:
+                merging = [tiers[generation].popleft() for _ in range(FAN)]
+                into = generation + 1
+            else:  # the two oldest, whatever they are
+                left = sorted((g for g, tier in tiers.items() if tier), reverse=True)
+                if sum(len(tiers[g]) for g in left) < 2:
+                    break
+                oldest = tiers[left[0]]
+                second = oldest if len(oldest) > 1 else tiers[left[1]]
+                merging = [oldest.popleft(), second.popleft()]
+                into = max(left[0], 1)
+            merged = self._range_of(merging, level, into)
+            if generation is not None:
+                tiers.setdefault(into, deque()).append(merged)
+            else:
+                tiers.setdefault(into, deque()).appendleft(merged)
+            size += merged.tokens - sum(map(_at_c, merging))
+        return [item for g in sorted(tiers, reverse=True) for item in tiers[g]]
+
+    def _range_of(self, of: Sequence[_Item], level: Level, generation: int) -> Element:
+        return Element(
+            level=level,
+            first=_first_of(of[0]),
+            last=_last_of(of[-1]),
+            whole=level == "T",
+            tokens=min(self._range, sum(map(_at_c, of)) + RANGE_TAGS),
+            raw=sum(item.raw for item in of),
+            generation=generation,
+        )
+
+    # Elements ---------------------------------------------------------------------------------
+
+    def _grouped(
+        self, items: Sequence[_Item], level: Level, unfinished: set[int]
+    ) -> Iterator[Element]:
+        """The tier as elements.
+
+        An element stays as it was, unless a part of it went further down, or its turn is whole at
+        this level only now.
+        """
+        before = [e for e in self._last.elements if e.level == level and not e.generation]
+        for turn, of in groupby(items, _turn_of):
+            cells = list(of)
+            rounds = [cell for cell in cells if isinstance(cell, Sized)]
+            yield from (cell for cell in cells if isinstance(cell, Element))
+            if not rounds:
+                continue
+            whole = len(rounds) == len(cells) and rounds[0].place.round == 1
+            if whole and turn not in unfinished:
+                yield self._element(rounds, level, before, whole=True)
+                continue
+            known = [e for e in before if e.first.turn == turn]
+            runs = groupby(rounds, lambda each, known=known: _holder(known, each.place))  # type: ignore[misc]
+            for _, run in runs:
+                yield self._element(list(run), level, known, whole=False)
+
+    def _element(
+        self, rounds: Sequence[Sized], level: Level, before: Sequence[Element], *, whole: bool
+    ) -> Element:
+        first, last = rounds[0].place, rounds[-1].place
+        for known in before:
+            if known.first == first and known.last == last and known.whole == whole:
+                return known
+        words = sum(_size(each, level) + 1 for each in rounds)
+        return Element(
+            level=level,
+            first=first,
+            last=last,
+            whole=whole,
+            tokens=words + (TURN_TAGS if whole else RANGE_TAGS),
+            raw=sum(each.raw for each in rounds),
+        )
+
+    # Fitting ----------------------------------------------------------------------------------
+
+    def _room(self, manifest: Manifest) -> int:
+        """What is left of the budget."""
+        taken = total(manifest, self._window.rounds) + self._window.fixed
+        return self._window.budget - taken
+
+    def _fits(self, manifest: Manifest) -> bool:
+        return self._room(manifest) >= 0
+
+    def _squeezed(self, manifest: Manifest) -> Manifest:
+        """Nothing can go further down: give up pins, then reduce the newest round, then hide."""
+        while manifest.pins and not self._fits(manifest):
+            manifest = msgspec.structs.replace(manifest, pins=manifest.pins[1:])
+        newest = self._window.rounds[-1] if self._window.rounds else None
+        raw = newest.raw if newest is not None and manifest.is_native(newest.place) else 0
+        least = min(raw, _LEAST_ROUND)
+        while manifest.elements and self._room(manifest) + raw < least:
+            oldest, *rest = manifest.elements
+            manifest = msgspec.structs.replace(
+                manifest, elements=tuple(rest), hidden=oldest.last.turn
+            )
+        room = self._room(manifest) + raw
+        if room < least:
+            raise BudgetTooSmall(self._window.budget, self._window.fixed + least)
+        if newest is not None and room < raw:
+            manifest = msgspec.structs.replace(manifest, reduced=(Reduced(newest.place, room),))
+        return manifest
+
+
+def _generations(items: Iterable[_Item]) -> dict[int, deque[_Item]]:
+    """Items by generation. None is of a lower one than what is newer: ranges widen with age."""
+    found, generation = dict[int, deque[_Item]](), 0
+    for item in reversed(list(items)):
+        own = item.generation if isinstance(item, Element) else 0
+        generation = max(generation, own)
+        found.setdefault(generation, deque()).appendleft(item)
+    return found
+
+
+def _holder(elements: Iterable[Element], place: Place) -> Element | None:
+    return next((e for e in elements if e.first <= place <= e.last), None)
+
+
+def _turn_of(item: _Item) -> int:
+    return item.last.turn if isinstance(item, Element) else item.place.turn
+
+
+def _first_of(item: _Item) -> Place:
+    return item.first if isinstance(item, Element) else item.place
+
+
+def _last_of(item: _Item) -> Place:
+    return item.last if isinstance(item, Element) else item.place
+
+
+def _at_c(item: _Item) -> int:
+    """What an element takes, or a round at C."""
+    return item.tokens if isinstance(item, Element) else item.compact
+
+
+def _size(each: Sized, level: Level) -> int:
+    return each.compact if level == "C" else each.smooth

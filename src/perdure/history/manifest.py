@@ -1,0 +1,145 @@
+"""A manifest: what stands in a window, at which level.
+
+It names elements, oldest first. An *element* is text that stands for a round, some rounds of a
+turn, a turn, or a range of turns. Behind the elements stand raw rounds as native messages, from
+`native` on. A manifest holds no text: it is what the planner decides (`history.gradient`) and what
+an epoch records (`history.epochs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from perdure.core.levels import Level
+from perdure.core.turns import Position
+from perdure.history.tags import name_of
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
+    """A round: its turn, and its number in it."""
+
+    turn: int
+    round: int = 1
+
+    def __str__(self) -> str:
+        return f"T-{self.turn}.{self.round}"
+
+
+class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Text that stands for a stretch of rounds."""
+
+    level: Level
+    first: Place
+    last: Place
+    #: It stands for all rounds of its turns, and is named after them.
+    whole: bool
+    #: What it takes in a prompt, its tags included. An upper bound until it is rendered.
+    tokens: int
+    #: What it stands for takes in o200k tokens.
+    raw: int
+    #: 0: renditions, one after the other. Above: a range, merged so many times.
+    generation: int = 0
+    #: Which rendition of each round (of the turn, at T) it was made from: see
+    #: `history.renditions.records`.
+    variants: bytes = b""
+    #: Of its text; empty until it is rendered.
+    digest: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """``T-183``, ``T-183.4``, ``T-50-through-100``, ``T-183.1-through-183.40``."""
+        if self.whole:
+            return name_of(Position(self.first.turn), Position(self.last.turn))
+        first, last = self.first, self.last
+        return name_of(Position(first.turn, first.round), Position(last.turn, last.round))
+
+    def covers(self, turn: int) -> bool:
+        return self.first.turn <= turn <= self.last.turn
+
+
+class Reduced(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A raw round that did not fit, and what it may take."""
+
+    place: Place
+    tokens: int
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What stands in a window. The empty one shows everything raw."""
+
+    #: The gradient: text for all rounds in front of `native`, oldest first, without gaps.
+    elements: tuple[Element, ...] = ()
+    #: Whole turns at a level that somebody asked for, instead of the gradient's.
+    pins: tuple[Element, ...] = ()
+    #: The first round that is shown as native messages.
+    native: Place = Place(1)
+    #: The round that was about to be made when this was decided. What a model thought before it is
+    #: void, and what was injected before its turn is gone.
+    at: Place = Place(1)
+    #: Native rounds that are shown in part.
+    reduced: tuple[Reduced, ...] = ()
+    #: The oldest turns are not shown at all, up to this one: not even one line of them fits.
+    hidden: int = 0
+
+    def shown(self) -> Iterator[Element]:
+        """The text elements as they are shown: the gradient's, with pinned turns in their place."""
+        pins = {pin.first.turn: pin for pin in self.pins}
+        if not pins:
+            yield from self.elements
+            return
+        placed = set[int]()
+        for element in self.elements:
+            turn = element.first.turn
+            pin = pins.get(turn) if element.last.turn == turn and not element.generation else None
+            if pin is not None:
+                if turn not in placed:
+                    placed.add(turn)
+                    yield pin
+                continue
+            if turn not in placed or element.last.turn != turn:
+                yield element
+            for covered in sorted(pins.keys() - placed):
+                if element.last.turn == covered == turn or (
+                    element.whole and element.covers(covered)
+                ):
+                    placed.add(covered)
+                    yield pins[covered]
+        for turn in sorted(pins.keys() - placed):
+            if turn >= self.native.turn:
+                yield pins[turn]
+
+    def is_native(self, place: Place) -> bool:
+        """Whether a round is shown as native messages."""
+        return place >= self.native and all(pin.first.turn != place.turn for pin in self.pins)
+
+    def cap(self, place: Place) -> int | None:
+        """What a native round may take; None if it is shown whole."""
+        return next((each.tokens for each in self.reduced if each.place == place), None)
+
+
+class Band(msgspec.Struct, frozen=True, gc=False):
+    """A run of neighbours at one level."""
+
+    level: Level
+    #: ``T-50``, or ``T-183.4``.
+    first: str
+    last: str
+    tokens: int
+    #: What it stands for takes in o200k tokens.
+    raw: int
+
+
+def bands(parts: Iterable[tuple[Level, Place, Place, int, int]]) -> list[Band]:
+    """Neighbours at one level together: level, first and last round, tokens, raw tokens."""
+    found = list[Band]()
+    for level, first, last, tokens, raw in parts:
+        if found and found[-1].level == level:
+            before = found[-1]
+            found[-1] = Band(
+                level, before.first, str(last), before.tokens + tokens, before.raw + raw
+            )
+        else:
+            found.append(Band(level, str(first), str(last), tokens, raw))
+    return found
