@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import msgspec
@@ -126,6 +126,8 @@ def plan(last: Manifest, window: Window) -> Manifest:
 
 #: What is left of a round that is reduced: a stub that names it, and a few lines.
 _LEAST_ROUND = 120
+#: What a range says at least.
+_LEAST_WORDS = 10
 
 _Item = Element | Sized
 
@@ -149,19 +151,18 @@ class _Planner:
         self._unseen = newest.turn == window.turn
 
     def plan(self) -> Manifest:
-        manifest = self._at(self._window.budget)
-        if self._fits(manifest):
-            return manifest
-        fitting, too_much = -1, self._window.budget
-        while too_much - fitting > 1:
-            target = (fitting + too_much) // 2
-            if self._fits(self._at(target)):
-                fitting = target
-            else:
-                too_much = target
-        if fitting >= 0:
-            return self._at(fitting)
-        return self._squeezed(self._at(0))
+        budget = self._window.budget
+        tiers = self._at(budget)
+        if self._cost(tiers) > budget:
+            fitting, too_much = -1, budget
+            while too_much - fitting > 1:
+                target = (fitting + too_much) // 2
+                if self._cost(self._at(target)) <= budget:
+                    fitting = target
+                else:
+                    too_much = target
+            tiers = self._at(max(fitting, 0))
+        return self._squeezed(self._manifest(tiers))
 
     def _tiers(self) -> _Tiers:
         """The tiers as the last manifest leaves them; what it does not name is raw."""
@@ -181,8 +182,8 @@ class _Planner:
         tiers.raw.extend(rounds)
         return tiers
 
-    def _at(self, target: int) -> Manifest:
-        """The manifest with marks as for a budget of `target`."""
+    def _at(self, target: int) -> _Tiers:
+        """The tiers with marks as for a budget of `target`."""
         marks, standing = self._window.marks, self._standing
         edge, size = 0, sum(each.raw for each in standing.raw)
         while edge < len(standing.raw) - 1 and size > marks.raw.low * target:
@@ -202,13 +203,39 @@ class _Planner:
         busy = {each.place.turn for each in (*smooth, *raw)} | {self._window.turn}
         compact, tiny = self._compacted([*standing.compact, *demoted], busy, target)
         tiny = self._merged([*standing.tiny, *tiny], "T", marks.tiny, target)
-        unfinished = {each.place.turn for each in raw} | {self._window.turn}
-        elements = (
-            *tiny,
-            *self._grouped(compact, "C", busy),
-            *self._grouped(smooth, "S", unfinished),
+        return _Tiers(tiny, compact, smooth, raw)
+
+    def _cost(self, tiers: _Tiers) -> int:
+        """What the tiers take, at most. It never grows when something goes down."""
+        loose = [item for item in tiers.compact if isinstance(item, Sized)]
+        merged = [item for item in tiers.compact if isinstance(item, Element)]
+        text = (*loose, *tiers.smooth)
+        turns = {each.place.turn for each in (*text, *tiers.raw)}
+        runs = [e for e in self._last.elements if not e.whole and not e.generation]
+        first = text[0].place if text else self._last.native
+        kept = sum(1 for run in runs if run.last >= first)
+        extra = sum(pin.tokens for pin in self._last.pins)
+        return (
+            sum(element.tokens for element in (*tiers.tiny, *merged))
+            + sum(each.compact + 1 for each in loose)
+            + sum(each.smooth + 1 for each in tiers.smooth)
+            + sum(each.raw for each in tiers.raw)
+            + TURN_TAGS * len(turns)
+            # Where two tiers meet, one turn may stand in both.
+            + RANGE_TAGS * (kept + 3)
+            + extra
+            + self._window.fixed
         )
-        native = raw[0].place if raw else Place(self._window.turn)
+
+    def _manifest(self, tiers: _Tiers) -> Manifest:
+        unfinished = {each.place.turn for each in tiers.raw} | {self._window.turn}
+        fresher = {each.place.turn for each in tiers.smooth} | unfinished
+        elements = (
+            *tiers.tiny,
+            *self._grouped(tiers.compact, "C", fresher),
+            *self._grouped(tiers.smooth, "S", unfinished),
+        )
+        native = tiers.raw[0].place if tiers.raw else Place(self._window.turn)
         return msgspec.structs.replace(
             self._last, elements=elements, native=native, reduced=(), hidden=0
         )
@@ -230,12 +257,13 @@ class _Planner:
         return self._merged(stay, "C", mark, target) if turns else stay, tiny
 
     def _tiny_of(self, turn: int, of: Sequence[_Item]) -> Element:
+        size = sum(map(_at_c, of))
         return Element(
             level="T",
             first=Place(turn),
             last=_last_of(of[-1]),
             whole=True,
-            tokens=self._window.tiny.get(turn, sum(map(_at_c, of))) + TURN_TAGS,
+            tokens=min(self._window.tiny.get(turn, size), size) + TURN_TAGS,
             raw=sum(item.raw for item in of),
         )
 
@@ -246,39 +274,25 @@ class _Planner:
         size = sum(map(_at_c, items))
         if size <= mark.high * target:
             return items
-        tiers = _generations(items)
-        while size > mark.low * target:
-            generation = max(
-                (g for g, tier in tiers.items() if len(tier) >= FAN),
-                key=lambda g: (len(tiers[g]), g),
-                default=None,
-            )
-            if generation is not None:
-                merging = [tiers[generation].popleft() for _ in range(FAN)]
-                into = generation + 1
-            else:  # the two oldest, whatever they are
-                left = sorted((g for g, tier in tiers.items() if tier), reverse=True)
-                if sum(len(tiers[g]) for g in left) < 2:
-                    break
-                oldest = tiers[left[0]]
-                second = oldest if len(oldest) > 1 else tiers[left[1]]
-                merging = [oldest.popleft(), second.popleft()]
-                into = max(left[0], 1)
-            merged = self._range_of(merging, level, into)
-            if generation is not None:
-                tiers.setdefault(into, deque()).append(merged)
-            else:
-                tiers.setdefault(into, deque()).appendleft(merged)
-            size += merged.tokens - sum(map(_at_c, merging))
-        return [item for g in sorted(tiers, reverse=True) for item in tiers[g]]
+        generations = _Generations(items)
+        while size > mark.low * target and (sources := generations.choice()):
+            merging = generations.oldest(sources)
+            merged = self._range_of(merging, level, max(sources) + 1)
+            saved = sum(map(_at_c, merging)) - merged.tokens
+            if saved <= 0:
+                break
+            generations.merge(sources, merged)
+            size -= saved
+        return generations.items()
 
     def _range_of(self, of: Sequence[_Item], level: Level, generation: int) -> Element:
+        size = sum(map(_at_c, of))
         return Element(
             level=level,
             first=_first_of(of[0]),
             last=_last_of(of[-1]),
             whole=level == "T",
-            tokens=min(self._range, sum(map(_at_c, of)) + RANGE_TAGS),
+            tokens=min(self._range, max(size // 2, RANGE_TAGS + _LEAST_WORDS)),
             raw=sum(item.raw for item in of),
             generation=generation,
         )
@@ -356,14 +370,45 @@ class _Planner:
         return manifest
 
 
-def _generations(items: Iterable[_Item]) -> dict[int, deque[_Item]]:
+class _Generations:
     """Items by generation. None is of a lower one than what is newer: ranges widen with age."""
-    found, generation = dict[int, deque[_Item]](), 0
-    for item in reversed(list(items)):
-        own = item.generation if isinstance(item, Element) else 0
-        generation = max(generation, own)
-        found.setdefault(generation, deque()).appendleft(item)
-    return found
+
+    def __init__(self, items: Sequence[_Item]) -> None:
+        self._tiers = dict[int, deque[_Item]]()
+        generation = 0
+        for item in reversed(items):
+            generation = max(generation, item.generation if isinstance(item, Element) else 0)
+            self._tiers.setdefault(generation, deque()).appendleft(item)
+
+    def items(self) -> list[_Item]:
+        """All of them, oldest first."""
+        return [item for g in sorted(self._tiers, reverse=True) for item in self._tiers[g]]
+
+    def choice(self) -> list[int]:
+        """The generations of the neighbours to merge next; empty if nothing can be merged.
+
+        Those of the generation that has the most, if they are enough; else the two oldest.
+        """
+        full = [g for g, tier in self._tiers.items() if len(tier) >= FAN]
+        if full:
+            return [max(full, key=lambda g: (len(self._tiers[g]), g))] * FAN
+        left = sorted((g for g, tier in self._tiers.items() if tier), reverse=True)
+        two = [g for g in left for _ in self._tiers[g]][:2]
+        return two if len(two) == 2 else []
+
+    def oldest(self, sources: Sequence[int]) -> list[_Item]:
+        return [
+            item
+            for g in dict.fromkeys(sources)
+            for item in islice(self._tiers[g], sources.count(g))
+        ]
+
+    def merge(self, sources: Sequence[int], merged: Element) -> None:
+        """Put one in the place of the oldest of these generations."""
+        for generation in sources:
+            self._tiers[generation].popleft()
+        tier = self._tiers.setdefault(merged.generation, deque())
+        tier.append(merged)
 
 
 def _holder(elements: Iterable[Element], place: Place) -> Element | None:
