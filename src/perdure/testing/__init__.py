@@ -2,13 +2,15 @@
 
 The *conformance kit* shows whether a backend keeps its promises; `MemoryAdapter` is a store that
 needs no disk, and passes the same kit; `ManualClock` is time as a test sets it; `ScriptedModel` is
-a server of models that says what a test wrote down.
+a server of models that says what a test wrote down; `project_history` is a
+made-up project.
 """
 
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.testing.clock import ManualClock
 from perdure.testing.conformance import Report, perform, run, trials_for
 from perdure.testing.model import Answer, Fault, Received, Script, ScriptedModel
+from perdure.testing.project import fill_project, planted, project_history, project_turn
 
 __all__ = [
     "Answer",
@@ -19,7 +21,11 @@ __all__ = [
     "Report",
     "Script",
     "ScriptedModel",
+    "fill_project",
     "perform",
+    "planted",
+    "project_history",
+    "project_turn",
     "run",
     "trials_for",
 ]
