@@ -23,9 +23,13 @@ import msgspec
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
 from perdure.config import Config
+from perdure.context.composer import LEAST_BUDGET
+from perdure.context.composer import Rooms as ContextRooms
+from perdure.context.places import Shows
 from perdure.core.clock import Clock, now, to_datetime
 from perdure.core.errors import (
     AccessDenied,
+    BudgetTooSmall,
     Closed,
     Conflict,
     InvalidInput,
@@ -36,12 +40,15 @@ from perdure.core.ids import new_id
 from perdure.core.messages import Message
 from perdure.core.turns import Position
 from perdure.gateway.traces import Traces
+from perdure.history.epochs import Epochs
 from perdure.history.forgetting import Forgetting, Forgotten
 from perdure.history.intake import Intake
 from perdure.history.log import Hook, TurnLog
 from perdure.history.meter import Meter
 from perdure.history.reading import Reader, position
 from perdure.history.records import Head, Link, SessionRecord, TurnCount, agent_of
+from perdure.history.renditions.scribe import Scribe
+from perdure.history.strategies import Desk, parse_strategy
 from perdure.history.verify import verify_chains, verify_uses
 from perdure.jobs import Runner
 from perdure.session import Rooms, Session
@@ -141,6 +148,18 @@ class Bank:
         self._masker: Masker | None = None
         self._gateway: Gateway | None = None
         self._clock = clock
+        self.scribe = Scribe(
+            self.store,
+            reader,
+            self.artifacts,
+            self.meter,
+            config=self.config.renditions,
+            gateway=(lambda: self.gateway) if self.config.gateway.models.compress else None,
+        )
+        self.epochs = Epochs(self.store)
+        self.forgetting.join(self.epochs)
+        self.forgetting.join(Shows(self.store, self.epochs))
+        desk = Desk(reader, self.artifacts, self.meter, self.scribe, self.epochs)
         self._rooms = Rooms(
             self.store,
             self.log,
@@ -149,6 +168,7 @@ class Bank:
             self.artifacts,
             tuple(history.prune),
             history.heartbeat,
+            ContextRooms(self.store, desk, history),
         )
 
     async def open(self) -> None:
@@ -170,6 +190,7 @@ class Bank:
             raise
         self._is_open = True
         self._schedule()
+        await self.scribe.start()
 
     async def close(self) -> None:
         """Let running jobs end, finish every write, and release everything. Safe to call twice."""
@@ -178,6 +199,7 @@ class Bank:
         self._is_open, self._was_closed = False, True
         try:
             await self.meter.stop()
+            await self.scribe.stop()
             if self._gateway is not None:
                 await self._gateway.close()
             await self.jobs.stop(self.config.jobs.grace)
@@ -255,6 +277,8 @@ class Bank:
         self,
         name: str,
         *,
+        strategy: str | None = None,
+        budget: int | None = None,
         type: str = "session",
         state: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
@@ -262,8 +286,14 @@ class Bank:
     ) -> Session:
         """The session of this name (``agent/name``), made if it is not there.
 
-        `type`, `state`, `tags` and `link` (the tool call that started it) matter only then.
+        `strategy` (``gradient`` or ``regular``) and `budget` (in tokens) say how its history is
+        shown to a model; given for a session that is there, they change that. `type`, `state`,
+        `tags` and `link` (the tool call that started it) matter only if it is made.
         """
+        if strategy is not None:
+            parse_strategy(strategy)
+        if budget is not None and budget < LEAST_BUDGET:
+            raise BudgetTooSmall(budget, LEAST_BUDGET)
         agent = agent_of(name)
         records = self.store.collection(SessionRecord)
         record = await records.get(name)
@@ -276,6 +306,8 @@ class Bank:
                 tags=intake.plain(tags or {}),
                 active=to_datetime(self.store.now()),
                 agent=agent,
+                strategy=strategy or "",
+                budget=budget or 0,
                 started_by=None if link is None else link.session,
                 link=link,
             )
@@ -289,7 +321,10 @@ class Bank:
                 if found is None:
                     raise
                 record = found
-        return self._session(record)
+        session = self._session(record)
+        if strategy not in (None, record.strategy) or budget not in (None, record.budget):
+            await session.change_strategy(strategy, budget=budget)
+        return session
 
     async def existing_session(self, name: str) -> Session:
         """The session of this name. Raises `InvalidInput` if there is none."""
@@ -379,6 +414,7 @@ class Bank:
     async def settle(self) -> None:
         """Wait until background work that is due is done."""
         await self.meter.settle()
+        await self.scribe.settle()
         await self._flush_outcomes()
         await self._compression.train()
         if Capability.OUTBOX in self.store.adapter.capabilities:

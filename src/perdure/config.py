@@ -119,6 +119,20 @@ class HistoryConfig(_Section, frozen=True):
     heartbeat: Annotated[float, msgspec.Meta(gt=0, le=5)] = 2.0
     #: How tool results are shortened for readers; before the rules that come with Perdure.
     prune: tuple[PruneRule, ...] = ()
+    #: How a session's history is shown to a model, and in how many tokens, unless it says itself.
+    strategy: Literal["gradient", "regular"] = "gradient"
+    budget: Annotated[int, msgspec.Meta(ge=500)] = 100_000
+
+
+class RenditionsConfig(_Section, frozen=True):
+    """How turns are shortened."""
+
+    #: Let a model shorten them too, where one is configured for `compress`.
+    model: bool = True
+    #: Calls at the same time.
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    #: How often a model is tried before what the algorithm made stays for good.
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3
 
 
 class JobsConfig(_Section, frozen=True):
@@ -239,6 +253,7 @@ class Config(_Section, frozen=True):
     artifacts: ArtifactsConfig = ArtifactsConfig()
     jobs: JobsConfig = JobsConfig()
     history: HistoryConfig = HistoryConfig()
+    renditions: RenditionsConfig = RenditionsConfig()
     secrets: SecretsConfig = SecretsConfig()
     gateway: GatewayConfig = GatewayConfig()
 

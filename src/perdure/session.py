@@ -12,20 +12,31 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 
 from perdure import wire
+from perdure.context import tools as history_tools
+from perdure.context.board import Entry
+from perdure.context.composer import Composer, Prompted
+from perdure.context.composer import Rooms as ContextRooms
+from perdure.context.context import Context
+from perdure.context.desk import Rendering, SessionDesk
+from perdure.context.echoes import strip_echo
 from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.levels import Level, parse_level
 from perdure.core.messages import Message, ToolResult
-from perdure.core.turns import Mark, Position, Round, Turn
+from perdure.core.turns import Mark, Position, Round, Turn, is_prompt
+from perdure.gateway.calls import Tool
 from perdure.history import lines
 from perdure.history.answers import Answer, Partial, unpacked
 from perdure.history.drafts import Drafting, Pen
+from perdure.history.epochs import Epoch
 from perdure.history.intake import Intake, Taken, resolved
 from perdure.history.log import Hook, Order, TurnLog, Writer, Written
+from perdure.history.manifest import Place
 from perdure.history.meter import Meter
 from perdure.history.pruning import prune_tool_results
 from perdure.history.reading import Reader, position
@@ -37,6 +48,7 @@ from perdure.history.records import (
     agent_of,
     turn_key,
 )
+from perdure.history.strategies import parse_strategy
 from perdure.storage.adapter import DEFAULT, Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -74,6 +86,7 @@ class Rooms(msgspec.Struct, frozen=True):
     artifacts: ArtifactStore
     rules: tuple[PruneRule, ...]
     heartbeat: float
+    contexts: ContextRooms
 
 
 class Session:
@@ -89,6 +102,8 @@ class Session:
         intake.recall = self._recent
         self._writer = Writer(record)
         self._writing = asyncio.Lock()
+        self._composer = Composer(rooms.contexts)
+        self._desk = SessionDesk(rooms.contexts, self._composer, self._standing)
 
     def __repr__(self) -> str:
         return f"<Session {self.name}>"
@@ -123,6 +138,7 @@ class Session:
         self,
         messages: Any,
         *,
+        context: Context | None = None,
         key: str | None = None,
         tags: Mapping[str, str] | None = None,
         expected: str | int | Position | None = None,
@@ -141,6 +157,9 @@ class Session:
 
         Returns the turn with the rounds that were written now; a list, if there are several turns.
 
+        `context` is what was sent to get these messages: its prompt is written in front of them,
+        unless it is there already, and nothing of what was injected or repeated is.
+
         `key` makes the append idempotent: with the same key it is written once, and later calls
         return what the first one wrote. `expected` names the newest turn (0 for none); if it is
         another, `Conflict` is raised and nothing is written. `within` runs inside the transaction.
@@ -151,6 +170,8 @@ class Session:
         Raises `InvalidInput` for what is no message, `Conflict`, and what the store raises.
         """
         decoded = wire.decode(messages)
+        if context is not None:
+            decoded = await self._answered(decoded, context)
         if not decoded:
             raise InvalidInput("There are no messages to append.", hint="Give at least one.")
         newest = None if expected is None else _turn_number(expected)
@@ -168,6 +189,8 @@ class Session:
             times=times,
         )
         written = await self._write(order, taken, within, count=count)
+        if context is None:
+            await self._composer.written(written)
         if written.repeated is not None:
             head = await self.head()
             turns = await self._rooms.reader.turns(self.record, head, *written.repeated)
@@ -330,14 +353,34 @@ class Session:
             found += await reader.turns(record, head, first, last)
         return [await self._shown(turn, resolve=resolve, prune=prune) for turn in found]
 
+    @overload
     async def turn(
-        self, id: str | int | Position, *, resolve: bool = False, prune: bool = False
-    ) -> Turn:
+        self,
+        id: str | int | Position,
+        *,
+        level: None = None,
+        resolve: bool = False,
+        prune: bool = False,
+    ) -> Turn: ...
+    @overload
+    async def turn(self, id: str | int | Position, *, level: Level | str) -> Rendering: ...
+    async def turn(
+        self,
+        id: str | int | Position,
+        *,
+        level: Level | str | None = None,
+        resolve: bool = False,
+        prune: bool = False,
+    ) -> Turn | Rendering:
         """One turn, whatever became of it; of ``T-12.3``, that round alone.
 
-        Raises `InvalidInput` if there is no such turn or round.
+        With a `level`, its words at R, S, C or T; made now, if they are not there yet.
+
+        Raises `InvalidInput` if there is no such turn, round or level.
         """
         place = position(id, self.record)
+        if level is not None:
+            return await self._desk.rendering(place, parse_level(level))
         head = await self.head()
         turn = await self._rooms.reader.turn(await self._current(), head, place.turn)
         if place.round is not None:
@@ -397,6 +440,108 @@ class Session:
         """The messages with what lies in the artifact store put back in."""
         return await resolved(messages, self._rooms.artifacts)
 
+    # Contexts ---------------------------------------------------------------------------------
+
+    async def context(
+        self,
+        prompt: Any = None,
+        *,
+        system: str = "",
+        tools: Iterable[Tool | Mapping[str, Any]] = (),
+        model: str = "",
+        budget: int | None = None,
+        keep: bool = True,
+    ) -> Context:
+        """What to send to a model: the history within the budget, and the prompt.
+
+        Without a prompt, the open turn goes on: after results of its tools were appended. `tools`
+        are yours; add `perdure.HISTORY_TOOLS` to let the model reach its past (see `run_tool`).
+        `model` tells which reasoning is still valid. `budget` counts tokens of messages, not those
+        of system text and tools. Send what `Context.to_chat`, `to_responses` or `to_messages`
+        gives, and append the answer with ``context=``. With `keep` off nothing is written down: to
+        look at what would be sent.
+
+        Raises `BudgetTooSmall` if the prompt does not fit or the budget is below 500, and
+        `InvalidInput` if there is neither a prompt nor an open turn.
+        """
+        said = wire.decode(prompt) if prompt is not None else ()
+        if said and not all(map(is_prompt, said)):
+            raise InvalidInput(
+                "A prompt is what a user says.",
+                hint="Append replies and results of tools; then call context() without a prompt.",
+            )
+        masked, _ = await self._intake.masked(said)
+        record, head = await self._standing()
+        return await self._composer.compose(
+            Prompted(
+                record=record,
+                head=head,
+                own=self._writer.own,
+                prompt=masked,
+                system=system,
+                tools=tools,
+                model=model,
+                budget=budget,
+                keep=keep,
+            )
+        )
+
+    async def past_context(self, at: str | int | Position) -> Context:
+        """What was sent for a turn, or for a round of it, put together again byte for byte.
+
+        Turns that were forgotten since are tombstones. Raises `InvalidInput` if nothing was sent
+        through `context` for it.
+        """
+        place = position(at, self.record)
+        record, head = await self._standing()
+        return await self._composer.past(record, head, Place(place.turn, place.round or 1))
+
+    async def set_fidelity(
+        self, id: str | int | Position, level: Level | str, *, now: bool = False
+    ) -> str:
+        """Show a turn at this level: from the next epoch on, or from the next request on.
+
+        Says what that costs. Raises `InvalidInput` if it cannot be done.
+        """
+        place = position(id, self.record)
+        return await self._desk.set_fidelity(place.turn, parse_level(level), now=now)
+
+    async def board(self) -> Sequence[Entry]:
+        """What stands on the board, oldest first."""
+        return await self._desk.board()
+
+    async def run_tool(self, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """Do what a model asked for by one of `perdure.HISTORY_TOOLS`; the answer is for it.
+
+        Never raises for what the model wrote: it is told what to do instead.
+        """
+        return await history_tools.run(self._desk, name, arguments)
+
+    async def epochs(self) -> list[Epoch]:
+        """When, why and how the gradient was recalculated, oldest first."""
+        return await self._rooms.contexts.desk.epochs.all(self.name)
+
+    async def change_strategy(
+        self, strategy: str | None = None, *, budget: int | None = None
+    ) -> None:
+        """Show the history by another strategy, or in another budget, from now on."""
+        if strategy is not None:
+            parse_strategy(strategy)
+        if budget is not None:
+            self._composer.budget_of(self.record, budget)
+
+        def change(found: SessionRecord | None) -> SessionRecord:
+            if found is None:
+                raise InvalidInput(f"The session {self.name} is gone.", hint="Open it again.")
+            return msgspec.structs.replace(
+                found,
+                strategy=found.strategy if strategy is None else strategy,
+                budget=found.budget if budget is None else budget,
+            )
+
+        records = self._rooms.store.collection(SessionRecord)
+        self._writer.record = await records.change(self.name, change)
+
     # Forks ------------------------------------------------------------------------------------
 
     async def fork(self, name: str, at: str | int | Position | None = None) -> Session:
@@ -422,6 +567,8 @@ class Session:
             active=clock.to_datetime(now),
             tags=own.tags,
             agent=agent,
+            strategy=own.strategy,
+            budget=own.budget,
             parent=self.name,
             line=lines.line_at(own, number, piece),
             root=link,
@@ -451,6 +598,18 @@ class Session:
         return Session(self._rooms, record, self._intake.of(name))
 
     # ------------------------------------------------------------------------------------------
+
+    async def _standing(self) -> tuple[SessionRecord, Head]:
+        return await self._current(), await self.head()
+
+    async def _answered(
+        self, decoded: tuple[Message, ...], context: Context
+    ) -> tuple[Message, ...]:
+        """What is new of an answer to a context, behind its prompt if that is not written yet."""
+        fresh = strip_echo(decoded, context)
+        if not context.prompt or (await self.head()).turn >= context.turn:
+            return fresh
+        return (*context.prompt, *fresh)
 
     async def _write(
         self, order: Order, taken: Taken, within: Hook | None = None, *, count: bool = False

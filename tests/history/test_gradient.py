@@ -35,10 +35,13 @@ def window(rounds: list[Sized], budget: int, *, fixed: int = 50, turn: int = 0) 
 def live(manifest: Manifest, rounds: list[Sized]) -> list[Sized]:
     """The rounds that are not merged and not at T: what a planner is told of next time."""
     covered = [e.last for e in manifest.elements if e.level == "T" or e.generation]
-    return [each for each in rounds if not covered or each.place > covered[-1]]
+    last = max([manifest.hidden, *covered])
+    return [each for each in rounds if each.place > last]
 
 
 def level_of(manifest: Manifest, place: Place) -> int:
+    if place <= manifest.hidden:
+        return len(RANK)
     for element in manifest.elements:
         if element.first <= place <= element.last:
             return RANK[element.level]
@@ -118,7 +121,7 @@ def test_every_round_stands_somewhere_in_order_and_the_budget_holds(
     rounds: list[Sized], budget: int
 ) -> None:
     manifest = replay(rounds, budget)
-    places = [each.place for each in rounds if each.place.turn > manifest.hidden]
+    places = [each.place for each in rounds if each.place > manifest.hidden]
     covered = list[Place]()
     for element in manifest.elements:
         inside = [place for place in places if element.first <= place <= element.last]

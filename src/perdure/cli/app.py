@@ -12,14 +12,17 @@ from perdure.cli import (
     ask,
     bank,
     conformance,
+    context,
     costs,
     doctor,
     export,
     forget,
     importing,
     models,
+    renditions,
     sessions,
     show,
+    simulate,
     tail,
     terminal,
     verify,
@@ -69,6 +72,9 @@ app.command("forget")(forget.forget)
 app.command("ask")(ask.ask)
 app.command("models")(models.models)
 app.command("costs")(costs.costs)
+app.command("context")(context.context)
+app.command("renditions")(renditions.renditions)
+app.command("simulate")(simulate.simulate)
 app.add_typer(bank.app, name="bank")
 app.command("verify")(verify.verify)
 app.command("conformance")(conformance.conformance)

@@ -16,7 +16,7 @@ is told to make deleted bytes unreadable.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -41,6 +41,13 @@ from perdure.history.records import (
     agent_of,
     turn_key,
     turn_prefix,
+)
+from perdure.history.renditions.records import (
+    Rendition,
+    Tiny,
+    rendition_key,
+    tiny_without_later,
+    without_later,
 )
 from perdure.storage.collection import Collection
 from perdure.storage.contexts import Context
@@ -176,7 +183,12 @@ class Forgetting:
                 "perdure_uses",
             }
         )
-        self.places: list[Place] = [Prefixed(store, TurnCount, Draft), Events(store)]
+        # Counts before renditions: whoever makes one commits only if the count is still there.
+        self.places: list[Place] = [
+            Prefixed(store, TurnCount, Draft),
+            Prefixed(store, Rendition, Tiny),
+            Events(store),
+        ]
         self._last = AgentOnly(store, Receipt, Uncounted, Context, Entry, Head)
 
     def join(self, place: Place) -> None:
@@ -373,6 +385,7 @@ class Forgetting:
             await self._store.collection(Piece).put_many(copies)
             await self._store.collection(Use).put_many(uses)
             await self._copy_counts(source.id, child, first, min(last, shared.turn))
+            await self._copy_renditions(source.id, child, copies)
             missing -= {piece.number for piece in found}
             first = last + 1
             if first > shared.turn and not found:
@@ -385,6 +398,32 @@ class Forgetting:
             msgspec.structs.replace(found, id=f"{child}/{found.id.rpartition('/')[2]}")
             for found in await counts.get_many(keys)
             if found is not None
+        )
+
+    async def _copy_renditions(self, source: str, child: str, pieces: Sequence[Piece]) -> None:
+        """Copy what was made of these pieces, not what was made of more than the fork shares."""
+        said = dict[tuple[int, int], int]()
+        for piece in pieces:
+            if not piece.forgotten:
+                for round, messages in piece.by_round():
+                    place = piece.turn, round
+                    said[place] = said.get(place, 0) + len(messages)
+        rows = self._store.collection(Rendition)
+        found = await rows.get_many(rendition_key(source, *place) for place in said)
+        await rows.put_many(
+            without_later(row, messages, rendition_key(child, *place))
+            for (place, messages), row in zip(said.items(), found, strict=True)
+            if row is not None
+        )
+        turns = dict[int, int]()
+        for (turn, _), count in said.items():
+            turns[turn] = turns.get(turn, 0) + count
+        tinies = self._store.collection(Tiny)
+        short = await tinies.get_many(turn_key(source, turn) for turn in turns)
+        await tinies.put_many(
+            tiny_without_later(row, messages, turn_key(child, turn))
+            for (turn, messages), row in zip(turns.items(), short, strict=True)
+            if row is not None
         )
 
     async def _rename(self, child: str, source: SessionRecord) -> None:
@@ -439,6 +478,6 @@ def _tombstone(piece: Piece) -> Piece:
     )
 
 
-async def remove(collection: Collection[msgspec.Struct], prefix: str) -> None:
+async def remove(collection: Collection[Any], prefix: str) -> None:
     """Delete every record whose key begins like this."""
     await collection.query().prefix(prefix).delete()

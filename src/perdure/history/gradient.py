@@ -166,7 +166,8 @@ class _Planner:
 
     def _tiers(self) -> _Tiers:
         """The tiers as the last manifest leaves them; what it does not name is raw."""
-        rounds = deque(self._window.rounds)
+        hidden = self._last.hidden
+        rounds = deque(each for each in self._window.rounds if each.place > hidden)
         tiers = _Tiers([], [], [], [])
         for element in self._last.elements:
             if element.level == "T":
@@ -236,9 +237,7 @@ class _Planner:
             *self._grouped(tiers.smooth, "S", unfinished),
         )
         native = tiers.raw[0].place if tiers.raw else Place(self._window.turn)
-        return msgspec.structs.replace(
-            self._last, elements=elements, native=native, reduced=(), hidden=0
-        )
+        return msgspec.structs.replace(self._last, elements=elements, native=native, reduced=())
 
     def _compacted(
         self, items: list[_Item], busy: set[int], target: int
@@ -359,9 +358,7 @@ class _Planner:
         least = min(raw, _LEAST_ROUND)
         while manifest.elements and self._room(manifest) + raw < least:
             oldest, *rest = manifest.elements
-            manifest = msgspec.structs.replace(
-                manifest, elements=tuple(rest), hidden=oldest.last.turn
-            )
+            manifest = msgspec.structs.replace(manifest, elements=tuple(rest), hidden=oldest.last)
         room = self._room(manifest) + raw
         if room < least:
             raise BudgetTooSmall(self._window.budget, self._window.fixed + least)

@@ -80,8 +80,8 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     at: Place = Place(1)
     #: Native rounds that are shown in part.
     reduced: tuple[Reduced, ...] = ()
-    #: The oldest turns are not shown at all, up to this one: not even one line of them fits.
-    hidden: int = 0
+    #: The oldest rounds are not shown at all, up to this one: not even one line of them fits.
+    hidden: Place = Place(0, 0)
 
     def shown(self) -> Iterator[Element]:
         """The text elements as they are shown: the gradient's, with pinned turns in their place."""

@@ -8,6 +8,9 @@ once.
 The first append after a pause leaves a mark in its transaction, which goes when all is counted. So
 what a killed process left uncounted is found when its session is next opened.
 
+Who makes something of what was counted (`history.renditions.scribe`) follows: it is given the same
+idle moments, and the mark stays until it is done too.
+
 Where a provider returned its own figure for a reply, the two are compared, and a model's
 calibration learns from it.
 """
@@ -20,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -52,6 +55,11 @@ _NOTED = 2_000
 #: Who goes on writing without a pause renews its mark so often. One that was not renewed for three
 #: times as long is of somebody who is dead.
 _RENEW = 20 * SECOND
+#: Where appends never pause, work that has waited for so many seconds gets a moment of so many,
+#: with so many between two of them.
+_PATIENCE, _MOMENT, _BETWEEN = 1.0, 0.004, 0.25
+#: Seconds that whoever follows gets when the bank is closed; the mark tells of the rest.
+_LAST_MOMENT = 0.25
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +89,20 @@ class _Mark(msgspec.Struct, frozen=True):
     version: int
 
 
+class Follower(Protocol):
+    """Works on what was counted, in the meter's idle moments."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is something left to do."""
+
+    def follow(self, record: SessionRecord, first: int, last: int) -> None:
+        """Note that messages were added to these turns."""
+
+    async def work(self, go_on: Callable[[], bool]) -> None:
+        """Do what is to be done, at least a little of it, for as long as `go_on` says so."""
+
+
 class Meter:
     """Counts what was appended through one bank."""
 
@@ -98,14 +120,23 @@ class Meter:
         self._noted: deque[_Noted] = deque()
         #: Sessions to be read again, from this turn on or from where others have left a mark.
         self._missed: dict[str, tuple[SessionRecord, int]] = {}
+        self._follower: Follower | None = None
         self._process = new_id()
         self._marks: dict[str, _Mark] = {}
+        #: Marks of others, whose work is done here.
+        self._adopted: dict[str, int] = {}
         self._appending = 0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._last = 0.0
+        #: Since when something waits; 0 if nothing does.
+        self._since = 0.0
         self._stopped = False
+
+    def join(self, follower: Follower) -> None:
+        """Have somebody work on what was counted."""
+        self._follower = follower
 
     @property
     def counter(self) -> Counter:
@@ -146,6 +177,8 @@ class Meter:
         else:
             name = written.session.id
             self._noted.extend([_Noted(name, round) for round in written.rounds])
+        if self._follower is not None and written.rounds:
+            self._follower.follow(written.session, written.first, written.last)
         self._last = asyncio.get_running_loop().time()
         self._wake()
 
@@ -165,11 +198,17 @@ class Meter:
 
         return hook
 
+    async def count(self, session: str, first: int, last: int) -> None:
+        """Count what is not counted of these turns of a session's own log, now."""
+        await self._count_from(session, first, last)
+
     async def settle(self) -> None:
         """Count everything that is to be counted, but for what is damaged."""
-        await self._settle(_BATCH, lambda: True)
+        await self._settle(_BATCH, _always, _always)
 
-    async def _settle(self, batch_size: int, go_on: Callable[[], bool]) -> None:
+    async def _settle(
+        self, batch_size: int, go_on: Callable[[], bool], follow: Callable[[], bool]
+    ) -> None:
         async with self._lock:
             while self._missed and go_on():
                 name, (record, first) = self._missed.popitem()
@@ -186,8 +225,16 @@ class Meter:
                 await self._calibrate(batch)
                 for _ in batch:
                     self._noted.popleft()
-            if not self._noted and not self._missed:
+            if self._follower is not None and self._follower.behind and follow():
+                await self._follower.work(follow)
+            if not self._is_behind:
+                self._since = 0.0
                 await self._unmark()
+
+    @property
+    def _is_behind(self) -> bool:
+        behind = self._follower is not None and self._follower.behind
+        return bool(self._noted or self._missed or behind)
 
     async def stop(self) -> None:
         """Count what is left, and end."""
@@ -197,7 +244,7 @@ class Meter:
             self._timer = None
         if self._task is not None:
             await self._task
-        await self._run(lambda: True)
+        await self._run(_always, _for(_LAST_MOMENT))
 
     async def calibration(self, model: str) -> Calibration:
         """What is known about a model's tokens."""
@@ -214,41 +261,53 @@ class Meter:
         self._missed[record.id] = (record, min(first, known))
 
     def _wake(self) -> None:
+        self._since = self._since or asyncio.get_running_loop().time()
         if self._timer is None and (self._task is None or self._task.done()):
             self._timer = asyncio.get_running_loop().call_later(_IDLE, self._when_idle)
 
     def _when_idle(self) -> None:
         loop = asyncio.get_running_loop()
+        go_on = follow = self._idle
         if not self._idle():
-            self._timer = loop.call_later(_IDLE, self._when_idle)
-            return
+            if loop.time() - self._since < _PATIENCE:
+                self._timer = loop.call_later(_IDLE, self._when_idle)
+                return
+            self._since = loop.time() - _PATIENCE + _BETWEEN
+            go_on, follow = _for(_MOMENT), _for(_MOMENT)
         self._timer = None
-        self._task = loop.create_task(self._run(self._idle), name="perdure-meter")
+        self._task = loop.create_task(self._run(go_on, follow), name="perdure-meter")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody has appended just now."""
+        return not self._idle()
 
     def _idle(self) -> bool:
         return asyncio.get_running_loop().time() - self._last >= _IDLE
 
-    async def _run(self, go_on: Callable[[], bool]) -> None:
+    async def _run(self, go_on: Callable[[], bool], follow: Callable[[], bool]) -> None:
         try:
-            await self._settle(_FEW, go_on)
+            await self._settle(_FEW, go_on, follow)
         except PerdureError as exc:
             # Counts are a view: they are made at the next occasion, or when the session is opened.
             _log.warning("tokens could not be counted: %s", exc)
         else:
-            if (self._noted or self._missed) and not self._stopped:  # somebody appends again
+            if self._is_behind and not self._stopped:  # somebody appends again
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(_IDLE, self._when_idle)
 
     async def _unmark(self) -> None:
         """Take our marks away, now that all is counted."""
-        if self._appending or not self._marks:
+        if self._appending or not (self._marks or self._adopted):
             return  # who is appending relies on them, and notes something when it is done
-        marks, self._marks = self._marks, {}
+        going, self._adopted = self._adopted, {}
+        going |= {f"{name}/{self._process}": mark.version for name, mark in self._marks.items()}
+        self._marks = {}
         records = self._store.collection(Uncounted)
-        for name, mark in marks.items():
+        for key, version in going.items():
             # Who appends from now on leaves another mark, and that one stays.
             with suppress(Conflict):
-                await records.delete(f"{name}/{self._process}", Options(expected=mark.version))
+                await records.delete(key, Options(expected=version))
 
     async def _count(self, noted: Sequence[_Noted]) -> None:
         """Count rounds and store it, unless others have counted as much or the session is gone."""
@@ -332,24 +391,25 @@ class Meter:
         marks = [mark for mark in marks if not mark.key.endswith(f"/{self._process}")]
         turn = max(min([first, *(mark.value.first for mark in marks)]), record.forked_at + 1)
         head = await self._store.collection(Head).get(record.id)
-        if head is not None:
-            await self._count_from(record, turn, head)
+        if head is not None and turn <= head.turn:
+            await self._count_from(record.id, turn, head.turn)
+            if self._follower is not None:
+                self._follower.follow(record, turn, head.turn)
         for mark in marks:
             if abs(self._store.now() - mark.value.time) > 3 * _RENEW:
-                with suppress(Conflict):
-                    await records.delete(mark.key, Options(expected=mark.version))
+                self._adopted[mark.key] = mark.version
 
-    async def _count_from(self, record: SessionRecord, turn: int, head: Head) -> None:
-        while turn <= head.turn:
-            last = min(turn + _BATCH - 1, head.turn)
-            pieces = await self._reader.pieces(Owned(record.id, turn, last))
+    async def _count_from(self, session: str, turn: int, end: int) -> None:
+        while turn <= end:
+            last = min(turn + _BATCH - 1, end)
+            pieces = await self._reader.pieces(Owned(session, turn, last))
             said: dict[tuple[int, int], list[Message]] = {}
             for piece in pieces:
                 for round, messages in piece.by_round():
                     said.setdefault((piece.turn, round), []).extend(messages)
             await self._count(
                 [
-                    _Noted(record.id, RoundWritten(at, round, tuple(messages), 0))
+                    _Noted(session, RoundWritten(at, round, tuple(messages), 0))
                     for (at, round), messages in said.items()
                 ]
             )
@@ -378,6 +438,23 @@ class Meter:
 
             with suppress(InvalidKey):  # a model's name can be anything
                 await records.change(model, learn)
+
+
+def _always() -> bool:
+    return True
+
+
+def _for(seconds: float) -> Callable[[], bool]:
+    """True for so many seconds, from the first call on."""
+    time = asyncio.get_running_loop().time
+    end = 0.0
+
+    def go_on() -> bool:
+        nonlocal end
+        end = end or time() + seconds
+        return time() < end
+
+    return go_on
 
 
 async def _full(messages: tuple[Message, ...], contents: Contents) -> tuple[Message, ...]:

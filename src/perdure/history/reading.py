@@ -179,6 +179,19 @@ class Reader:
                 return found
             start = page[-1].id
 
+    async def tokens(self, record: SessionRecord, first: int, last: int) -> int:
+        """What turns of a line take raw, as far as they were counted."""
+        found = 0
+        for owned in owners(record, first, last):
+            within = (
+                self._totals.query()
+                .where("id", ">=", turn_key(owned.session, owned.first))
+                .where("id", "<=", turn_key(owned.session, owned.last))
+            )
+            (sums,) = await within.aggregate(tokens="sum tokens")
+            found += sums["tokens"] or 0
+        return found
+
     async def latest(self, record: SessionRecord, count: int) -> list[Piece]:
         """A session's own pieces at the end of its newest turns, the newest first."""
         prefix = f"{record.id}/"

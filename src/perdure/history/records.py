@@ -61,6 +61,9 @@ class SessionRecord(Context, frozen=True, kw_only=True):
     line: tuple[Stretch, ...] = ()
     #: What its own chain is tied to: the link of the last shared piece.
     root: bytes = b""
+    #: How its history is shown, and in how many tokens; empty and 0: as configured.
+    strategy: str = ""
+    budget: int = 0
 
     @property
     def forked_at(self) -> int:

@@ -54,16 +54,16 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rounds: tuple[Native, ...] = ()
     #: Of the native turns.
     injected: tuple[Injected, ...] = ()
-    #: The turn under way, whose prompt is the last one here; None before a new prompt.
+    #: The turn under way; or, until the next epoch, one whose prompt stands apart (see `prompt`).
     open_turn: int | None = None
-    #: The messages of the prompt of the turn under way, if its first round is not among `rounds`:
-    #: whatever becomes of the round, they are sent as they were.
+    #: The prompt of that turn, if its first round is not among `rounds`: an epoch was made inside
+    #: the turn, and whatever becomes of the round, its prompt is sent as it was.
     prompt: tuple[Message, ...] = ()
     #: Turns are wrapped in elements named after them.
     tagged: bool = True
     #: How often the window was planned anew.
     epoch: int = 0
-    #: Turns at the beginning that are not shown at all.
-    hidden: int = 0
+    #: Rounds up to this one are not shown at all.
+    hidden: Place = Place(0, 0)
     #: Tokens of the whole history, raw.
     raw: int = 0

@@ -1,0 +1,165 @@
+"""``perdure renditions``: how the shortened forms of turns stand, and making what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+
+if TYPE_CHECKING:
+    from perdure.history.renditions.standing import Standing
+
+_MAKE = "make"
+_NAMES = {"S": "smoothed", "C": "compressed", "T": "tiny"}
+_STATES = ("missing", "pending", "failed", "given_up", "stale")
+
+
+def renditions(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[make] [SESSION]",
+            help="The session; all, if none is named. With `make`, what is missing of it is made.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show how the shortened forms of turns stand: what waits, what failed, what they cost.
+
+    Rounds have a smoothed and a compressed form, turns a tiny one. They are made in the background,
+    and at once when they are needed: `perdure renditions make SESSION` makes them now. Shares are
+    of the tokens that the same rounds and turns have as they were said.
+    """
+    import asyncio
+
+    make, session = _parsed(words or [])
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    made, found = asyncio.run(_renditions(settings, session, make=make))
+    if settings.json:
+        terminal.emit({"made": made, "sessions": [_described(each) for each in found]})
+    else:
+        if made is not None:
+            terminal.say(f"Looked at {terminal.plural(made, 'turn')}: nothing is missing now.")
+        _show(found, alone=session is not None)
+
+
+def _parsed(words: list[str]) -> tuple[bool, str | None]:
+    """Whether to make something, and of which session. Names of sessions have a slash."""
+    make = bool(words) and words[0] == _MAKE
+    names = words[1:] if make else words
+    if len(names) > 1 or (make and not names):
+        raise typer.BadParameter(
+            "Write `perdure renditions [SESSION]`, or `perdure renditions make SESSION`."
+        )
+    return make, names[0] if names else None
+
+
+async def _renditions(
+    settings: Settings, session: str | None, *, make: bool
+) -> tuple[int | None, list[Standing]]:
+    from perdure.cli import places
+    from perdure.cli.progress import Bar
+
+    made = None
+    async with places.existing_bank(settings, settings.load()) as bank:
+        record = None if session is None else (await bank.existing_session(session)).record
+        with Bar("looking at renditions") as bar:
+            if make and record is not None:
+                made = await bank.scribe.catch_up(record, bar)
+            found = await bank.scribe.status(session)
+    return made, [each for each in found if each.turns or session is not None]
+
+
+# For people ------------------------------------------------------------------------------------
+
+
+def _show(found: list[Standing], *, alone: bool) -> None:
+    if not found:
+        terminal.say("No session has turns yet.")
+        return
+    if alone:
+        _show_one(found[0])
+        return
+    from perdure.cli import money
+
+    rows = [
+        [
+            each.session,
+            *(_number(getattr(each, state)) for state in _STATES),
+            _number(each.by_model),
+            *(_share(each, level) for level in _NAMES),
+            money.amount(each.cost) if each.calls else "",
+        ]
+        for each in found
+    ]
+    headings = ["session", "missing", "pending", "failed", "given up", "stale", "by model"]
+    terminal.table([*headings, *_NAMES, "cost"], rows, right=len(headings) + 3)
+
+
+def _show_one(standing: Standing) -> None:
+    from perdure.cli import money
+
+    turns = terminal.plural(standing.turns, "turn")
+    terminal.say(f"{standing.session}: {turns}, {terminal.plural(standing.rounds, 'round')}.")
+    made = standing.by_algorithm + standing.by_model
+    terminal.say(f"{made:,} made, {standing.by_model:,} of them by a model.")
+    states = [
+        f"{count:,} {state.replace('_', ' ')}"
+        for state in _STATES
+        if (count := getattr(standing, state))
+    ]
+    terminal.say(f"{', '.join(states)}." if states else "Nothing is missing, waits or has failed.")
+    if standing.levels:
+        rows = [
+            [f"{level} {name}", f"{found.tokens:,}", f"{found.raw:,}", _share(standing, level)]
+            for level, name in _NAMES.items()
+            if (found := standing.levels.get(level)) is not None
+        ]
+        terminal.table(["level", "tokens", "of", "share"], rows, right=3)
+    for problem, count in standing.problems.items():
+        terminal.say(f"{count:,} × {problem}")
+    if standing.calls:
+        calls = terminal.plural(standing.calls, "model call")
+        terminal.say(f"{calls}: {money.amount(standing.cost)}.")
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count else ""
+
+
+def _share(standing: Standing, level: str) -> str:
+    found = standing.levels.get(level)
+    ratio = None if found is None else found.ratio
+    return "" if ratio is None else f"{ratio:.1%}"
+
+
+# As a JSON object -------------------------------------------------------------------------------
+
+
+def _described(standing: Standing) -> dict[str, Any]:
+    import msgspec
+
+    from perdure.cli import money
+
+    levels = {
+        name: {"tokens": level.tokens, "raw": level.raw, "ratio": level.ratio}
+        for name, level in standing.levels.items()
+    }
+    plain = {**msgspec.structs.asdict(standing), "levels": levels}
+    return {**plain, "dollars": money.number(standing.cost)}

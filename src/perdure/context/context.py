@@ -1,0 +1,185 @@
+"""What `session.context` returns: one prompt, ready to be sent in any of three wire formats.
+
+    context = await session.context("What did we decide about OAuth?", system="Be brief.")
+    client.messages.create(model=…, max_tokens=…, **context.to_messages())
+
+A value: it does not change when the session goes on. What it is encoded to is the same bytes
+whenever and wherever it is done, and the caller's to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from perdure.context import breakpoints
+from perdure.context.assembly import Piece
+from perdure.context.encoding import Encoder, Wire, copied, handed_out
+from perdure.context.explaining import Explained, explain
+from perdure.core.messages import Message, user
+from perdure.gateway.calls import Request, Tool
+from perdure.gateway.providers import Provider
+from perdure.gateway.requests import build
+from perdure.history.manifest import Band, bands
+from perdure.history.shown import Injected, Shown
+from perdure.wire.plain import Item
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt. Made by `compose`."""
+
+    session: str
+    #: The turn that the prompt opens, or that goes on.
+    turn: int
+    system: str
+    tools: tuple[Tool, ...]
+    #: The new prompt; empty if the open turn goes on.
+    prompt: tuple[Message, ...]
+    injection: Injected | None
+    shown: Shown
+    pieces: tuple[Piece, ...]
+    #: o200k tokens of the messages: history, injection, prompt, with their tags. System text and
+    #: tools are not among them.
+    tokens: int
+    prompt_tokens: int
+    budget: int
+    model: str
+    encoder: Encoder
+
+    def __repr__(self) -> str:
+        return f"<Context {self.session}#T-{self.turn}: {self.tokens:,} of {self.budget:,} tokens>"
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The canonical messages, not yet made fit for a provider."""
+        return tuple(message for piece in self.pieces for message in piece.messages)
+
+    @property
+    def bands(self) -> list[Band]:
+        """What stands at which level, oldest first."""
+        parts = [
+            (b.element.level, b.element.first, b.element.last, b.element.tokens, b.element.raw)
+            for b in self.shown.blocks
+        ]
+        parts += [("R", r.place, r.place, r.tokens, r.raw) for r in self.shown.rounds]
+        return bands(sorted(parts, key=lambda part: part[1]))
+
+    @property
+    def cache_key(self) -> str:
+        """Tells OpenAI which requests begin alike (``prompt_cache_key``)."""
+        return f"perdure:{self.session}"
+
+    def explain(self) -> list[Explained]:
+        """What it is made of, block by block, and why; see `context.explaining`."""
+        return explain(self)
+
+    def to_chat(self) -> dict[str, Any]:
+        """``{"messages", "tools"}`` for Chat Completions; without tools if there are none."""
+        encoded = self.encoder.encode(self.pieces, "chat")
+        items, old = handed_out(encoded, "chat"), breakpoints.old_end(encoded)
+        # One message: many templates of local models take no second one.
+        if text := "\n\n".join(self._system()):
+            items.insert(0, {"content": text, "role": "system"})
+            old = None if old is None else (old[0] + 1, old[1])
+        if breakpoints.takes_breakpoints(self.model):
+            breakpoints.mark_openai(items, old)
+        return {"messages": items, **self._tools("chat")}
+
+    def to_responses(self) -> dict[str, Any]:
+        """``{"instructions", "input", "tools"}`` for Responses; without what there is none of."""
+        encoded = self.encoder.encode(self.pieces, "responses")
+        items = handed_out(encoded, "responses")
+        if breakpoints.takes_breakpoints(self.model):
+            breakpoints.mark_openai(items, breakpoints.old_end(encoded))
+        text = "\n\n".join(self._system())
+        said = {"instructions": text} if text else {}
+        return {"input": items, **said, **self._tools("responses")}
+
+    def to_messages(self) -> dict[str, Any]:
+        """``{"system", "messages", "tools"}`` for Anthropic; without what there is none of."""
+        encoded = self.encoder.encode(self.pieces, "messages")
+        items = handed_out(encoded, "messages")
+        system: list[Item] = [{"text": text, "type": "text"} for text in self._system()]
+        breakpoints.mark_messages(system, items, breakpoints.old_end(encoded))
+        said = {"system": system} if system else {}
+        return {"messages": items, **said, **self._tools("messages")}
+
+    def _system(self) -> list[str]:
+        """The system text, then what the history begins with."""
+        own = [self.system] if self.system.strip() else []
+        logged = [m.text for p in self.pieces if p.is_system for m in p.messages]
+        return own + [text for text in logged if text.strip()]
+
+    def _tools(self, wire: Wire) -> dict[str, Any]:
+        return tools_for(self.tools, wire)
+
+
+def compose(
+    shown: Shown,
+    *,
+    turn: int,
+    budget: int,
+    prompt: tuple[Message, ...] = (),
+    prompt_tokens: int = 0,
+    injection: Injected | None = None,
+    system: str = "",
+    tools: Iterable[Tool | Mapping[str, Any]] = (),
+    model: str = "",
+    session: str = "",
+    encoder: Encoder | None = None,
+) -> Context:
+    """The context of what is shown.
+
+    `prompt_tokens` is what the new prompt takes, with its tags.
+    `encoder` is the one that the session keeps; without it all is encoded anew. Tools are taken in
+    the form of any API. Raises `InvalidInput` for a tool that is none.
+    """
+    encoder = encoder or Encoder()
+    injected = {each.turn: each.tokens for each in shown.injected}
+    if injection is not None:
+        injected[injection.turn] = injection.tokens
+    tokens = (
+        sum(block.element.tokens for block in shown.blocks)
+        + sum(native.tokens for native in shown.rounds)
+        + sum(injected.values())
+        + prompt_tokens
+        + encoder.tokens(shown.prompt)
+    )
+    return Context(
+        session=session,
+        turn=turn,
+        system=system,
+        tools=checked_tools(tools),
+        prompt=prompt,
+        injection=injection,
+        shown=shown,
+        pieces=encoder.pieces(shown, injection, prompt, turn, model=model),
+        tokens=tokens,
+        prompt_tokens=prompt_tokens,
+        budget=budget,
+        model=model,
+        encoder=encoder,
+    )
+
+
+_ANY_PROMPT = (user("…"),)
+
+
+def checked_tools(tools: Iterable[Tool | Mapping[str, Any]]) -> tuple[Tool, ...]:
+    """Tools in the form of any API. Raises `InvalidInput` for what is none."""
+    given = tuple(tools)
+    if all(isinstance(each, Tool) for each in given):
+        return given  # type: ignore[return-value]  # the line above says so
+    return Request(messages=_ANY_PROMPT, tools=given).tools
+
+
+def tools_for(tools: tuple[Tool, ...], wire: Wire) -> dict[str, Any]:
+    """``{"tools"}`` as the gateway writes them; empty if there are none."""
+    if not tools:
+        return {}
+    request = Request(messages=_ANY_PROMPT, tools=tools)
+    provider = Provider(name=wire, wire=wire, base_url="")
+    offered = build(request, provider, "", stream=False).body.get("tools")
+    return {"tools": copied(offered)} if offered else {}

@@ -1,0 +1,62 @@
+"""Where the context room keeps words of turns: for forgetting."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.context.board import Board
+from perdure.context.injections import Frame, Injection
+from perdure.core.turns import Position
+from perdure.history.epochs import Epochs
+from perdure.history.forgetting import Scope, remove
+from perdure.history.records import turn_key
+from perdure.storage.store import Store
+
+
+class Shows:
+    """Boards, and what was sent with prompts: a place for `history.forgetting`."""
+
+    def __init__(self, store: Store, epochs: Epochs) -> None:
+        self._boards = store.collection(Board)
+        self._injections = store.collection(Injection)
+        self._frames = store.collection(Frame)
+        self._epochs = epochs
+
+    @property
+    def collections(self) -> frozenset[str]:
+        return frozenset(each.name for each in (self._boards, self._injections, self._frames))
+
+    async def forget(self, scope: Scope) -> None:
+        """Destroy what belongs to the scope.
+
+        Of turns: their entries on boards, and everything that was injected since which may quote
+        them. A prompt that is rebuilt later lacks it.
+        """
+        if scope.agent is not None:
+            for collection in (self._boards, self._injections, self._frames):
+                await remove(collection, f"{scope.agent}/")
+        for session in scope.sessions:
+            if not scope.turns:
+                await self._boards.delete(session)
+                for collection in (self._injections, self._frames):
+                    await remove(collection, f"{session}/")
+                continue
+            for name in await self._epochs.line(session):
+                await self._quoted(name, frozenset(scope.turns))
+
+    async def _quoted(self, session: str, turns: frozenset[int]) -> None:
+        board = await self._boards.get(session)
+        if board is not None:
+            # A note may say what a turn said: who posted it knew all that was there.
+            left = tuple(
+                entry
+                for entry in board.entries
+                if entry.source and Position.parse(entry.source).turn not in turns
+            )
+            await self._boards.put(msgspec.structs.replace(board, entries=left))
+        for turn in turns:
+            await self._injections.delete(turn_key(session, turn))
+        start = turn_key(session, min(turns))
+        for row in await self._injections.query().prefix(f"{session}/").values():
+            if row.id >= start and row.board:
+                await self._injections.delete(row.id)

@@ -1,0 +1,295 @@
+"""Epochs: the recorded moments when a session's gradient was recalculated.
+
+An epoch is a manifest, kept as its difference to the one before: most of a window is the same as
+it was. Only the newest is *materialised* (`Prefix`): with the text of its elements, so that a new
+process reads one row and sends. Whatever an older manifest names is kept where it was made, in
+renditions and ranges, so any past prompt can be put together again.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+from typing import Annotated, Literal
+
+import msgspec
+
+from perdure.core.errors import Corrupted
+from perdure.core.levels import Level
+from perdure.history.forgetting import Scope, remove
+from perdure.history.manifest import Element, Manifest, Place
+from perdure.history.records import SessionRecord, Span
+from perdure.storage.adapter import Options
+from perdure.storage.keys import numbered
+from perdure.storage.records import Compressed, Key, system_record
+from perdure.storage.store import Store
+
+#: Why an epoch was made.
+#:
+#: ``budget``     what was there did not fit any more
+#: ``mark``       the raw tier was over its high mark
+#: ``turns``      ten turns, and it paid
+#: ``cold``       the provider had surely forgotten the prefix
+#: ``asked``      somebody wanted a turn at another level, now
+#: ``model``      another model: what the one before thought is void
+#: ``changed``    turns were taken back, forgotten, or completed late
+#: ``fork``       adopted from the session that it was forked from
+Reason = Literal["budget", "mark", "turns", "cold", "asked", "model", "changed", "fork"]
+
+#: Every so many epochs a manifest is kept whole: so many rows are read at most to rebuild one.
+_WHOLE_EVERY = 32
+#: Bytes of a text's digest: enough to tell the texts of a window apart.
+_DIGEST = 8
+
+
+def digest_of(text: str) -> bytes:
+    """Tells texts of renditions apart. It is in no record but the prefix: see `lasting`."""
+    return blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST).digest()
+
+
+def new_digest() -> bytes:
+    """Names what a range says. Random, because it outlives the text when that is forgotten."""
+    return os.urandom(_DIGEST)
+
+
+def lasting(element: Element) -> Element:
+    """The element as an epoch keeps it: a hash of a text would still tell of it when it is gone."""
+    return element if element.generation else msgspec.structs.replace(element, digest=b"")
+
+
+class Wish(msgspec.Struct, frozen=True, array_like=True):
+    """Somebody wants a turn at this level, instead of the gradient's."""
+
+    turn: int
+    level: Level
+
+
+class Delta(msgspec.Struct, frozen=True, array_like=True):
+    """The elements of a manifest, as far as they are not those of another one."""
+
+    #: From where, how many: at least 0 counts in the other's elements, -1 takes new ones.
+    order: tuple[tuple[int, int], ...]
+    new: tuple[Element, ...]
+
+    @classmethod
+    def between(cls, before: Manifest, after: Manifest) -> Delta:
+        known = {lasting(element): at for at, element in enumerate(before.elements)}
+        order, new = list[tuple[int, int]](), list[Element]()
+        for element in map(lasting, after.elements):
+            at = known.get(element, -1)
+            if at < 0:
+                new.append(element)
+            start, count = order[-1] if order else (-2, 0)
+            follows = at == start + count if start >= 0 else at == start == -1
+            if follows:
+                order[-1] = (start, count + 1)
+            else:
+                order.append((at, 1))
+        return cls(tuple(order), tuple(new))
+
+    def applied(self, before: Manifest) -> tuple[Element, ...]:
+        new, found = iter(self.new), list[Element]()
+        for start, count in self.order:
+            if start >= 0:
+                found += map(lasting, before.elements[start : start + count])
+            else:
+                found += [next(new) for _ in range(count)]
+        return tuple(found)
+
+
+@system_record("epochs")
+class Epoch(msgspec.Struct, frozen=True, kw_only=True):
+    """One recalculation: what it was for and what it came to."""
+
+    id: Annotated[str, Key()]  # session/number
+    reason: Reason
+    #: It could not wait for the turn to end.
+    forced: bool = False
+    budget: int
+    #: What the window took before and after, in tokens.
+    before: int
+    after: int
+    #: Microseconds.
+    time: int
+    model: str = ""
+    #: The manifest without its elements, and those, on top of the epoch `base` (0: of nothing).
+    manifest: Manifest
+    base: int = 0
+    delta: Delta
+    #: Turns that were taken back at that time.
+    undone: tuple[Span, ...] = ()
+
+    @property
+    def number(self) -> int:
+        return int(self.id[-8:])
+
+    @property
+    def session(self) -> str:
+        return self.id[:-9]
+
+    @property
+    def at(self) -> Place:
+        """The round for whose request it was made; it holds for those that follow, too."""
+        return self.manifest.at
+
+
+@system_record("prefixes")
+class Prefix(msgspec.Struct, frozen=True, kw_only=True):
+    """A session's newest epoch, ready to be sent."""
+
+    id: Annotated[str, Key()]  # session
+    #: The epoch's number; 0 if there was none, and only wishes are kept here.
+    epoch: int = 0
+    manifest: Manifest = Manifest()
+    #: The texts of the manifest's elements as they are shown, in their order: msgpack.
+    texts: Annotated[bytes, Compressed()] = b"\x90"
+    model: str = ""
+    undone: tuple[Span, ...] = ()
+    #: What the next epoch will take into account, and whether it is wanted now.
+    wishes: tuple[Wish, ...] = ()
+    asked: bool = False
+    #: Turns that had been written when it was made.
+    turns: int = 0
+    budget: int = 0
+
+    def shown_texts(self) -> list[str]:
+        return msgspec.msgpack.decode(self.texts, type=list[str])
+
+
+@system_record("ranges")
+class RangeText(msgspec.Struct, frozen=True, kw_only=True):
+    """What a range says: kept, because a manifest names it."""
+
+    id: Annotated[str, Key()]  # session/digest
+    first: int
+    last: int
+    text: Annotated[str, Compressed()]
+
+
+class Epochs:
+    """The epochs of all sessions in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._epochs = store.collection(Epoch)
+        self._prefixes = store.collection(Prefix)
+        self._ranges = store.collection(RangeText)
+
+    async def newest(self, session: str) -> tuple[Prefix | None, int]:
+        """The materialised prefix and its version; 0 if there is none."""
+        found = await self._prefixes.fetch(session)
+        return (None, 0) if found is None else (found.value, found.version)
+
+    async def count(self, session: str) -> int:
+        """The number of the newest epoch; 0 if there was none."""
+        finder = self._epochs.query().prefix(f"{session}/").order_by("-id").limit(1)
+        found = await finder.values()
+        return found[0].number if found else 0
+
+    async def record(
+        self,
+        epoch: Epoch,
+        prefix: Prefix,
+        before: Manifest | None,
+        ranges: list[RangeText],
+        version: int,
+    ) -> int:
+        """Make an epoch the newest; returns the prefix's version.
+
+        `before` is the manifest of the epoch that it follows. Raises `Conflict` if somebody else
+        made one first.
+        """
+        number = epoch.number
+        if before is None or number % _WHOLE_EVERY == 1:
+            base, delta = 0, Delta.between(Manifest(), prefix.manifest)
+        else:
+            base, delta = number - 1, Delta.between(before, prefix.manifest)
+        epoch = msgspec.structs.replace(
+            epoch,
+            manifest=msgspec.structs.replace(
+                prefix.manifest, elements=(), pins=tuple(map(lasting, prefix.manifest.pins))
+            ),
+            base=base,
+            delta=delta,
+        )
+        async with self._store.transaction() as transaction:
+            await transaction.collection(Prefix).put(prefix, Options(expected=version))
+            await transaction.collection(Epoch).put(epoch, Options(expected=0))
+            if ranges:
+                await transaction.collection(RangeText).put_many(ranges)
+        return transaction.version("perdure_prefixes", prefix.id)
+
+    async def keep(self, prefix: Prefix, version: int) -> int:
+        """Change the prefix without an epoch: for wishes. Raises `Conflict`."""
+        async with self._store.transaction() as transaction:
+            await transaction.collection(Prefix).put(prefix, Options(expected=version))
+        return transaction.version("perdure_prefixes", prefix.id)
+
+    async def all(self, session: str) -> list[Epoch]:
+        """A session's own epochs, oldest first."""
+        return await self._epochs.query().prefix(f"{session}/").order_by("id").values()
+
+    async def in_force(self, session: str, place: Place) -> tuple[Epoch, Manifest] | None:
+        """The epoch that the request of a round was made under; None if there was none."""
+        made = [epoch for epoch in await self.all(session) if epoch.at <= place]
+        if not made:
+            return None
+        manifest, at = Manifest(), made[-1].number
+        by_number = {epoch.number: epoch for epoch in made}
+        chain = list[Epoch]()
+        while at:
+            epoch = by_number.get(at)
+            if epoch is None:
+                raise Corrupted(
+                    f"Epoch {at} of {session} is missing.",
+                    hint="Run `perdure verify`; restore the bank from a backup.",
+                )
+            chain.append(epoch)
+            at = epoch.base
+        for epoch in reversed(chain):
+            elements = epoch.delta.applied(manifest)
+            manifest = msgspec.structs.replace(epoch.manifest, elements=elements)
+        return made[-1], manifest
+
+    async def forget(self, scope: Scope) -> None:
+        """Destroy what shows the scope's turns: past prompts have tombstones in their place."""
+        if scope.agent is not None:
+            for collection in (self._epochs, self._prefixes, self._ranges):
+                await remove(collection, f"{scope.agent}/")
+        for session in scope.sessions:
+            if not scope.turns:
+                await self._prefixes.delete(session)
+                for collection in (self._epochs, self._ranges):
+                    await remove(collection, f"{session}/")
+                continue
+            for name in await self.line(session):
+                # What stands there is planned anew, from what is left.
+                await self._prefixes.delete(name)
+                for row in await self._ranges.query().prefix(f"{name}/").values():
+                    if any(row.first <= turn <= row.last for turn in scope.turns):
+                        await self._ranges.delete(row.id)
+
+    @property
+    def collections(self) -> frozenset[str]:
+        """For `history.forgetting`: this is a place where content lives."""
+        return frozenset(each.name for each in (self._epochs, self._prefixes, self._ranges))
+
+    async def line(self, session: str) -> list[str]:
+        """The session and all that were forked from it, at any remove."""
+        records, found = self._store.collection(SessionRecord), [session]
+        for name in found:
+            forks = await records.query().where("parent", "=", name).values()
+            found += [fork.id for fork in forks]
+        return found
+
+    async def range_texts(self, session: str, digests: list[bytes]) -> dict[bytes, str]:
+        """What ranges say, as far as they are there."""
+        keys = [f"{session}/{digest.hex()}" for digest in digests]
+        found = await self._ranges.get_many(keys)
+        return {
+            digest: row.text for digest, row in zip(digests, found, strict=True) if row is not None
+        }
+
+
+def epoch_key(session: str, number: int) -> str:
+    return f"{session}/{numbered(number)}"

@@ -1,0 +1,299 @@
+"""Renditions without a model: pure functions from messages to text, the same bytes everywhere.
+
+    raw(messages)                 every word of a round
+    smooth(messages, "T-12.3")    S: noise removed, tool output at a third
+    compact(messages, "T-12.3")   C: a third of the words; one line for each tool call
+    tiny(rounds, counter)         T: who wanted what, and what came of it
+    merge(parts, cap, counter)    what happened in several neighbours, in at most `cap` tokens
+
+None of them raises, whatever the messages hold. A rendition has no more tokens than the one above
+it: where shortening would not make a text shorter, the text stays. What stands in a rendition is
+not escaped: that is the business of whoever puts it into an element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from perdure.core.messages import (
+    Media,
+    Message,
+    Reasoning,
+    Reference,
+    Text,
+    ToolCall,
+    ToolResult,
+    sound,
+    words_of,
+)
+from perdure.core.tokens import Counter, o200k
+from perdure.history.gist import described
+from perdure.history.renditions.choice import chosen, outcome
+from perdure.history.renditions.cutting import truncate
+from perdure.history.renditions.merging import merge
+from perdure.history.renditions.spelling import corrected
+from perdure.history.renditions.tidy import tidied
+from perdure.history.renditions.tools import Used, compact_use, excerpt, smooth_use
+from perdure.history.renditions.weighing import Spoken, announces
+
+#: The version of this algorithm. Any change of any output is a new one: stored renditions with
+#: another are stale.
+RECIPE = "a1"
+
+__all__ = [
+    "RECIPE",
+    "both",
+    "compact",
+    "merge",
+    "raw",
+    "smooth",
+    "speaker_of",
+    "tiny",
+    "truncate",
+]
+
+#: Of a round's words, C keeps so much; words up to so many tokens stay.
+_C_SHARE, _C_SHORT = 0.32, 16
+_LONG = 12_000
+_ORDER_SHARE, _ORDER = 0.6, 150
+#: T has room for so many tokens, and for more where 5 % of the turn are more.
+_T_SHORT, _T_LONG = 40, 120
+#: Up to so many tokens of words, T is compared with C.
+_T_COMPARED = 400
+_SPEAKERS = {
+    "user": "User",
+    "assistant": "Assistant",
+    "system": "System",
+    "developer": "Developer",
+    "tool": "Tool",
+}
+_Uses: TypeAlias = dict[tuple[int, int], Used]
+#: Up to this many characters two forms of a round are compared by their tokens; beyond it, what was
+#: left out is so much that its place cannot take more.
+_COMPARED = 65_536
+
+
+def raw(messages: Sequence[Message]) -> str:
+    """Every word of a round but reasoning and events; media as a note."""
+    lines: list[str] = []
+    for message in messages:
+        if message.role == "event":
+            continue
+        for part in message.parts:
+            if isinstance(part, Text | Reference):
+                if text := words_of(part):
+                    lines.append(f"{speaker_of(message)}: {text}")
+            elif isinstance(part, ToolCall):
+                lines.append(f"tool {words_of(part)}")
+            elif isinstance(part, ToolResult):
+                notes = [f"[{described(each)}]" for each in part.content if isinstance(each, Media)]
+                lines.append("\n".join([f"→ {part.text}", *notes]))
+            elif isinstance(part, Media):
+                lines.append(f"{speaker_of(message)}: [{described(part)}]")
+    return str(sound("\n".join(lines)))
+
+
+def smooth(messages: Sequence[Message], place: str) -> str:
+    """S of a round: noise removed, tool output at a third. `place` says where the whole is."""
+    return _smoothed(messages, _uses(messages), place)[0]
+
+
+def compact(messages: Sequence[Message], place: str) -> str:
+    """C of a round: a third of its words, a line for each tool call; empty if it has neither."""
+    return both(messages, place)[1]
+
+
+def both(messages: Sequence[Message], place: str) -> tuple[str, str]:
+    """S and C of a round, for little more than the price of one of them."""
+    counter = o200k()
+    uses = _uses(messages)
+    above, most = _smoothed(messages, uses, place)
+    texts = _compact_words(messages, list(_spoken(messages)), counter)
+    for brief in (False, True):
+        text = str(sound("\n".join(_compact_lines(messages, uses, texts, brief=brief))))
+        if counter.count(text) <= most:
+            return above, text
+    return above, above
+
+
+def tiny(rounds: Sequence[Sequence[Message]], counter: Counter) -> str:
+    """T of a turn: who wanted what and what came of it, in one or two sentences.
+
+    At most 5 % of the turn's tokens, or 40; never more than its words have.
+    """
+    spoken = [list(_spoken(messages)) for messages in rounds]
+    said = [each for words in spoken for each in words if each.text.strip()]
+    if not said:
+        return _without_words(rounds, counter)
+    tokens = sum(counter.count(each.text) for each in said)
+    room = _T_SHORT + min(tokens // 14, 40 + tokens // 56, _T_LONG)
+    if room > _T_SHORT:
+        room = max(_T_SHORT, min(room, _at_least(rounds, 20 * room, counter) // 20))
+    if tokens < _T_COMPARED:
+        # What C says of it may be less already, and T is never more.
+        kept = [
+            (each.speaker, text)
+            for messages, words in zip(rounds, spoken, strict=True)
+            for each, text in _compact_words(messages, words, counter)
+        ]
+        above = "\n".join(f"{speaker}: {text}" for speaker, text in kept if text)
+        many = counter.count(above)
+        if many <= room:
+            return above
+        room = min(room, many)
+    return outcome(said, room, counter)
+
+
+def speaker_of(message: Message) -> str:
+    """Who speaks: ``User``, ``Assistant``, ``User (Caroline)``."""
+    who = "Note" if message.injected else _SPEAKERS.get(message.role, message.role)
+    name = " ".join(message.name.split())[:40]
+    return f"{who} ({name})" if name else who
+
+
+def _short_name(message: Message) -> str:
+    """Who speaks, where every token counts: the name alone, if there is one."""
+    name = " ".join(message.name.split())[:40]
+    return name if name and name.capitalize() not in _SPEAKERS.values() else speaker_of(message)
+
+
+def _smoothed(messages: Sequence[Message], uses: _Uses, place: str) -> tuple[str, int]:
+    """S of a round, and how many tokens it has: for a large one, the least that it can have."""
+    counter = o200k()
+    text = str(sound("\n".join(_smooth_lines(messages, uses, place))))
+    whole = raw(messages)
+    if len(whole) > _COMPARED and len(text) * 2 < len(whole):
+        return text, counter.count(text[:_COMPARED])
+    tokens, most = counter.count(text), counter.count(whole)
+    return (text, tokens) if tokens <= most else (whole, most)
+
+
+def _uses(messages: Sequence[Message]) -> _Uses:
+    """The uses of tools in a round, by the place where each is told of: message, part.
+
+    A result is told of with its call, or by itself if it has none.
+    """
+    results: dict[str, tuple[int, int]] = {}
+    for at, message in enumerate(messages):
+        for number, part in enumerate(message.parts):
+            if isinstance(part, ToolResult):
+                results.setdefault(part.call, (at, number))
+    uses: _Uses = {}
+    told: set[tuple[int, int]] = set()
+    for at, message in enumerate(messages):
+        for number, part in enumerate(message.parts):
+            if isinstance(part, ToolCall):
+                answer = results.pop(part.id, None)
+                result = messages[answer[0]].parts[answer[1]] if answer else None
+                uses[at, number] = Used.of(part, result if isinstance(result, ToolResult) else None)
+                told |= {answer} if answer else set()
+            elif isinstance(part, ToolResult) and (at, number) not in told:
+                uses[at, number] = Used.of(None, part)
+    return uses
+
+
+def _smooth_lines(messages: Sequence[Message], uses: _Uses, place: str) -> Iterator[str]:
+    for at, message in enumerate(messages):
+        if message.role == "event":
+            continue
+        for number, part in enumerate(message.parts):
+            if isinstance(part, Text | Reference):
+                text = _smooth_words(words_of(part))
+                if message.injected:
+                    text = excerpt(text, place)
+                if text:
+                    yield f"{speaker_of(message)}: {text}"
+            elif isinstance(part, ToolCall | ToolResult):
+                if (at, number) in uses:
+                    yield smooth_use(uses[at, number], place)
+            elif isinstance(part, Media):
+                yield f"{speaker_of(message)}: [{described(part)}]"
+
+
+def _smooth_words(text: str) -> str:
+    return corrected(tidied(text))
+
+
+def _compact_lines(
+    messages: Sequence[Message], uses: _Uses, words: Sequence[tuple[Spoken, str]], *, brief: bool
+) -> Iterator[str]:
+    texts = iter(words)
+    for at, message in enumerate(messages):
+        if message.role == "event" or message.injected:
+            continue
+        spoken = False
+        for number, part in enumerate(message.parts):
+            if isinstance(part, Text | Reference) and not spoken:
+                spoken = True
+                who, text = next(texts)
+                if text:
+                    yield f"{who.speaker}: {text}"
+            elif isinstance(part, ToolCall | ToolResult):
+                if (at, number) in uses:
+                    yield compact_use(uses[at, number], brief=brief)
+            elif isinstance(part, Media):
+                yield f"{speaker_of(message)}: [{described(part)}]"
+
+
+def _compact_words(
+    messages: Sequence[Message], said: Sequence[Spoken], counter: Counter
+) -> list[tuple[Spoken, str]]:
+    """The words of each message that has any, and what C keeps of them."""
+    works = any(message.calls for message in messages)
+    if works:
+        # The line of its tool call says the same.
+        said = [
+            spoken._replace(text="") if spoken.weight <= 1 and announces(spoken.text) else spoken
+            for spoken in said
+        ]
+    tokens = [counter.count(spoken.text) for spoken in said]
+    if sum(tokens) <= _C_SHORT:
+        return [(spoken, spoken.text) for spoken in said]
+    room = 0.0
+    for spoken, many in zip(said, tokens, strict=True):
+        # A short prompt that sets work going is an order: little of it can be spared.
+        order = works and spoken.weight > 1 and many <= _ORDER
+        room += min(many, _LONG) * (_ORDER_SHARE if order else _C_SHARE)
+    room = max(int(room), _C_SHORT)
+    return list(zip(said, chosen(said, room, counter), strict=True))
+
+
+def _without_words(rounds: Sequence[Sequence[Message]], counter: Counter) -> str:
+    """What is said of a turn in which only tools were used: their names, if those are few."""
+    names = [
+        call.name
+        for messages in rounds
+        for message in messages
+        if message.role != "event" and not message.injected
+        for call in message.calls
+    ]
+    text = str(sound(f"Used {', '.join(sorted(set(filter(None, names))))}."))
+    return text if any(names) and counter.count(text) <= min(_T_SHORT, 3 * len(names)) else ""
+
+
+def _spoken(messages: Sequence[Message]) -> Iterator[Spoken]:
+    """The words of each message that has any."""
+    for message in messages:
+        if message.role == "event" or message.injected:
+            continue
+        texts = [words_of(part) for part in message.parts if isinstance(part, Text | Reference)]
+        if texts:
+            text = _smooth_words("\n".join(texts))
+            weight = 1.3 if message.role == "user" else 1.0
+            yield Spoken(_short_name(message), str(sound(text)), weight)
+
+
+def _at_least(rounds: Sequence[Sequence[Message]], enough: int, counter: Counter) -> int:
+    """The tokens of a turn's words, calls and results; counting ends when there are enough."""
+    tokens = 0
+    for messages in rounds:
+        for message in messages:
+            if message.role == "event":
+                continue
+            for part in message.parts:
+                if not isinstance(part, Reasoning):
+                    tokens += counter.count(words_of(part)[: enough * 8])
+                if tokens >= enough:
+                    return tokens
+    return tokens

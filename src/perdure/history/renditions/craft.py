@@ -1,0 +1,109 @@
+"""Makes the texts of one round or one turn, by the algorithm, without holding up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from perdure.core.messages import Message, Text, ToolCall, ToolResult
+from perdure.core.tokens import Counter, count_messages
+from perdure.history.manifest import Place
+from perdure.history.meter import Meter
+from perdure.history.renditions import algorithm, packing
+from perdure.history.renditions.records import TinyVariant, Variant
+from perdure.history.renditions.sources import Sources
+from perdure.history.tags import escape
+
+#: Seconds of work after which others get a turn on the event loop.
+_SLICE = 0.002
+#: Characters above which a round is worked on in a thread: it would take longer than a slice.
+_HEAVY = 4_096
+#: Who is polite rests so many times as long as it works, while others append.
+_REST = 25
+
+R = TypeVar("R")
+
+
+class Craft:
+    """Makes renditions; stores nothing."""
+
+    def __init__(self, sources: Sources, meter: Meter) -> None:
+        self._sources = sources
+        self._meter = meter
+        self._since = 0.0
+
+    @property
+    def counter(self) -> Counter:
+        return self._meter.counter
+
+    async def variant(self, messages: tuple[Message, ...], place: Place) -> Variant:
+        """S and C of a round, made by the algorithm."""
+        full = await self._sources.full(messages)
+        return await self._worked(_weight(full), lambda: _variant_of(full, place, self.counter))
+
+    async def tiny(self, rounds: Iterable[tuple[Message, ...]]) -> TinyVariant:
+        """T of a turn, made by the algorithm."""
+        full = [await self._sources.full(messages) for messages in rounds]
+        return await self._worked(sum(map(_weight, full)), lambda: _tiny_of(full, self.counter))
+
+    async def tokens(self, messages: tuple[Message, ...]) -> int:
+        """What a round takes raw."""
+        full = await self._sources.full(messages)
+        return await self._worked(_weight(full), lambda: count_messages(self.counter, full))
+
+    async def breathe(self) -> None:
+        """Let others run, if there was work for a while."""
+        if time.perf_counter() - self._since > _SLICE:
+            await asyncio.sleep(0)
+            self._since = time.perf_counter()
+
+    async def give_way(self, worked: float) -> None:
+        """Rest for a multiple of the seconds that were worked, if somebody appends right now."""
+        if self._meter.is_busy:
+            await asyncio.sleep(min(worked * _REST, 1.0))
+
+    async def _worked(self, weight: int, work: Callable[[], R]) -> R:
+        """The result of work on so many characters, without holding others up."""
+        if weight > _HEAVY:
+            return await asyncio.to_thread(work)
+        await self.breathe()
+        return work()
+
+
+def _variant_of(full: tuple[Message, ...], place: Place, counter: Counter) -> Variant:
+    smooth, compact = map(packing.clean, algorithm.both(full, str(place)))
+    return packed_variant(full, smooth, compact, counter, algorithm.RECIPE)
+
+
+def packed_variant(
+    full: tuple[Message, ...], smooth: str, compact: str, counter: Counter, recipe: str
+) -> Variant:
+    """The variant that holds these texts of a round. They have to be `packing.clean`."""
+    return Variant(
+        packing.pack(smooth, compact, packing.ground(full)),
+        counter.count(escape(smooth)),
+        counter.count(escape(compact)),
+        len(full),
+        recipe,
+    )
+
+
+def _tiny_of(full: Sequence[tuple[Message, ...]], counter: Counter) -> TinyVariant:
+    text = packing.clean(algorithm.tiny(full, counter))
+    return TinyVariant(text, counter.count(escape(text)), sum(map(len, full)), algorithm.RECIPE)
+
+
+def _weight(messages: Iterable[Message]) -> int:
+    """About how many characters there are to work on."""
+    total = 0
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, Text):
+                total += len(part.text)
+            elif isinstance(part, ToolCall):
+                total += len(part.arguments)
+            elif isinstance(part, ToolResult):
+                total += sum(len(each.text) for each in part.content if isinstance(each, Text))
+    return total

@@ -1,0 +1,377 @@
+"""The gradient as a strategy: everything stands in the window, the older the shorter.
+
+Between two epochs a request only grows at its end. An epoch is made before a request, never after
+one: then the provider's cache is sure to be hot. It is made when the window overflows; between two
+turns also at the raw tier's high mark, after ten turns if it pays, and when the cache is surely
+cold anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from perdure.core.clock import SECOND
+from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.messages import Reasoning
+from perdure.core.models import is_same_model
+from perdure.core.tokens import count_messages
+from perdure.history.epochs import Delta, Epoch, Prefix, Reason, Wish, epoch_key
+from perdure.history.gradient import Marks, plan, total
+from perdure.history.lines import ENDLESS
+from perdure.history.manifest import Element, Manifest, Place
+from perdure.history.reducing import reduced
+from perdure.history.shown import Block, Native, Shown
+from perdure.history.strategies import Ask, Desk, Name
+from perdure.history.strategies.planning import (
+    Planning,
+    Standing,
+    about_to_be,
+    apart_in,
+    without_undone,
+)
+from perdure.history.strategies.rendering import Renderer, range_text
+from perdure.history.strategies.rounds import Rounds, Said
+from perdure.storage.collection import ATTEMPTS
+
+#: Turns after which an epoch is considered, mark or no mark.
+_TURNS = 10
+#: Microseconds without a word after which no provider has the prefix any more. The longest that
+#: one promises is an hour.
+_COLD = 3_600 * SECOND
+#: What a token costs that a cache is asked for, and one that is written to it, in uncached tokens.
+_READ, _WRITE = 0.1, 1.25
+#: A turn that somebody wants at a level takes at most this share of the window; so many at once.
+_PIN_SHARE, _MOST_WISHES = 0.25, 32
+#: More turns than this behind the prefix are counted before they are read.
+_MANY = 400
+
+
+class _State(msgspec.Struct):
+    """The newest epoch, as this process knows it."""
+
+    prefix: Prefix
+    version: int
+    #: By digest.
+    texts: dict[bytes, str]
+    #: The number that the next epoch gets.
+    next: int
+
+
+class Gradient:
+    """Shows one session by the gradient. Keeps what it read between requests."""
+
+    name: Final[Name] = "gradient"
+
+    def __init__(self, desk: Desk, marks: Marks = Marks()) -> None:  # noqa: B008 (frozen)
+        self._desk = desk
+        self._marks = marks
+        self._renderer = Renderer(desk.scribe, desk.epochs, desk.meter)
+        self._rounds = Rounds(desk.reader, desk.artifacts, desk.meter)
+        self._planning = Planning(desk, self._renderer, self._rounds, marks)
+        self._state: _State | None = None
+
+    async def show(self, ask: Ask) -> Shown:
+        for attempt in range(ATTEMPTS):
+            state = await self._current(ask)
+            try:
+                return await self._show(ask, state)
+            except Conflict:  # another process made an epoch: that one holds
+                self._state = None
+                if attempt == ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def standing_since(self, ask: Ask) -> int:
+        """The first turn whose injection still stands in the window."""
+        return (await self._current(ask)).prefix.manifest.at.turn
+
+    async def wish(self, ask: Ask, wish: Wish, *, now: bool) -> int:
+        """Show a turn at a level from the next epoch on, or from the next request on.
+
+        Returns how many tokens are written anew for that, beyond what an epoch would write anyway.
+        Raises `InvalidInput` if it would take too much of the window.
+        """
+        state = await self._current(ask)
+        pin = await self._planning.pin(ask, wish, {})
+        if pin is None:
+            raise InvalidInput(f"T-{wish.turn} was forgotten.", hint="There is nothing to show.")
+        most = int(ask.budget * _PIN_SHARE)
+        if pin.tokens > most:
+            raise InvalidInput(
+                f"T-{wish.turn} takes {pin.tokens:,} tokens at {wish.level}; {most:,} are allowed.",
+                hint="Choose a lower level, or fetch it with history_get_turn.",
+            )
+        wishes = (*(each for each in state.prefix.wishes if each.turn != wish.turn), wish)
+        prefix = msgspec.structs.replace(
+            state.prefix,
+            wishes=wishes[-_MOST_WISHES:],
+            asked=state.prefix.asked or now,
+            budget=state.prefix.budget or ask.budget,
+        )
+        version = await self._desk.epochs.keep(prefix, state.version)
+        self._state = msgspec.structs.replace(state, prefix=prefix, version=version)
+        standing = await self._standing(ask, prefix.manifest)
+        if standing is None or not now:
+            return 0
+        behind = [e.tokens for e in prefix.manifest.shown() if e.last.turn >= wish.turn]
+        native = [s.tokens for s in standing.native if s.place.turn >= wish.turn]
+        return sum(behind) + sum(native)
+
+    async def past(self, ask: Ask, place: Place) -> Shown:
+        """What was shown when a round was asked for: `ask` is that request, as it was."""
+        found = await self._desk.epochs.in_force(ask.record.id, place)
+        manifest, texts, number = Manifest(), dict[bytes, str](), 0
+        undone = ask.head.undone
+        if found is not None:
+            epoch, manifest = found
+            kept = await self._renderer.found(ask.record, ask.head, manifest, ask.record.id)
+            manifest, texts, number = kept.manifest, kept.texts, epoch.number
+            undone = epoch.undone
+        head = msgspec.structs.replace(ask.head, undone=undone)
+        rounds = Rounds(self._desk.reader, self._desk.artifacts, self._desk.meter)
+        said = await rounds.since(ask.record, head, manifest.native)
+        then = [each for each in said if each.place < place]
+        since = max(manifest.native.turn, manifest.at.turn)
+        injected = await ask.injected(since, ask.turn if not ask.prompted else ask.turn - 1)
+        standing = Standing(manifest, then, injected)
+        if (apart := apart_in(manifest)) is not None:
+            opening = await rounds.prompt(ask.record, ask.head, apart)
+            standing.prompt = opening.messages
+        prefix = Prefix(id=ask.record.id, epoch=number, manifest=manifest)
+        return self._shown(ask, _State(prefix, 0, texts, number + 1), standing)
+
+    async def _show(self, ask: Ask, state: _State) -> Shown:
+        standing = await self._standing(ask, state.prefix.manifest)
+        if standing is None:
+            return await self._show(ask, await self._epoch(ask, state, "budget", None))
+        reason = await self._reason(ask, state, standing)
+        if reason is not None:
+            state = await self._epoch(ask, state, reason, standing)
+            standing = await self._standing(ask, state.prefix.manifest)
+            assert standing is not None  # noqa: S101 (it was planned)
+        return self._shown(ask, state, standing)
+
+    # What stands ------------------------------------------------------------------------------
+
+    async def _current(self, ask: Ask) -> _State:
+        """The newest epoch; one of the session that this was forked from, if there is none."""
+        record = ask.record
+        prefix, version = await self._desk.epochs.newest(record.id)
+        if prefix is not None and self._state is not None and self._state.version == version:
+            return self._state
+        if prefix is None:
+            number = await self._desk.epochs.count(record.id)
+            if not number and (adopted := await self._adopted(ask)) is not None:
+                return adopted
+            at = (
+                about_to_be(ask, None) if number else Place(1)
+            )  # what was sent is not known any more
+            state = _State(Prefix(id=record.id, manifest=Manifest(at=at)), 0, {}, number + 1)
+        else:
+            digests = [element.digest for element in prefix.manifest.shown()]
+            texts = dict(zip(digests, prefix.shown_texts(), strict=True))
+            state = _State(prefix, version, texts, prefix.epoch + 1)
+        self._state = state
+        return state
+
+    async def _adopted(self, ask: Ask) -> _State | None:
+        """The epoch that held where this session was forked, as its own first."""
+        record = ask.record
+        for stretch in reversed(record.line):
+            found = await self._desk.epochs.in_force(stretch.session, Place(stretch.turn, ENDLESS))
+            if found is None:
+                continue
+            epoch, manifest = found
+            kept = await self._renderer.found(record, ask.head, manifest, stretch.session)
+            prefix = Prefix(
+                id=record.id,
+                manifest=kept.manifest,
+                model=epoch.model,
+                undone=ask.head.undone,
+                turns=epoch.at.turn - 1,
+                budget=epoch.budget,
+            )
+            own = msgspec.structs.replace(epoch, id=epoch_key(record.id, 1), reason="fork")
+            nothing = _State(Prefix(id=record.id), 0, {}, 1)
+            return await self._kept(ask, nothing, prefix, kept.texts, own)
+        return None
+
+    async def _standing(self, ask: Ask, manifest: Manifest) -> Standing | None:
+        """What stands in the window; None if that is so much that it was not even read."""
+        record, head, first = ask.record, ask.head, manifest.native
+        if head.turn - first.turn > _MANY and not self._rounds.has(record, first):
+            counted = await self._desk.reader.tokens(record, first.turn, head.turn)
+            if counted > ask.budget:
+                return None
+        rounds = await self._rounds.since(record, head, first)
+        since = max(first.turn, manifest.at.turn)
+        injected = await ask.injected(since, ask.turn if not ask.prompted else ask.turn - 1)
+        standing = Standing(manifest, rounds, injected)
+        if (apart := apart_in(manifest)) is not None:
+            opening = await self._rounds.prompt(record, head, apart)
+            standing.prompt, standing.prompt_tokens = opening.messages, opening.tokens
+        return standing
+
+    def _shown(self, ask: Ask, state: _State, standing: Standing) -> Shown:
+        manifest = standing.manifest
+        sent = {each.turn for each in standing.injected}
+        rounds = list[Native]()
+        for each in standing.native:
+            cap = manifest.cap(each.place)
+            is_sent = each.place.turn in sent and each.place >= manifest.at
+            rounds.append(self._native(each, cap, thinking=is_sent))
+        under_way = None if ask.prompted else ask.turn
+        raw = sum(element.raw for element in manifest.elements)
+        return Shown(
+            blocks=tuple(
+                Block(element, state.texts[element.digest], _why(element, manifest))
+                for element in manifest.shown()
+            ),
+            rounds=tuple(rounds),
+            injected=tuple(standing.injected),
+            open_turn=apart_in(manifest) or under_way,
+            prompt=standing.prompt,
+            epoch=state.prefix.epoch,
+            hidden=manifest.hidden,
+            raw=raw + sum(each.tokens for each in standing.rounds),
+        )
+
+    def _native(self, each: Said, cap: int | None, *, thinking: bool) -> Native:
+        if cap is None or cap >= each.tokens:
+            return Native(each.place, each.messages, each.tokens, each.tokens, thinking=thinking)
+        counter = self._desk.counter
+        messages = reduced(each.messages, str(each.place), cap, counter)
+        return Native(
+            each.place,
+            messages,
+            count_messages(counter, messages),
+            each.tokens,
+            thinking=thinking,
+            reduced=True,
+        )
+
+    # Epochs -----------------------------------------------------------------------------------
+
+    async def _reason(self, ask: Ask, state: _State, standing: Standing) -> Reason | None:
+        """Why an epoch has to be made now; None if none has to."""
+        prefix, taken = state.prefix, standing.tokens() + ask.fixed
+        if taken > ask.budget:
+            return "budget"
+        if prefix.epoch and prefix.undone != ask.head.undone:
+            return "changed"
+        if prefix.asked:
+            return "asked"
+        if ask.model and _has_thoughts_of_others(standing, ask.model):
+            return "model"
+        if prefix.epoch and ask.budget >= 2 * prefix.budget:
+            return "budget"
+        if not ask.prompted or not standing.manifest.elements:
+            return None
+        raw = sum(each.tokens for each in standing.native)
+        if raw > self._marks.raw.high * ask.budget:
+            return "mark"
+        if ask.now - ask.head.time > _COLD and raw > 2 * self._marks.raw.low * ask.budget:
+            return "cold"
+        turns = ask.head.turn - prefix.turns
+        if turns >= _TURNS and turns % _TURNS == 0 and await self._pays(ask, state, standing):
+            return "turns"
+        return None
+
+    async def _pays(self, ask: Ask, state: _State, standing: Standing) -> bool:
+        """Whether what an epoch saves until the next one is worth what it writes anew.
+
+        As many requests are expected as there were since the last one.
+        """
+        before = standing.manifest
+        window, _ = await self._planning.window(ask, before, standing)
+        after = plan(before, window)
+        same = 0
+        for old, new in zip(before.elements, after.elements, strict=False):
+            if old is not new:
+                break
+            same += new.tokens
+        size = total(after, window.rounds) + window.fixed
+        saved = standing.tokens() + ask.fixed - size
+        requests = sum(1 for each in standing.rounds if each.place >= before.at)
+        return saved * _READ * requests >= (size - same) * (_WRITE - _READ)
+
+    async def _epoch(
+        self, ask: Ask, state: _State, reason: Reason, standing: Standing | None
+    ) -> _State:
+        """Plan anew, render, and record it."""
+        before = state.prefix.manifest
+        if state.prefix.epoch and ask.budget >= 2 * state.prefix.budget:
+            before = Manifest(pins=before.pins)  # what went down for want of room comes up again
+        elif state.prefix.undone != ask.head.undone:
+            before = without_undone(before, ask.head)
+        drafted = await self._planning.drafted(
+            ask, before, standing, wishes=state.prefix.wishes, texts=state.texts, reason=reason
+        )
+        prefix = Prefix(
+            id=ask.record.id,
+            manifest=drafted.manifest,
+            model=ask.model or state.prefix.model,
+            undone=ask.head.undone,
+            wishes=state.prefix.wishes,
+            turns=ask.head.turn,
+            budget=ask.budget,
+        )
+        epoch = Epoch(
+            id=epoch_key(ask.record.id, state.next),
+            reason=reason,
+            forced=not ask.prompted,
+            budget=ask.budget,
+            before=standing.tokens() + ask.fixed if standing is not None else 0,
+            after=drafted.tokens,
+            time=ask.now,
+            model=prefix.model,
+            manifest=prefix.manifest,
+            delta=Delta((), ()),
+            undone=ask.head.undone,
+        )
+        return await self._kept(ask, state, prefix, drafted.texts, epoch)
+
+    async def _kept(
+        self, ask: Ask, state: _State, prefix: Prefix, texts: dict[bytes, str], epoch: Epoch
+    ) -> _State:
+        """Record an epoch, unless it is only looked at."""
+        shown = [texts[element.digest] for element in prefix.manifest.shown()]
+        prefix = msgspec.structs.replace(
+            prefix, epoch=state.next, texts=msgspec.msgpack.encode(shown)
+        )
+        needed = {e.digest for e in (*prefix.manifest.elements, *prefix.manifest.pins)}
+        texts = {digest: text for digest, text in texts.items() if digest in needed}
+        if not ask.keep:
+            return _State(prefix, state.version, texts, state.next + 1)
+        known = {e.digest for e in state.prefix.manifest.elements}
+        ranges = [
+            range_text(prefix.id, element, texts[element.digest])
+            for element in prefix.manifest.elements
+            if element.generation and element.digest not in known
+        ]
+        before = state.prefix.manifest if state.prefix.epoch else None
+        version = await self._desk.epochs.record(epoch, prefix, before, ranges, state.version)
+        self._state = _State(prefix, version, texts, state.next + 1)
+        return self._state
+
+
+def _has_thoughts_of_others(standing: Standing, model: str) -> bool:
+    """Whether something stands in the window that another model thought."""
+    sent = {each.turn for each in standing.injected}
+    return any(
+        message.model and not is_same_model(message.model, model)
+        for each in standing.native
+        if each.place >= standing.manifest.at and each.place.turn in sent
+        for message in each.messages
+        if any(isinstance(part, Reasoning) for part in message.parts)
+    )
+
+
+def _why(element: Element, manifest: Manifest) -> str:
+    if element in manifest.pins:
+        return "asked for"
+    if element.generation:
+        return f"merged {element.generation}×" if element.generation > 1 else "merged"
+    return {"S": "recent", "C": "older", "T": "old"}.get(element.level, "raw")

@@ -1,0 +1,221 @@
+"""Drafts an epoch: tells the planner what there is, and renders what it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from perdure.core.errors import BudgetTooSmall
+from perdure.core.messages import Message
+from perdure.history.epochs import Reason, Wish
+from perdure.history.gradient import RANGE_TAGS, TURN_TAGS, Marks, Sized, Window, plan, total
+from perdure.history.lines import ENDLESS
+from perdure.history.manifest import Element, Manifest, Place, Reduced
+from perdure.history.records import Head
+from perdure.history.shown import Injected
+from perdure.history.strategies import Ask, Desk
+from perdure.history.strategies.rendering import Renderer
+from perdure.history.strategies.rounds import Rounds, Said
+
+#: Reasons to write the prefix anew without taking anything down.
+_IN_PLACE = frozenset[Reason]({"model", "asked", "changed"})
+#: What the leading message takes besides its text.
+LEAD = 8
+
+
+class Standing(msgspec.Struct):
+    """What stands in the window as an epoch left it, and what came since."""
+
+    manifest: Manifest
+    rounds: Sequence[Said]
+    injected: Sequence[Injected]
+    #: A prompt that stands apart from its round: the epoch was made inside its turn, and took the
+    #: round down.
+    prompt: tuple[Message, ...] = ()
+    prompt_tokens: int = 0
+
+    @property
+    def native(self) -> list[Said]:
+        return [each for each in self.rounds if self.manifest.is_native(each.place)]
+
+    def tokens(self) -> int:
+        manifest = self.manifest
+        taken = LEAD + sum(element.tokens for element in manifest.shown()) + self.prompt_tokens
+        taken += sum(each.tokens for each in self.injected)
+        for each in self.native:
+            cap = manifest.cap(each.place)
+            taken += each.tokens if cap is None else min(cap, each.tokens)
+        return taken
+
+
+class Drafted(msgspec.Struct, frozen=True):
+    """What an epoch would show."""
+
+    manifest: Manifest
+    #: By digest.
+    texts: dict[bytes, str]
+    #: What the window then takes.
+    tokens: int
+
+
+class Planning:
+    """Drafts epochs of one session."""
+
+    def __init__(self, desk: Desk, renderer: Renderer, rounds: Rounds, marks: Marks) -> None:
+        self._desk = desk
+        self._renderer = renderer
+        self._rounds = rounds
+        self._marks = marks
+
+    async def drafted(
+        self,
+        ask: Ask,
+        before: Manifest,
+        standing: Standing | None,
+        *,
+        wishes: Sequence[Wish],
+        texts: Mapping[bytes, str],
+        reason: Reason,
+    ) -> Drafted:
+        """A new manifest for what stands as `before` says, with its texts.
+
+        Raises `BudgetTooSmall` if nothing fits.
+        """
+        window, variants = await self.window(ask, before, standing)
+        pins = await self._pins(ask, wishes, variants)
+        base = msgspec.structs.replace(before, pins=pins)
+        at = about_to_be(ask, window.rounds[-1].place if window.rounds else None)
+        room = window.budget
+        while True:
+            fits = total(base, window.rounds) + window.fixed <= room
+            told = msgspec.structs.replace(window, budget=room)
+            planned = base if fits and reason in _IN_PLACE else plan(base, told)
+            rendered = await self._renderer.render(
+                ask.record,
+                ask.head,
+                msgspec.structs.replace(planned, at=at),
+                before=before,
+                texts=texts,
+                variants=variants,
+            )
+            tokens = total(rendered.manifest, window.rounds) + window.fixed
+            # What is planned is an upper bound, but for texts that take more tokens together.
+            over = tokens - window.budget
+            if over <= 0:
+                manifest = await self._with_prompt(ask, rendered.manifest)
+                return Drafted(manifest, rendered.texts, tokens)
+            room -= over + RANGE_TAGS
+            if room <= 0:
+                raise BudgetTooSmall(ask.budget, ask.budget + over)
+
+    async def window(
+        self, ask: Ask, manifest: Manifest, standing: Standing | None
+    ) -> tuple[Window, dict[Place, int]]:
+        """What the planner is told, and the newest rendition of each round."""
+        first = _first_live(manifest)
+        last = Place(ask.head.turn, ENDLESS)
+        made = await self._desk.scribe.sizes(ask.record, ask.head, first, last)
+        made = [each for each in made if not ask.head.is_undone(each.place.turn)]
+        prompt = 0 if ask.prompted else await self._prompt_tokens(ask)
+        said = {each.place: each.tokens for each in standing.rounds} if standing else {}
+        rounds = list[Sized]()
+        for each in made:
+            raw = said.get(each.place, each.raw + (TURN_TAGS if each.place.round == 1 else 0))
+            if each.place == Place(ask.turn) and not ask.prompted:
+                raw = max(raw - prompt, 1)
+            smooth = min(each.smooth, raw)
+            rounds.append(Sized(each.place, raw, smooth, min(each.compact, smooth)))
+        turns = dict.fromkeys(each.place.turn for each in made if each.place.turn < ask.turn)
+        tiny = await self._desk.scribe.tinies(ask.record, ask.head, list(turns))
+        own = [each for each in standing.injected if each.turn == ask.turn] if standing else []
+        window = Window(
+            budget=ask.budget,
+            fixed=ask.fixed + LEAD + sum(each.tokens for each in own) + prompt,
+            turn=ask.turn,
+            rounds=rounds,
+            tiny={turn: each.tokens for turn, each in tiny.items()},
+            marks=self._marks,
+        )
+        return window, {each.place: each.variant for each in made}
+
+    async def _pins(
+        self, ask: Ask, wishes: Sequence[Wish], variants: dict[Place, int]
+    ) -> tuple[Element, ...]:
+        """Elements for turns that somebody wants at another level."""
+        pins = list[Element]()
+        for wish in wishes:
+            if wish.turn >= ask.turn or ask.head.is_undone(wish.turn):
+                continue
+            pin = await self.pin(ask, wish, variants)
+            if pin is not None:
+                pins.append(pin)
+        return tuple(pins)
+
+    async def pin(self, ask: Ask, wish: Wish, variants: dict[Place, int]) -> Element | None:
+        scribe, whole = self._desk.scribe, Place(wish.turn)
+        made = await scribe.sizes(ask.record, ask.head, whole, Place(wish.turn, ENDLESS))
+        if not made:
+            return None
+        variants |= {each.place: each.variant for each in made}
+        raw = sum(each.raw for each in made)
+        tokens = raw
+        if wish.level == "T":
+            tiny = await scribe.tinies(ask.record, ask.head, [wish.turn])
+            tokens = tiny[wish.turn].tokens if wish.turn in tiny else raw
+        elif wish.level != "R":
+            is_smooth = wish.level == "S"
+            tokens = sum(each.smooth if is_smooth else each.compact for each in made)
+        return Element(
+            wish.level, whole, made[-1].place, whole=True, tokens=tokens + TURN_TAGS, raw=raw
+        )
+
+    async def _with_prompt(self, ask: Ask, manifest: Manifest) -> Manifest:
+        """The planner reduces the first round of the turn under way without its prompt."""
+        if not any(each.place == Place(ask.turn) for each in manifest.reduced):
+            return manifest
+        prompt = await self._prompt_tokens(ask)
+        whole = tuple(Reduced(each.place, each.tokens + prompt) for each in manifest.reduced)
+        return msgspec.structs.replace(manifest, reduced=whole)
+
+    async def _prompt_tokens(self, ask: Ask) -> int:
+        return (await self._rounds.prompt(ask.record, ask.head, ask.turn)).tokens
+
+
+def apart_in(manifest: Manifest) -> int | None:
+    """The turn whose prompt stands apart from its first round, which is not shown raw any more."""
+    at = manifest.at
+    return at.turn if at.round > 1 and manifest.native > Place(at.turn) else None
+
+
+def about_to_be(ask: Ask, newest: Place | None) -> Place:
+    """The round that is about to be made."""
+    if ask.prompted or newest is None or newest.turn != ask.turn:
+        return Place(ask.turn)
+    return Place(ask.turn, newest.round + 1)
+
+
+def without_undone(manifest: Manifest, head: Head) -> Manifest:
+    """The manifest without turns that were taken back; ranges that held one are made again."""
+    elements = list[Element]()
+    for element in manifest.elements:
+        turns = range(element.first.turn, element.last.turn + 1)
+        gone = sum(map(head.is_undone, turns))
+        if gone < len(turns):
+            fresh = msgspec.structs.replace(element, digest=b"") if gone else element
+            elements.append(fresh)
+    pins = tuple(pin for pin in manifest.pins if not head.is_undone(pin.first.turn))
+    return msgspec.structs.replace(manifest, elements=tuple(elements), pins=pins)
+
+
+def _first_live(manifest: Manifest) -> Place:
+    """The first round that stands by itself: neither merged, nor at T, nor hidden."""
+    last = manifest.hidden
+    for element in manifest.elements:
+        if element.level == "T":
+            last = Place(element.last.turn, ENDLESS)
+        elif element.generation:
+            last = element.last
+    if last.turn == 0:
+        return Place(1)
+    return Place(last.turn + 1) if last.round == ENDLESS else Place(last.turn, last.round + 1)

@@ -1,0 +1,150 @@
+"""Raw rounds for a window: read once, kept between requests, resolved and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from perdure.artifacts import ArtifactStore
+from perdure.core.messages import Message, references
+from perdure.core.tokens import count_messages
+from perdure.core.turns import is_prompt
+from perdure.history.gradient import TURN_TAGS
+from perdure.history.intake import resolved
+from perdure.history.manifest import Place
+from perdure.history.meter import Meter
+from perdure.history.reading import Reader
+from perdure.history.records import Head, SessionRecord, Span
+
+
+class Said(msgspec.Struct, frozen=True, gc=False):
+    """A round as it was said, resolved, without events."""
+
+    place: Place
+    messages: tuple[Message, ...]
+    #: In o200k tokens, with the tags that its turn gets.
+    tokens: int
+
+
+class Opening(msgspec.Struct, frozen=True, gc=False):
+    """The prompt of a turn, resolved, and what it takes with its tags."""
+
+    session: str
+    turn: int
+    messages: tuple[Message, ...]
+    tokens: int
+
+
+class _Kept(msgspec.Struct):
+    session: str
+    first: Place
+    pieces: int
+    undone: tuple[Span, ...]
+    rounds: dict[Place, Said]
+
+
+class Rounds:
+    """The newest rounds of one session, from some place on.
+
+    What was read is kept; asked again, only what was appended meanwhile is read.
+    """
+
+    def __init__(self, reader: Reader, artifacts: ArtifactStore, meter: Meter) -> None:
+        self._reader = reader
+        self._artifacts = artifacts
+        self._meter = meter
+        self._kept: _Kept | None = None
+        #: The prompt that was read last.
+        self._opening = Opening("", 0, (), 0)
+
+    async def since(self, record: SessionRecord, head: Head, first: Place) -> Sequence[Said]:
+        """The rounds from `first` on that were not taken back, oldest first."""
+        kept = self._kept
+        if kept is None or kept.first > first or kept.undone != head.undone:
+            return await self._all(record, head, first)
+        if kept.first < first:
+            kept.rounds = {place: each for place, each in kept.rounds.items() if place >= first}
+            kept.first = first
+        if kept.pieces != head.pieces and not await self._extend(kept, record, head):
+            return await self._all(record, head, first)
+        return list(kept.rounds.values())
+
+    def has(self, record: SessionRecord, first: Place) -> bool:
+        """Whether what stands behind `first` was read before."""
+        kept = self._kept
+        return kept is not None and kept.session == record.id and kept.first <= first
+
+    async def prompt(self, record: SessionRecord, head: Head, number: int) -> Opening:
+        """What a turn began with."""
+        if (self._opening.session, self._opening.turn) != (record.id, number):
+            turn = await self._reader.turn(record, head, number)
+            said = prompt_of(turn.rounds[0].messages if turn.rounds else ())
+            found = await resolved(said, self._artifacts)
+            tokens = count_messages(self._meter.counter, found) + TURN_TAGS if found else 0
+            self._opening = Opening(record.id, number, found, tokens)
+        return self._opening
+
+    async def _all(self, record: SessionRecord, head: Head, first: Place) -> Sequence[Said]:
+        found = dict[Place, Said]()
+        turns = await self._reader.turns(record, head, first.turn, head.turn, arriving=False)
+        for turn in turns:
+            if head.is_undone(turn.number):
+                continue
+            for round in turn.rounds:
+                place = Place(turn.number, round.number)
+                if place >= first and round.messages:
+                    found[place] = await self._said(place, round.messages, round.tokens)
+        self._kept = _Kept(record.id, first, head.pieces, head.undone, found)
+        return list(found.values())
+
+    async def _extend(self, kept: _Kept, record: SessionRecord, head: Head) -> bool:
+        """Add what was appended; False if it is not at the end."""
+        if head.pieces < kept.pieces:
+            return False
+        newest = max(kept.rounds, default=Place(0, 0))
+        for piece in await self._reader.chained(record, kept.pieces, head):
+            for number, messages in piece.by_round():
+                place = Place(piece.turn, number)
+                if place < newest:
+                    return False
+                before = kept.rounds.get(place)
+                if before is None:
+                    kept.rounds[place] = await self._said(place, messages, None)
+                else:
+                    more = await self._said(place, messages, None, goes_on=True)
+                    kept.rounds[place] = Said(
+                        place,
+                        (*before.messages, *more.messages),
+                        before.tokens + more.tokens,
+                    )
+                newest = place
+        kept.pieces = head.pieces
+        return True
+
+    async def _said(
+        self,
+        place: Place,
+        messages: tuple[Message, ...],
+        tokens: int | None,
+        *,
+        goes_on: bool = False,
+    ) -> Said:
+        messages = tuple(message for message in messages if message.role != "event")
+        if any(True for _ in references(messages)):
+            messages = await resolved(messages, self._artifacts)
+        if tokens is None:
+            tokens = count_messages(self._meter.counter, messages)
+        if place.round == 1 and not goes_on:
+            tokens += TURN_TAGS
+        return Said(place, messages, tokens)
+
+
+def prompt_of(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages of a first round that stand in front of its reply, if a prompt is among them."""
+    said = list[Message]()
+    for message in messages:
+        if message.role == "assistant":
+            break
+        said.append(message)
+    return tuple(said) if any(map(is_prompt, said)) else ()

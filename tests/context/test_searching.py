@@ -1,0 +1,61 @@
+"""Searching turns by words."""
+
+from __future__ import annotations
+
+import pytest
+
+import perdure
+from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
+from perdure.history.reading import Reader
+from perdure.history.searching import Found, search
+
+
+@pytest.fixture
+async def session() -> perdure.Session:  # type: ignore[misc]
+    async with perdure.open("memory://") as bank:
+        yield await bank.session("planner/auth")
+
+
+async def find(session: perdure.Session, query: str, limit: int = 5) -> list[Found]:
+    reader = Reader(session._rooms.store)
+    ignore = {"history_get_turn"}
+    head = await session.head()
+    return await search(reader, session.record, head, query, limit, ignore=ignore)
+
+
+async def test_the_newest_first_and_rounds_by_their_ids(session: perdure.Session) -> None:
+    call = ToolCall("c1", "shell", '{"command": "cat oauth.py"}')
+    await session.append([user("How does the token refresh work?"), assistant("By a timer.")])
+    await session.append(
+        [
+            user("Look."),
+            Message("assistant", (call,)),
+            Message("tool", (ToolResult("c1", (Text("x = 1\nTOKEN = refresh()\n"),)),)),
+            assistant("The refresh of the token is there."),
+        ]
+    )
+    found = await find(session, "token refresh")
+    assert [each.id for each in found] == ["T-2.1", "T-1.1"]
+    assert "TOKEN = refresh()" in found[0].line
+    assert found[1].line == "How does the token refresh work? By a timer."
+    assert [each.id for each in await find(session, "token refresh", 1)] == ["T-2.1"]
+
+
+async def test_most_of_the_words_will_do_if_not_all_are_there(session: perdure.Session) -> None:
+    await session.append([user("alpha beta"), assistant("ok")])
+    await session.append([user("alpha"), assistant("ok")])
+    await session.append([user("alpha beta gamma"), assistant("ok")])
+    found = await find(session, "alpha beta gamma delta")
+    assert [(each.id, each.words) for each in found] == [("T-3.1", 3), ("T-1.1", 2)]
+    assert await find(session, "omega") == []
+    assert await find(session, "…") == []
+
+
+async def test_what_was_taken_back_or_fetched_is_not_found(session: perdure.Session) -> None:
+    await session.append([user("needle"), assistant("ok")])
+    await session.append([user("needle again"), assistant("ok")])
+    await session.undo()
+    call = ToolCall("c1", "history_get_turn", '{"id": "T-1", "level": "R"}')
+    fetched = Message("tool", (ToolResult("c1", (Text("needle"),)),))
+    await session.append([user("Go."), Message("assistant", (call,)), fetched, assistant("ok")])
+    assert [each.id for each in await find(session, "needle")] == ["T-1.1"]

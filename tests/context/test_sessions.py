@@ -1,0 +1,339 @@
+"""Contexts of real sessions: budgets, prefixes, epochs, forks, echoes, the past."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.bank import Bank
+from perdure.context import tools as history_tools
+from perdure.context.context import Context
+from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
+from perdure.session import Session
+from perdure.testing import project_turn
+from perdure.wire import codec
+
+BUDGET = 6_000
+WIRES = ("chat", "responses", "messages")
+
+
+@pytest.fixture
+async def bank() -> AsyncIterator[Bank]:
+    async with perdure.open("memory://") as bank:
+        yield bank
+
+
+@pytest.fixture
+async def session(bank: Bank) -> Session:
+    return await bank.session("planner/auth", budget=BUDGET)
+
+
+def body_of(context: Context, wire: str) -> list[Any]:
+    made = {
+        "chat": context.to_chat,
+        "responses": context.to_responses,
+        "messages": context.to_messages,
+    }[wire]()
+    items: list[Any] = made["input" if wire == "responses" else "messages"]
+    return items
+
+
+def blocks(context: Context, wire: str) -> list[str]:
+    """Block by block, cache markers aside."""
+    found = list[str]()
+    for item in body_of(context, wire):
+        content = item.get("content")
+        parts = content if isinstance(content, list) else [content]
+        rest = {key: value for key, value in item.items() if key != "content"}
+        for part in parts:
+            if isinstance(part, dict):
+                marks = ("cache_control", "prompt_cache_breakpoint")
+                part = {k: v for k, v in part.items() if k not in marks}  # noqa: PLW2901
+            found.append(json.dumps([rest, part], sort_keys=True))
+    return found
+
+
+async def live(session: Session, number: int) -> AsyncIterator[Context]:
+    """One turn of a made-up project, request by request, as an agent's loop does it."""
+    messages = project_turn(number)
+    prompt, rest = messages[0], messages[1:]
+    context = await session.context([prompt])
+    yield context
+    waiting = list[Message]()
+    is_first = True
+    for at, message in enumerate(rest):
+        waiting.append(message)
+        following = rest[at + 1].role if at + 1 < len(rest) else ""
+        if message.role == "tool" and following != "tool":
+            await session.append(waiting, context=context if is_first else None)
+            is_first, waiting = False, []
+            yield await session.context()
+    if waiting:
+        await session.append(waiting, context=context if is_first else None)
+
+
+async def test_a_long_session_stays_valid_within_its_budget_and_only_grows(
+    session: Session,
+) -> None:
+    before: dict[str, list[str]] = {}
+    epoch = requests = 0
+    context = await session.context("Hello?")
+    for number in range(1, 120):
+        async for context in live(session, number):
+            requests += 1
+            assert context.tokens <= BUDGET
+            for wire in WIRES:
+                assert codec(wire).violations(body_of(context, wire)) == []
+                sent = blocks(context, wire)
+                if wire in before and context.shown.epoch == epoch:
+                    assert sent[: len(before[wire])] == before[wire]
+                before[wire] = sent
+            epoch = context.shown.epoch
+    made = await session.epochs()
+    assert len(made) == epoch
+    assert 3 < epoch < requests / 5
+    assert {each.reason for each in made} >= {"budget", "mark"}
+    assert all(each.after < each.before for each in made if each.before)
+    # Everything is there, in order, without a gap.
+    assert context.bands[0].first == "T-1.1"
+    assert [band.level for band in context.bands] == ["T", "C", "S", "R"]
+
+
+async def test_what_was_written_is_the_conversation_and_nothing_that_was_injected(
+    session: Session,
+) -> None:
+    for number in range(1, 31):
+        async for _ in live(session, number):
+            pass
+    for number in range(1, 31):
+        turn = await session.turn(number, resolve=True)
+        assert [m.parts for m in turn.messages] == [m.parts for m in project_turn(number)]
+
+
+async def test_two_processes_send_the_same_bytes(bank: Bank, session: Session) -> None:
+    for number in range(1, 60):
+        async for _ in live(session, number):
+            pass
+    # A session object of its own knows nothing of what the other one remembers.
+    other = await bank.session(session.name)
+    ours, theirs = await session.context("And now?"), await other.context("And now?")
+    assert [blocks(theirs, wire) for wire in WIRES] == [blocks(ours, wire) for wire in WIRES]
+
+
+async def test_a_past_prompt_is_rebuilt_byte_for_byte(bank: Bank, session: Session) -> None:
+    sent = dict[str, list[list[str]]]()
+    for number in range(1, 60):
+        step = 0
+        async for context in live(session, number):
+            step += 1
+            sent[f"T-{number}.{step}"] = [blocks(context, wire) for wire in WIRES]
+    other = await bank.session(session.name)
+    for at in list(sent)[::7]:
+        past = await other.past_context(at)
+        assert [blocks(past, wire) for wire in WIRES] == sent[at], at
+    first = await other.past_context("T-40")
+    assert [blocks(first, wire) for wire in WIRES] == sent["T-40.1"]
+
+
+async def test_a_fork_shares_its_parents_epoch(session: Session) -> None:
+    for number in range(1, 60):
+        async for _ in live(session, number):
+            pass
+    fork = await session.fork("coder/auth")
+    ours, theirs = await session.context("Go on."), await fork.context("Go on.")
+    assert theirs.shown.blocks == ours.shown.blocks
+    assert [blocks(theirs, wire) for wire in WIRES] == [blocks(ours, wire) for wire in WIRES]
+    (adopted,) = await fork.epochs()
+    assert adopted.reason == "fork"
+    for number in range(60, 90):
+        async for context in live(fork, number):
+            assert context.tokens <= BUDGET
+
+
+async def test_looking_changes_nothing(session: Session) -> None:
+    for number in range(1, 20):
+        async for _ in live(session, number):
+            pass
+    before = await session.epochs()
+    small = await session.context("And now?", budget=1_000, keep=False)
+    assert small.tokens <= 1_000
+    assert await session.epochs() == before
+
+
+async def test_nothing_is_demoted_while_all_fits_raw(bank: Bank) -> None:
+    session = await bank.session("planner/auth", budget=200_000)
+    for number in range(1, 40):
+        async for context in live(session, number):
+            assert {band.level for band in context.bands} <= {"R"}
+    assert await session.epochs() == []
+
+
+async def test_a_prompt_that_does_not_fit_is_refused(session: Session) -> None:
+    with pytest.raises(perdure.BudgetTooSmall):
+        await session.context("word " * 7_000)
+    with pytest.raises(perdure.BudgetTooSmall, match="500 are needed"):
+        await session.context("hello", budget=499)
+    with pytest.raises(perdure.InvalidInput, match="no open turn"):
+        await session.context()
+
+
+async def test_a_tool_result_that_does_not_fit_is_reduced_and_named(session: Session) -> None:
+    context = await session.context("What is in the log?")
+    output = "\n".join(f"line {n}: nothing happened at all" for n in range(4_000))
+    call = Message("assistant", (ToolCall("c1", "shell", '{"command": "cat log"}'),))
+    result = Message("tool", (ToolResult("c1", (Text(output),)),))
+    await session.append([call, result], context=context)
+    large = await session.context()
+    assert large.tokens <= BUDGET
+    text = json.dumps(large.to_chat())
+    assert "T-1.1" in text
+    assert "What is in the log?" in text
+    assert "line 0:" in text
+    assert "line 3999:" in text
+    # It stays as it was sent.
+    await session.append([assistant("Nothing.")])
+    after = await session.context("Thanks.")
+    if after.shown.epoch == large.shown.epoch:
+        sent = blocks(large, "chat")
+        assert blocks(after, "chat")[: len(sent)] == sent
+
+
+async def test_a_caller_may_echo_all_that_it_was_sent(session: Session) -> None:
+    for number in range(1, 40):
+        async for _ in live(session, number):
+            pass
+    context = await session.context("How many tests are there?")
+    sent = context.to_chat()["messages"]
+    await session.append([*sent, {"role": "assistant", "content": "41."}], context=context)
+    turn = await session.turn(40)
+    assert [message.text for message in turn.messages] == ["How many tests are there?", "41."]
+    assert (await session.head()).turn == 40
+
+
+async def test_thinking_is_kept_until_the_prefix_changes_or_the_model_does(bank: Bank) -> None:
+    session = await bank.session("planner/auth", budget=3_000)
+
+    def thought(text: str, model: str) -> Message:
+        parts = (Reasoning(text, signature="sig"), Text("Done."))
+        return Message("assistant", parts, model=model)
+
+    def thoughts(context: Context) -> list[str]:
+        found = [part for m in context.messages for part in m.parts]
+        return [part.text for part in found if isinstance(part, Reasoning)]
+
+    for number in range(3):
+        context = await session.context(f"Task {number}", model="claude-x")
+        await session.append([thought(f"hm {number}", "claude-x-20260101")], context=context)
+    context = await session.context("Next", model="claude-x")
+    assert thoughts(context) == ["hm 0", "hm 1", "hm 2"]
+    other = await session.context("Next", model="gpt-y")
+    assert thoughts(other) == []
+    assert [epoch.reason for epoch in await session.epochs()] == ["model"]
+    await session.append([assistant("ok " * 1_500)], context=other)
+    await session.append([user("more"), thought("hm again", "gpt-y")])
+    await session.append([user("more"), assistant("ok " * 1_500)])
+    full = await session.context("Last", model="gpt-y")
+    assert full.shown.epoch == 2
+    assert thoughts(full) == []
+
+
+async def test_a_turn_is_shown_at_the_level_that_was_asked_for(session: Session) -> None:
+    for number in range(1, 60):
+        async for _ in live(session, number):
+            pass
+    said = await session.set_fidelity("T-3", "S")
+    assert "next rewrite" in said
+    before = await session.context("And now?")
+    assert not any(block.element.name == "T-3" for block in before.shown.blocks)
+    said = await session.run_tool(
+        "history_set_fidelity", {"id": "<T-4-T>", "level": "C", "now": True}
+    )
+    assert "anew" in said
+    after = await session.context("And now?")
+    levels = {block.element.name: block.element.level for block in after.shown.blocks}
+    assert (levels["T-3"], levels["T-4"]) == ("S", "C")
+    assert (await session.epochs())[-1].reason == "asked"
+    assert after.tokens <= BUDGET
+    raised = await session.set_fidelity("T-59", "T", now=True)
+    assert "anew" in raised
+    lowered = await session.context("And now?")
+    assert not any(native.place.turn == 59 for native in lowered.shown.rounds)
+    for wire in WIRES:
+        assert codec(wire).violations(body_of(lowered, wire)) == []
+    await session.append([user("big"), assistant("word " * 3_000)])
+    with pytest.raises(perdure.InvalidInput, match="1,500 are allowed"):
+        await session.set_fidelity("T-60", "R")
+
+
+async def test_the_board_counts_down_and_stands_in_full_once(session: Session) -> None:
+    for number in range(1, 10):
+        async for _ in live(session, number):
+            pass
+    said = await session.run_tool("board_pull", {"id": "T-2", "level": "S", "turns_to_live": 2})
+    assert "B-1" in said
+    first = await session.context("One", tools=history_tools.TOOLS)
+    assert first.injection is not None
+    assert "B-1: T-2 at S (1 more turn)" in first.injection.text
+    await session.append([assistant("ok")], context=first)
+    second = await session.context("Two", tools=history_tools.TOOLS)
+    assert second.injection is not None
+    assert "B-1: T-2 at S stands above; last turn." in second.injection.text
+    await session.append([assistant("ok")], context=second)
+    third = await session.context("Three", tools=history_tools.TOOLS)
+    assert third.injection is not None
+    assert "B-1" not in third.injection.text
+    assert [entry.id for entry in await session.board()] == []
+
+
+async def test_undone_turns_are_shown_no_more(session: Session) -> None:
+    for number in range(1, 40):
+        async for _ in live(session, number):
+            pass
+    before = await session.context("And now?")
+    assert any(native.place.turn == 39 for native in before.shown.rounds)
+    await session.undo(numbers=[39, 2])
+    after = await session.context("And now?")
+    assert not any(native.place.turn == 39 for native in after.shown.rounds)
+    text = json.dumps(after.to_chat())
+    assert "T-2:" not in text
+    assert after.tokens <= BUDGET
+
+
+async def test_what_is_forgotten_is_gone_from_the_window_and_from_past_prompts(
+    session: Session, bank: Bank
+) -> None:
+    await session.append([user("The password is swordfish-77."), assistant("Noted.")])
+    for number in range(2, 40):
+        async for _ in live(session, number):
+            pass
+    shown = await session.context("And now?")
+    assert "swordfish" in json.dumps(
+        [await session.run_tool("history_search", {"query": "swordfish"})]
+    )
+    await bank.forget(session.name, turns=["T-1"])
+    assert shown.shown.epoch
+    other = await bank.session(session.name)
+    for context in (await other.context("And now?"), await other.past_context("T-20")):
+        assert "swordfish" not in json.dumps(context.to_chat())
+    async for problem in bank.verify():
+        raise AssertionError(problem)
+
+
+async def test_the_regular_strategy_drops_the_oldest_and_never_tears_a_round(bank: Bank) -> None:
+    session = await bank.session("planner/auth", strategy="regular", budget=3_000)
+    context = await session.context("Hello?")
+    for number in range(1, 40):
+        async for context in live(session, number):
+            assert context.tokens <= 3_000
+            assert context.shown.blocks == ()
+            for wire in WIRES:
+                assert codec(wire).violations(body_of(context, wire)) == []
+    assert "<T-" not in json.dumps(context.to_chat())
+    assert context.shown.rounds[0].place.turn > 1
+    same = await bank.session("planner/auth", strategy="gradient")
+    gradient = await same.context("And now?")
+    assert gradient.bands[0].first == "T-1.1"

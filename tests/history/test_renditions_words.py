@@ -1,0 +1,219 @@
+"""Facts, sentences, spelling, tidiness: what renditions are made with."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.history.renditions.facts import facts, holds, names_in
+from perdure.history.renditions.language import language_of, script_of
+from perdure.history.renditions.measures import keeps
+from perdure.history.renditions.sentences import sentences, units
+from perdure.history.renditions.spelling import _misspellings, corrected
+from perdure.history.renditions.tidy import tidied
+
+words = st.text(st.characters(), max_size=200) | st.lists(
+    st.sampled_from(
+        [
+            "`",
+            "```\n",
+            "~~~",
+            "\n",
+            "\n\n",
+            "- ",
+            "# ",
+            "| a | b |\n",
+            "e.g. ",
+            "v1.2.3 ",
+            "Abc ",
+            "a/b.py ",
+            "。",
+            "你好",
+            "\ud800",
+            "\0",
+            "\x1b[0m",
+            '"',
+            "teh ",
+            "i ",
+            "!!!",
+            "....",
+            "https://x.y/z?q ",
+            "12 ",
+            "T-1: ",
+            "(",
+            ")",
+            "**",
+            "  ",
+            "\t",
+            "\r\n",
+            "> quoted\n",
+            "$ ls\n",
+            "User: ",
+            "Straße ",
+            "é",
+        ]
+    ),
+    max_size=40,
+).map("".join)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("I fixed `login()` in src/auth.py today.", ("login()", "src/auth.py")),
+        ("See https://example.com/a?b=1, please.", ("https://example.com/a?b=1",)),
+        ("3 of 12 tests fail since v1.2.3 (commit 2fdb537).", ("3", "12", "v1.2.3", "2fdb537")),
+        (
+            "It raised a KeyError in parse_args with --dry-run.",
+            ("keyerror", "parse_args", "--dry-run"),
+        ),
+        ("Yesterday I met Caroline in New York.", ("caroline", "new", "york")),
+        ("The cat sat. The dog ran.", ()),
+        ("We play CS:GO with Bob/Alice.", ("cs:go", "bob", "alice")),
+        ("1. First\n2. Second", ()),
+        ("价格是 42 元，见 README.md。", ("42", "readme.md")),  # noqa: RUF001 (Chinese)
+        ("", ()),
+    ],
+)
+def test_facts_are_what_a_reader_cannot_guess(text: str, found: tuple[str, ...]) -> None:
+    assert facts(text) == found
+
+
+def test_a_fact_is_held_as_a_word_not_as_a_part_of_one() -> None:
+    assert holds("it took 12 s", "12")
+    assert not holds("it took 120 s", "12")
+    assert holds("(src/a.py)", "src/a.py")
+
+
+def test_keeps_is_the_share_of_facts_that_are_still_named() -> None:
+    assert keeps("Ask Alice about a.py and b.py.", "We asked Alice (a.py).") == pytest.approx(2 / 3)
+    assert keeps("nothing to name here", "") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("See v1.2.3 of a.b.c(). It works.", ["See v1.2.3 of a.b.c().", "It works."]),
+        ("Use e.g. Redis. Or not!", ["Use e.g. Redis.", "Or not!"]),
+        ("Open https://a.b/c.d?e=f. Then stop.", ["Open https://a.b/c.d?e=f.", "Then stop."]),
+        ("Call `a. B. c` now. Done.", ["Call `a. B. c` now.", "Done."]),
+        (
+            "Dr. Smith met J. Doe at 5 p.m. yesterday.",
+            ["Dr. Smith met J. Doe at 5 p.m. yesterday."],
+        ),
+        ("今天很好。明天呢？再见！", ["今天很好。", "明天呢？", "再见！"]),  # noqa: RUF001 (Chinese)
+        ("नमस्ते। आप कैसे हैं?", ["नमस्ते।", "आप कैसे हैं?"]),
+        ("- one. Two\n- three", ["- one.", "Two", "- three"]),
+        ("", []),
+    ],
+)
+def test_sentences_end_where_a_reader_would_end_them(text: str, cut: list[str]) -> None:
+    assert sentences(text) == cut
+
+
+def test_code_is_one_unit_whatever_stands_in_it() -> None:
+    text = "Look.\n```py\na = 1. \n\n# B. C.\n```\nDone."
+    assert [(unit.kind, unit.text) for unit in units(text)] == [
+        ("sentence", "Look."),
+        ("code", "```py\na = 1. \n\n# B. C.\n```"),
+        ("sentence", "Done."),
+    ]
+
+
+def test_a_sentence_that_a_margin_broke_is_one() -> None:
+    text = "This sentence was written in an editor that breaks its lines\nat a margin. Next one."
+    assert len(sentences(text)) == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("I recieve teh mesage.", "I receive the message."),
+        ("Recieve it.\nTeh end is here.", "Receive it.\nThe end is here."),
+        ("i think i'm right, and it is seperate", "I think I'm right, and it is separate"),
+    ],
+)
+def test_what_is_surely_misspelt_is_put_right(typed: str, meant: str) -> None:
+    assert corrected(typed) == meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the variable `recieve` and the file src/recieve.py",
+        "call teh_function() or tehThing with --seperate",
+        'it printed "teh end" to the log',
+        "```\nteh code\n```",
+        "> teh quoted line",
+        "    teh indented line is code",
+        "we met Mr. Teh and Adress Ltd in the city",
+        "for i in range(3): print(i)",
+        "Das ist nicht die adress, die wir mit der Bahn erreichen.",
+        "la recieve de la casa no es para los que van",
+        "https://example.com/teh/recieve is the address",
+    ],
+)
+def test_code_names_quotes_and_other_languages_are_left_alone(text: str) -> None:
+    assert corrected(text) == text
+
+
+def test_no_correction_needs_another() -> None:
+    pairs = _misspellings()
+    assert len(pairs) > 300
+    assert not {word for right in pairs.values() for word in right.split()} & pairs.keys()
+    assert all(wrong.isascii() and wrong.isalpha() and wrong.islower() for wrong in pairs)
+
+
+@pytest.mark.parametrize(
+    ("noisy", "tidy"),
+    [
+        ("Hello!!!!  \n\n\n\nWorld", "Hello!\n\nWorld"),
+        ("really????", "really?"),
+        ("wait.......", "wait..."),
+        ("a line\na line\na line\nb", "a line (×3)\nb"),
+        ("Title\n==========\ntext", "Title\ntext"),
+        ("one two three four  five six seven", "one two three four five six seven"),
+        ("NAME   READY   STATUS", "NAME   READY   STATUS"),
+        ("`a!!!!` stays, b!!!! does not", "`a!!!!` stays, b! does not"),
+        ("```\nx  !!!!  \n\n\n\n====\n```", "```\nx  !!!!  \n\n\n\n====\n```"),
+    ],
+)
+def test_noise_goes_and_code_stays(noisy: str, tidy: str) -> None:
+    assert tidied(noisy) == tidy
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("This is the file that we have to change, and it is not here.", "en"),
+        ("Das ist die Datei, die wir ändern, und sie ist nicht hier.", "de"),
+        ("C'est le fichier que nous avons dans la base, et il ne marche pas.", "fr"),
+        ("Это файл, который мы должны изменить.", "CYRILLIC"),
+        ("これは変更するファイルです。", "CJK"),
+        ("", ""),
+    ],
+)
+def test_languages_are_told_apart(text: str, language: str) -> None:
+    assert language_of(text) == language
+
+
+@given(words)
+def test_nothing_raises_whatever_is_said(text: str) -> None:
+    assert facts(text) == facts(text)
+    assert set(names_in(text)) <= set(facts(text))
+    assert all(unit.text.strip() for unit in units(text))
+    corrected(tidied(text))
+    script_of(text)
+
+
+@given(words)
+def test_cutting_into_units_loses_no_letter(text: str) -> None:
+    kept = [letter for unit in units(text) for letter in unit.text if letter.isalpha()]
+    assert kept == [letter for letter in text if letter.isalpha()]
+
+
+@given(words)
+def test_tidying_touches_no_letter_but_of_repeated_lines(text: str) -> None:
+    before = {letter for letter in text if letter.isalnum()}
+    assert {letter for letter in tidied(text) if letter.isalpha()} <= before | {"×"}

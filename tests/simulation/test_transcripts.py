@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import perdure
+from perdure.core.errors import InvalidInput
+from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, event, user
+from perdure.core.tokens import count_message, count_messages, o200k
+from perdure.core.turns import Position
+from perdure.simulation import History, read_history
+from perdure.simulation.transcripts import PLACEHOLDER, detect
+from tests.importers.transcripts import SESSION, Claude, write
+
+LONG = "a line of what the tool said\n" * 40
+ASKED = Message("assistant", (Text("Let me look."), ToolCall("c1", "shell", '{"command": "ls"}')))
+ANSWERED = Message("tool", (ToolResult("c1", (Text(LONG),)),))
+
+
+def chat(path: Path, *texts: str) -> Path:
+    roles = ("user", "assistant")
+    lines = [
+        json.dumps({"role": roles[number % 2], "content": text})
+        for number, text in enumerate(texts)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_round_is_a_call() -> None:
+    history = History.of(
+        [
+            (Position(1, 1), [event("compacted"), user("List the files."), ASKED, ANSWERED]),
+            (Position(1, 2), [assistant("There are two.")]),
+            (Position(2, 1), [event("ended")]),
+        ]
+    )
+    first, second = history.calls
+    counter = o200k()
+    assert first.opening == 1
+    assert first.prompt_tokens == count_message(counter, user("List the files."))
+    assert first.tokens == count_messages(counter, (user("List the files."), ASKED, ANSWERED))
+    assert (second.opening, second.prompt) == (0, ())
+    assert history.tokens == first.tokens + second.tokens
+    assert history.turns == 1
+
+
+def test_there_are_no_gaps() -> None:
+    history = History.of(
+        [
+            (Position(2, 1), [event("started")]),
+            (Position(2, 2), [user("One."), assistant("1")]),
+            (Position(3, 1), [event("compacted")]),
+            (Position(5, 1), [user("Two."), ASKED, ANSWERED]),
+            (Position(5, 2), [assistant("2")]),
+        ]
+    )
+    assert [str(call.position) for call in history.calls] == ["T-1.1", "T-2.1", "T-2.2"]
+
+
+def test_equal_messages_have_equal_keys_and_others_have_not() -> None:
+    words = [user("yes"), user("yes"), user("no"), assistant("yes")]
+    (call,) = History.of([(Position(1, 1), words)]).calls
+    keys = [block.key for block in call.blocks]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+
+
+def test_masks_are_shorter_or_not_there() -> None:
+    short = Message("tool", (ToolResult("c2", (Text("ok"),)),))
+    (call,) = History.of([(Position(1, 1), [user("?"), ASKED, ANSWERED, short])]).calls
+    assert call.masked[:2] == call.blocks[:2]
+    assert call.masked[3] == call.blocks[3]
+    masked = Message("tool", (ToolResult("c1", (Text(PLACEHOLDER),)),))
+    assert call.masked[2].tokens == count_message(o200k(), masked) < call.blocks[2].tokens
+
+
+async def test_several_files_are_one_session(tmp_path: Path) -> None:
+    claude = Claude()
+    records = [*claude.turn("One.", "1", calls=2), *claude.turn("Two.", "2")]
+    first = write(tmp_path / f"{SESSION}.jsonl", records)
+    second = chat(tmp_path / "chat.jsonl", "Where is the key?", "Under the mat.", "Thanks.", "Yes.")
+    history = await read_history([first, second])
+    turns = [call.position.turn for call in history.calls]
+    assert turns == sorted(turns)
+    assert (turns[0], turns[-1], history.turns) == (1, 4, 4)
+    assert [message.text for message in history.calls[-1].messages] == ["Thanks.", "Yes."]
+    # The same path again adds nothing: it is the same conversation.
+    assert await read_history([first, second, first]) == history
+
+
+async def test_content_that_was_moved_out_is_counted(tmp_path: Path) -> None:
+    text = "many words of a long prompt " * 20_000
+    history = await read_history([chat(tmp_path / "chat.jsonl", text, "Yes.")])
+    assert history.calls[0].prompt_tokens > 90_000
+
+
+async def test_undone_turns_are_left_out(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    target = tmp_path / "exported.jsonl"
+    async with perdure.open(url) as bank:
+        session = await bank.session("ada/one")
+        await session.append([user("One."), assistant("1")])
+        await session.append([user("Two."), assistant("2")])
+        await session.undo()
+        await session.append([user("Three."), assistant("3")])
+        from perdure.history.export import jsonl
+
+        target.write_bytes(b"".join([line async for line in jsonl(session)]))
+    assert detect(target) == "perdure"
+    history = await read_history([target])
+    assert [call.messages[0].text for call in history.calls] == ["One.", "Three."]
+
+
+def test_formats_tell_themselves(tmp_path: Path) -> None:
+    claude = write(tmp_path / "a" / f"{SESSION}.jsonl", Claude().turn("One.", "1"))
+    assert detect(claude) == detect(claude.parent) == "claude-code"
+    assert detect(chat(tmp_path / "chat.jsonl", "Hi.", "Yes?")) == "openai-chat"
+    item = {"type": "response_item", "timestamp": "2026-02-12T16:00:00.000Z"}
+    said = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}
+    codex = write(tmp_path / "c" / "rollout-1.jsonl", [item | {"payload": said}] * 3)
+    assert detect(codex) == "codex"
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense\n", bytes(range(256)) * 9, b'{"a": 1}\n'])
+async def test_files_in_which_nothing_is_said(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match=r"chat\.jsonl holds no transcript of a known format"):
+        await read_history([path])
+    with pytest.raises(InvalidInput, match=r"Nothing was said in .*chat\.jsonl"):
+        await read_history([path], "claude-code")
+
+
+@pytest.mark.parametrize("kind", [None, "codex"])
+async def test_a_path_that_is_not_there(kind: str | None, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="There is no "):
+        await read_history([tmp_path / "absent.jsonl"], kind)
