@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from perdure.artifacts import Artifact
     from perdure.bank import Bank, open
     from perdure.config import Config
+    from perdure.context.desk import Rendering
+    from perdure.context.tools import HISTORY_TOOLS
     from perdure.core.messages import (
         Media,
         Message,
@@ -92,6 +94,8 @@ _LAZY = {
     "perdure.artifacts": ("Artifact",),
     "perdure.bank": ("Bank", "open"),
     "perdure.config": ("Config",),
+    "perdure.context.desk": ("Rendering",),
+    "perdure.context.tools": ("HISTORY_TOOLS",),
     "perdure.core.messages": (
         "Media",
         "Message",
@@ -123,6 +127,7 @@ _LAZY = {
 _MODULES = {name: module for module, names in _LAZY.items() for name in names}
 
 __all__ = [
+    "HISTORY_TOOLS",
     "AccessDenied",
     "AllFailed",
     "Artifact",
@@ -175,6 +180,7 @@ __all__ = [
     "Reasoning",
     "Reference",
     "Rejected",
+    "Rendering",
     "Reply",
     "Request",
     "Round",

@@ -14,7 +14,7 @@ from perdure.context.injections import (
     standing,
 )
 from perdure.context.system import explanation, reminder, with_explanation
-from perdure.context.tools import TOOLS
+from perdure.context.tools import HISTORY_TOOLS
 from perdure.core.messages import Message, Text, user
 from perdure.core.tokens import o200k
 from perdure.storage.store import Store
@@ -33,7 +33,7 @@ def test_the_scheme_is_explained_in_few_words() -> None:
     assert count(explanation(tools=True)) <= 450
     assert count(reminder()) <= 60
     assert len(reminder().splitlines()) == len(reminder(tools=False).splitlines()) == 2
-    for tool in TOOLS:
+    for tool in HISTORY_TOOLS:
         assert f"{tool.name}({{" in explanation(tools=True)
         assert tool.name not in explanation(tools=False)
     assert with_explanation("Be brief.", tools=False).startswith("Be brief.\n\n# ")
@@ -48,7 +48,7 @@ def test_a_prompt_is_known_by_its_words_not_by_its_time() -> None:
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_injections_and_frames_are_kept(store: Store) -> None:
-    frame = Frame.of("planner/auth", "Be brief.", TOOLS)
+    frame = Frame.of("planner/auth", "Be brief.", HISTORY_TOOLS)
     kept = injection_of(
         "planner/auth", 7, "text", 3, prompt=[user("Hi.")], board=("B-1",), frame=frame.digest
     )
@@ -59,12 +59,12 @@ async def test_injections_and_frames_are_kept(store: Store) -> None:
     assert standing([kept]) == {"B-1"}
     again = await store.collection(Frame).get(f"planner/auth/{kept.frame}")
     assert again == frame
-    assert again.tools_of() == TOOLS
-    assert checked_tools(again.tools_of()) == TOOLS
+    assert again.tools_of() == HISTORY_TOOLS
+    assert checked_tools(again.tools_of()) == HISTORY_TOOLS
 
 
 def test_a_frame_is_the_same_for_the_same_words_and_tools() -> None:
-    one = Frame.of("a/b", "x", TOOLS)
-    assert one == Frame.of("a/b", "x", TOOLS)
-    assert one.id != Frame.of("a/b", "y", TOOLS).id
-    assert one.id != Frame.of("a/b", "x", TOOLS[:1]).id
+    one = Frame.of("a/b", "x", HISTORY_TOOLS)
+    assert one == Frame.of("a/b", "x", HISTORY_TOOLS)
+    assert one.id != Frame.of("a/b", "y", HISTORY_TOOLS).id
+    assert one.id != Frame.of("a/b", "x", HISTORY_TOOLS[:1]).id

@@ -275,15 +275,15 @@ async def test_the_board_counts_down_and_stands_in_full_once(session: Session) -
             pass
     said = await session.run_tool("board_pull", {"id": "T-2", "level": "S", "turns_to_live": 2})
     assert "B-1" in said
-    first = await session.context("One", tools=history_tools.TOOLS)
+    first = await session.context("One", tools=history_tools.HISTORY_TOOLS)
     assert first.injection is not None
     assert "B-1: T-2 at S (1 more turn)" in first.injection.text
     await session.append([assistant("ok")], context=first)
-    second = await session.context("Two", tools=history_tools.TOOLS)
+    second = await session.context("Two", tools=history_tools.HISTORY_TOOLS)
     assert second.injection is not None
     assert "B-1: T-2 at S stands above; last turn." in second.injection.text
     await session.append([assistant("ok")], context=second)
-    third = await session.context("Three", tools=history_tools.TOOLS)
+    third = await session.context("Three", tools=history_tools.HISTORY_TOOLS)
     assert third.injection is not None
     assert "B-1" not in third.injection.text
     assert [entry.id for entry in await session.board()] == []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perdure.context import board as boards
 from perdure.context.board import Board
 from perdure.context.references import parse
-from perdure.context.tools import MOST_OF_RANGE, MOST_TEXT, NAMES, TOOLS, definitions, run
+from perdure.context.tools import HISTORY_TOOLS, MOST_OF_RANGE, MOST_TEXT, NAMES, definitions, run
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.tokens import o200k
@@ -193,7 +193,7 @@ async def test_what_is_wrong_gets_an_answer_to_act_on(name: str, arguments: str,
 
 
 async def test_every_example_works() -> None:
-    for tool in TOOLS:
+    for tool in HISTORY_TOOLS:
         answer = await run(Table(), tool.name, "[]")
         example = answer.partition(f"Example: {tool.name}(")[2][:-1]
         if tool.name != "board_clear":  # nothing is called B-2 yet
@@ -203,7 +203,7 @@ async def test_every_example_works() -> None:
 def test_there_are_definitions_for_three_apis() -> None:
     for wire in ("chat", "responses", "messages"):
         found = definitions(wire)
-        assert len(found) == len(TOOLS) == 6
+        assert len(found) == len(HISTORY_TOOLS) == 6
         json.dumps(found)
 
 

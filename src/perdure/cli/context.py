@@ -165,7 +165,7 @@ async def _context(settings: Settings, name: str, asked: Asked) -> Context:
 
 async def _next(session: Session, asked: Asked) -> Context:
     """What would be sent now."""
-    from perdure.context.tools import TOOLS
+    from perdure.context.tools import HISTORY_TOOLS
 
     prompt = asked.prompt
     if prompt is None:
@@ -177,7 +177,7 @@ async def _next(session: Session, asked: Asked) -> Context:
     return await session.context(
         prompt,
         system=asked.system,
-        tools=TOOLS if asked.tools else (),
+        tools=HISTORY_TOOLS if asked.tools else (),
         model=asked.model,
         budget=asked.budget,
         keep=False,

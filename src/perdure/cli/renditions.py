@@ -40,7 +40,7 @@ def renditions(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show how the shortened forms of turns stand: what waits, what failed, what they cost.
+    """Show how the shortened forms of turns stand, and what they cost.
 
     Rounds have a smoothed and a compressed form, turns a tiny one. They are made in the background,
     and at once when they are needed: `perdure renditions make SESSION` makes them now. Shares are

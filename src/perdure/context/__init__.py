@@ -9,7 +9,7 @@ breakpoints     where a provider's cache is told that a prefix ends
 system          the scheme, explained once; the reminder near each prompt
 board           transient notes with turns-to-live
 injections      what was put in front of a prompt, and what was sent around it
-places          where in a store, and for how long, these two are kept
+places          where words of turns are kept in this room: for forgetting
 echoes          what a caller sends back of it is not written again
 tools           the tools by which a model reaches its past, and their executor
 references      how a model names what it wants to see

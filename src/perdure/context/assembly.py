@@ -16,7 +16,6 @@ No clock, no randomness, nothing is read: the same values give the same messages
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TypeAlias
@@ -25,13 +24,13 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.messages import Message, Part, Reasoning, Text
+from perdure.core.models import is_same_model
 from perdure.history.escaping import escaped
 from perdure.history.manifest import Place
 from perdure.history.shown import Block, Injected, Native, Shown
 from perdure.history.tags import closing, opening
 
 _SYSTEM = frozenset({"system", "developer"})
-_date = re.compile(r"-(?:20\d{2}-?\d{2}-?\d{2}|latest)$")
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -244,15 +243,6 @@ def prepared(native: Native, tagged: bool, model: str) -> tuple[Message, ...]:  
         for message in native.messages
         if message.role != "event"
     )
-
-
-def is_same_model(one: str, other: str) -> bool:
-    """Whether both names are of one model: dated or not, with or without who made it."""
-    return _bare(one) == _bare(other)
-
-
-def _bare(model: str) -> str:
-    return _date.sub("", model.rpartition("/")[2].lower())
 
 
 def _without_thoughts(message: Message, model: str, *, keep: bool) -> Message:

@@ -28,10 +28,8 @@ from perdure.context.injections import (
 from perdure.context.system import reminder, with_explanation
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.tokens import count_messages
 from perdure.core.turns import Mark
 from perdure.gateway.calls import Tool
-from perdure.history.gradient import TURN_TAGS
 from perdure.history.intake import resolved
 from perdure.history.lines import owners
 from perdure.history.log import Written
@@ -42,7 +40,7 @@ from perdure.history.shown import Injected, Shown
 from perdure.history.strategies import Ask, Desk, Name, Strategy, parse_strategy
 from perdure.history.strategies.gradient import Gradient
 from perdure.history.strategies.regular import Regular
-from perdure.history.strategies.rounds import prompt_of
+from perdure.history.strategies.rounds import prompt_of, sent_tokens
 from perdure.storage.store import Store
 
 LEAST_BUDGET = 500
@@ -127,8 +125,7 @@ class Composer:
         tagged = strategy.name == "gradient"
         system = with_explanation(asked.system, tools=reaches) if tagged else asked.system
         frame = Frame.of(record.id, system, tools)
-        counter = self._rooms.desk.counter
-        prompt_tokens = count_messages(counter, asked.prompt) + TURN_TAGS if asked.prompt else 0
+        prompt_tokens = sent_tokens(self._rooms.desk.counter, asked.prompt)
 
         async def injected(first: int, last: int) -> Sequence[Injected]:
             found = await self._injected(record, first, last)
@@ -186,7 +183,6 @@ class Composer:
         prompted = place.round == 1
         opening = prompt_of(turn.rounds[0].messages if turn.rounds else ())
         prompt = await resolved(opening, self._rooms.desk.artifacts) if prompted else ()
-        counter = self._rooms.desk.counter
 
         async def injected(first: int, last: int) -> Sequence[Injected]:
             known = await self._injected(record, first, last)
@@ -208,7 +204,7 @@ class Composer:
             turn=place.turn,
             budget=sent.budget,
             prompt=prompt,
-            prompt_tokens=count_messages(counter, prompt) + TURN_TAGS if prompt else 0,
+            prompt_tokens=sent_tokens(self._rooms.desk.counter, prompt),
             injection=sent.shown if prompted and sent.text else None,
             system=frame.system,
             tools=frame.tools_of(),

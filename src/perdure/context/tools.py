@@ -130,7 +130,7 @@ async def run(desk: Desk, name: str, arguments: str | Mapping[str, Any]) -> str:
 
 def definitions(wire: Wire) -> list[dict[str, Any]]:
     """The tools as the API of this wire format takes them."""
-    found: list[dict[str, Any]] = tools_for(TOOLS, wire)["tools"]
+    found: list[dict[str, Any]] = tools_for(HISTORY_TOOLS, wire)["tools"]
     return found
 
 
@@ -378,5 +378,5 @@ _KINDS: dict[str, _Kind] = {
 }
 
 #: The tools, in the order in which they are offered.
-TOOLS: tuple[Tool, ...] = tuple(kind.tool for kind in _KINDS.values())
+HISTORY_TOOLS: tuple[Tool, ...] = tuple(kind.tool for kind in _KINDS.values())
 NAMES: frozenset[str] = frozenset(_KINDS)

@@ -22,11 +22,10 @@ from perdure.core.clock import SECOND
 from perdure.core.errors import Closed, Conflict, PerdureError
 from perdure.history.lines import Owned
 from perdure.history.records import TurnCount, turn_key
-from perdure.history.renditions import prompts
-from perdure.history.renditions.calling import Caller, Job
 from perdure.history.renditions.craft import Craft, packed_variant
 from perdure.history.renditions.records import (
     MOST_VARIANTS,
+    PROMPT,
     Rendition,
     Tiny,
     TinyVariant,
@@ -43,6 +42,7 @@ from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
+    from perdure.history.renditions.calling import Job
 
 #: Whoever takes rows has so long; a call may take less. Microseconds.
 _LEASE = 600 * SECOND
@@ -72,7 +72,7 @@ class Asker:
         self._sources = sources
         self._craft = craft
         self._config = config
-        self._caller = None if gateway is None else Caller(sources, craft, gateway)
+        self._gateway = gateway
         self._rows = store.collection(Rendition)
         self._tinies = store.collection(Tiny)
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -84,12 +84,12 @@ class Asker:
 
     @property
     def is_on(self) -> bool:
-        return self._config.model and self._caller is not None
+        return self._config.model and self._gateway is not None
 
     @property
     def prompt(self) -> str | None:
         """What recipes of models begin with today; None if none is asked."""
-        return prompts.RECIPE if self.is_on else None
+        return PROMPT if self.is_on else None
 
     async def start(self) -> None:
         """Look for work from now on."""
@@ -189,12 +189,14 @@ class Asker:
 
     async def _do(self, key: str) -> None:
         """Let a model work on a turn. Never raises, but for being cancelled."""
+        from perdure.history.renditions.calling import Caller
+
         try:
             job = await self._take(key)
-            if job is None or self._caller is None:
+            if job is None or self._gateway is None:
                 return
             self._jobs[key] = job
-            await self._caller.work(job)
+            await Caller(self._sources, self._craft, self._gateway).work(job)
             await self._store_made(job)
             self._jobs.pop(key, None)
         except PerdureError as exc:
@@ -223,6 +225,8 @@ class Asker:
                     await tinies.put(working_tiny(tiny, work))
         except Conflict:
             return None  # somebody else takes it, or more was said
+        from perdure.history.renditions.calling import Job
+
         return Job(session, int(number), found, tiny) if found or tiny is not None else None
 
     # Storing ----------------------------------------------------------------------------------
@@ -305,5 +309,5 @@ class Asker:
 def _lacks_model(row: Rendition | Tiny) -> bool:
     """Whether a model is to be asked: no model of today made it, none is about to, or gave up."""
     newest = row.newest
-    by_model = newest is not None and newest.recipe.partition(" ")[0] == prompts.RECIPE
+    by_model = newest is not None and newest.recipe.partition(" ")[0] == PROMPT
     return newest is not None and not by_model and not row.waits and not row.problem

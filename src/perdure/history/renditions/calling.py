@@ -15,7 +15,7 @@ from perdure.history.records import agent_of
 from perdure.history.renditions import algorithm, packing, prompts
 from perdure.history.renditions.checks import faults
 from perdure.history.renditions.craft import Craft
-from perdure.history.renditions.records import Rendition, Tiny
+from perdure.history.renditions.records import PROMPT, Rendition, Tiny
 from perdure.history.renditions.sources import Sources, Told
 from perdure.history.renditions.standing import TASK
 
@@ -137,7 +137,7 @@ class Caller:
         except (GatewayError, DeadlineExceeded) as exc:
             self._fail(job, asked, exc.message)
             return
-        recipe = f"{prompts.RECIPE} {reply.provider}/{reply.model}"
+        recipe = f"{PROMPT} {reply.provider}/{reply.model}"
         items = {item.round: item for item in answer.rounds}
         for each in batch:
             await self._craft.breathe()

@@ -1,8 +1,12 @@
-"""Makes the texts of one round or one turn, by the algorithm, without holding up the event loop."""
+"""Makes the texts of one round or one turn, by the algorithm, without holding up the event loop.
+
+The algorithm is loaded when something is first made: who only reads a bank does not wait for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -11,7 +15,7 @@ from perdure.core.messages import Message, Text, ToolCall, ToolResult
 from perdure.core.tokens import Counter, count_messages
 from perdure.history.manifest import Place
 from perdure.history.meter import Meter
-from perdure.history.renditions import algorithm, packing
+from perdure.history.renditions import packing
 from perdure.history.renditions.records import TinyVariant, Variant
 from perdure.history.renditions.sources import Sources
 from perdure.history.tags import escape
@@ -23,6 +27,8 @@ _HEAVY = 4_096
 #: Who is polite rests so many times as long as it works, while others append.
 _REST = 25
 
+_ALGORITHM = "perdure.history.renditions.algorithm"
+
 R = TypeVar("R")
 
 
@@ -33,6 +39,7 @@ class Craft:
         self._sources = sources
         self._meter = meter
         self._since = 0.0
+        self._is_loaded = False
 
     @property
     def counter(self) -> Counter:
@@ -66,6 +73,9 @@ class Craft:
 
     async def _worked(self, weight: int, work: Callable[[], R]) -> R:
         """The result of work on so many characters, without holding others up."""
+        if not self._is_loaded:
+            await asyncio.to_thread(importlib.import_module, _ALGORITHM)
+            self._is_loaded = True
         if weight > _HEAVY:
             return await asyncio.to_thread(work)
         await self.breathe()
@@ -73,6 +83,8 @@ class Craft:
 
 
 def _variant_of(full: tuple[Message, ...], place: Place, counter: Counter) -> Variant:
+    from perdure.history.renditions import algorithm
+
     smooth, compact = map(packing.clean, algorithm.both(full, str(place)))
     return packed_variant(full, smooth, compact, counter, algorithm.RECIPE)
 
@@ -91,6 +103,8 @@ def packed_variant(
 
 
 def _tiny_of(full: Sequence[tuple[Message, ...]], counter: Counter) -> TinyVariant:
+    from perdure.history.renditions import algorithm
+
     text = packing.clean(algorithm.tiny(full, counter))
     return TinyVariant(text, counter.count(escape(text)), sum(map(len, full)), algorithm.RECIPE)
 

@@ -18,7 +18,6 @@ from perdure.history.lines import Owned
 from perdure.history.manifest import Place
 from perdure.history.meter import Meter
 from perdure.history.records import Head, TurnCount, turn_key
-from perdure.history.renditions import algorithm
 from perdure.history.renditions.craft import Craft
 from perdure.history.renditions.records import (
     MOST_VARIANTS,
@@ -235,7 +234,11 @@ class _Batch:
 
     def _is_old(self, recipe: str) -> bool:
         """Whether to make it again. Not what a model made: that is for a model to better."""
-        return self._wish.stale and is_stale(recipe, recipe=algorithm.RECIPE, prompt=None)
+        if not self._wish.stale:
+            return False
+        from perdure.history.renditions import algorithm
+
+        return is_stale(recipe, recipe=algorithm.RECIPE, prompt=None)
 
     def _row(self, place: Place) -> Rendition:
         key = rendition_key(self._session, place.turn, place.round)

@@ -31,6 +31,9 @@ Status = Literal["pending", "stale", "failed", "given up", "done"]
 
 #: Recipes of models begin like this; those of the algorithm do not.
 BY_MODEL = "m"
+#: What recipes of models begin with today: the version of `renditions.prompts`. What was made by
+#: another is stale.
+PROMPT = f"{BY_MODEL}1"
 #: A manifest names a variant in one byte.
 MOST_VARIANTS = 255
 

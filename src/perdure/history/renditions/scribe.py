@@ -31,11 +31,11 @@ from perdure.history.renditions.making import Made, MadeTiny, Maker, Wish
 from perdure.history.renditions.records import Tiny, rendition_key
 from perdure.history.renditions.shelf import KEYS_AT_ONCE, Shelf, Wanted, portions, runs
 from perdure.history.renditions.sources import Sources
-from perdure.history.renditions.standing import Standing, standings
 from perdure.storage.store import Progress, Store
 
 if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
+    from perdure.history.renditions.standing import Standing
 
 __all__ = ["Made", "MadeTiny", "Scribe", "Wanted"]
 
@@ -273,6 +273,8 @@ class Scribe:
 
     async def status(self, session: str | None = None) -> list[Standing]:
         """How the renditions of a session, or of all, stand."""
+        from perdure.history.renditions.standing import standings
+
         return await standings(self._store, session, self.asker.prompt)
 
     # ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from perdure.core.messages import Message
 from perdure.history.lines import Owned, owners
 from perdure.history.manifest import Place
 from perdure.history.records import Head, SessionRecord, TurnCount, Uncounted, turn_key
-from perdure.history.renditions import algorithm, packing
+from perdure.history.renditions import packing
 from perdure.history.renditions.craft import Craft
 from perdure.history.renditions.making import Made
 from perdure.history.renditions.records import Rendition, Tiny, Variant, rendition_key
@@ -173,6 +173,8 @@ class Shelf:
                 messages = messages[: variant.messages]
             full = await self._sources.full(messages)
             if each.level == "R":
+                from perdure.history.renditions import algorithm
+
                 found[each] = algorithm.raw(full)
             else:
                 smooth, compact = await self._unpacked(variant, full, each.place)

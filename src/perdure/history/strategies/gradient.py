@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import Conflict, InvalidInput
-from perdure.core.messages import Reasoning
+from perdure.core.messages import Message, Reasoning
 from perdure.core.models import is_same_model
 from perdure.core.tokens import count_messages
 from perdure.history.epochs import Delta, Epoch, Prefix, Reason, Wish, epoch_key
@@ -71,6 +71,8 @@ class Gradient:
         self._rounds = Rounds(desk.reader, desk.artifacts, desk.meter)
         self._planning = Planning(desk, self._renderer, self._rounds, marks)
         self._state: _State | None = None
+        #: The round that was reduced last, to what, and what came of it.
+        self._reduced: tuple[Said, int, tuple[Message, ...], int] | None = None
 
     async def show(self, ask: Ask) -> Shown:
         for attempt in range(ATTEMPTS):
@@ -241,16 +243,12 @@ class Gradient:
     def _native(self, each: Said, cap: int | None, *, thinking: bool) -> Native:
         if cap is None or cap >= each.tokens:
             return Native(each.place, each.messages, each.tokens, each.tokens, thinking=thinking)
-        counter = self._desk.counter
-        messages = reduced(each.messages, str(each.place), cap, counter)
-        return Native(
-            each.place,
-            messages,
-            count_messages(counter, messages),
-            each.tokens,
-            thinking=thinking,
-            reduced=True,
-        )
+        if self._reduced is None or self._reduced[:2] != (each, cap):
+            counter = self._desk.counter
+            messages = reduced(each.messages, str(each.place), cap, counter)
+            self._reduced = (each, cap, messages, count_messages(counter, messages))
+        *_, messages, tokens = self._reduced
+        return Native(each.place, messages, tokens, each.tokens, thinking=thinking, reduced=True)
 
     # Epochs -----------------------------------------------------------------------------------
 
@@ -284,7 +282,11 @@ class Gradient:
 
         As many requests are expected as there were since the last one.
         """
-        before = standing.manifest
+        before, least = standing.manifest, self._marks.raw.low * ask.budget
+        requests = sum(1 for each in standing.rounds if each.place >= before.at)
+        raw = sum(each.tokens for each in standing.native)
+        if (raw - least) * _READ * requests < least * (_WRITE - _READ):
+            return False  # not even if nothing were left of it: no need to look closer
         window, _ = await self._planning.window(ask, before, standing)
         after = plan(before, window)
         same = 0
@@ -294,7 +296,6 @@ class Gradient:
             same += new.tokens
         size = total(after, window.rounds) + window.fixed
         saved = standing.tokens() + ask.fixed - size
-        requests = sum(1 for each in standing.rounds if each.place >= before.at)
         return saved * _READ * requests >= (size - same) * (_WRITE - _READ)
 
     async def _epoch(

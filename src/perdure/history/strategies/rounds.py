@@ -8,8 +8,9 @@ import msgspec
 
 from perdure.artifacts import ArtifactStore
 from perdure.core.messages import Message, references
-from perdure.core.tokens import count_messages
+from perdure.core.tokens import Counter, count_messages
 from perdure.core.turns import is_prompt
+from perdure.history.escaping import escaped
 from perdure.history.gradient import TURN_TAGS
 from perdure.history.intake import resolved
 from perdure.history.manifest import Place
@@ -81,7 +82,7 @@ class Rounds:
             turn = await self._reader.turn(record, head, number)
             said = prompt_of(turn.rounds[0].messages if turn.rounds else ())
             found = await resolved(said, self._artifacts)
-            tokens = count_messages(self._meter.counter, found) + TURN_TAGS if found else 0
+            tokens = sent_tokens(self._meter.counter, found)
             self._opening = Opening(record.id, number, found, tokens)
         return self._opening
 
@@ -133,11 +134,18 @@ class Rounds:
         messages = tuple(message for message in messages if message.role != "event")
         if any(True for _ in references(messages)):
             messages = await resolved(messages, self._artifacts)
-        if tokens is None:
-            tokens = count_messages(self._meter.counter, messages)
+        # What is sent is escaped, which takes more tokens; hardly ever is there anything to escape.
+        sent = tuple(map(escaped, messages))
+        if tokens is None or any(a is not b for a, b in zip(sent, messages, strict=True)):
+            tokens = count_messages(self._meter.counter, sent)
         if place.round == 1 and not goes_on:
             tokens += TURN_TAGS
         return Said(place, messages, tokens)
+
+
+def sent_tokens(counter: Counter, prompt: Sequence[Message]) -> int:
+    """What a prompt takes as it is sent: escaped, with its tags."""
+    return count_messages(counter, map(escaped, prompt)) + TURN_TAGS if prompt else 0
 
 
 def prompt_of(messages: Sequence[Message]) -> tuple[Message, ...]:
