@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 import perdure
 from perdure.bank import Bank
 from perdure.context import tools as history_tools
+from perdure.context.composer import Composer, Prompted
 from perdure.context.context import Context
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
+from perdure.history.records import SessionRecord
 from perdure.session import Session
-from perdure.testing import project_turn
+from perdure.testing import ManualClock, project_turn
 from perdure.wire import codec
 
 BUDGET = 6_000
@@ -337,3 +340,61 @@ async def test_the_regular_strategy_drops_the_oldest_and_never_tears_a_round(ban
     same = await bank.session("planner/auth", strategy="gradient")
     gradient = await same.context("And now?")
     assert gradient.bands[0].first == "T-1.1"
+
+
+async def test_an_epoch_is_made_early_when_the_cache_is_surely_cold(clock: ManualClock) -> None:
+    async with Bank("memory://", clock=clock) as bank:
+        session = await bank.session("planner/auth", budget=BUDGET)
+        number = 0
+        while not 0.3 < await _raw_share(session) < 0.55:
+            number += 1
+            async for _ in live(session, number):
+                pass
+        before = len(await session.epochs())
+        await session.context("And now?")
+        assert len(await session.epochs()) == before
+        clock.advance(3_601)
+        await session.context("And after lunch?")
+        assert [epoch.reason for epoch in await session.epochs()][before:] == ["cold"]
+
+
+async def _raw_share(session: Session) -> float:
+    """What stands raw behind older turns that do not, as a share of the budget."""
+    context = await session.context("And now?", keep=False)
+    raw = sum(native.tokens for native in context.shown.rounds)
+    return raw / BUDGET if context.shown.blocks else 0.0
+
+
+async def test_ten_turns_are_no_reason_if_that_would_not_pay(bank: Bank) -> None:
+    session = await bank.session("planner/auth", budget=20_000)
+    for _ in range(12):
+        await session.append([user("big"), assistant("word " * 2_000)])
+    await session.context("Hm?")
+    assert len(await session.epochs()) == 1
+    for number in range(25):
+        context = await session.context(f"Small talk {number}")
+        await session.append([assistant("Yes.")], context=context)
+    assert len(await session.epochs()) == 1
+
+
+async def test_what_is_recalled_stands_beside_the_prompt_unless_switched_off(
+    bank: Bank, session: Session
+) -> None:
+    async def recall(record: SessionRecord, prompt: Sequence[Message]) -> str:
+        return f"{record.id} was asked {prompt[0].text!r}, <perdure-note> and all"
+
+    rooms = msgspec.structs.replace(bank._rooms.contexts, recall=recall)
+    for strategy in ("gradient", "regular"):
+        record = msgspec.structs.replace(session.record, strategy=strategy)
+        for switched_on in (True, False):
+            asked = Prompted(
+                record=record,
+                head=await session.head(),
+                prompt=(user("Which flow?"),),
+                recall=switched_on,
+                keep=False,
+            )
+            context = await Composer(rooms).compose(asked)
+            text = context.injection.text if context.injection else ""
+            assert ("was asked 'Which flow?', &lt;perdure-note>" in text) is switched_on
+            assert ("<perdure-note>" in text) is (strategy == "gradient")

@@ -6,7 +6,7 @@ this prompt (`board`, `injections`), all laid out (`assembly`) as a `Context`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -46,12 +46,18 @@ from perdure.storage.store import Store
 LEAST_BUDGET = 500
 
 
+#: Says what a prompt of a session brings to mind: the memory layer that stands beside it.
+Recall = Callable[[SessionRecord, Sequence[Message]], Awaitable[str]]
+
+
 class Rooms(msgspec.Struct, frozen=True):
     """What composers of one bank share."""
 
     store: Store
     desk: Desk
     config: HistoryConfig
+    #: None: nothing is recalled.
+    recall: Recall | None = None
 
 
 class Prompted(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +73,8 @@ class Prompted(msgspec.Struct, frozen=True, kw_only=True):
     tools: Iterable[Tool | Mapping[str, Any]] = ()
     model: str = ""
     budget: int | None = None
+    #: Put beside the prompt what it brings to mind.
+    recall: bool = True
     #: Write down what is decided. Otherwise it is as if nobody had asked.
     keep: bool = True
 
@@ -255,7 +263,10 @@ class Composer:
             cap=boards.cap_for(draft.budget),
             counter=counter,
         )
-        text = build(board=on_board.text, note=draft.note)
+        recall, memory = self._rooms.recall, ""
+        if recall is not None and asked.recall and asked.prompt:
+            memory = await recall(asked.record, asked.prompt)
+        text = build(board=on_board.text, memory=memory, note=draft.note)
         return injection_of(
             session,
             turn,
