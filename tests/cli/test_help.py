@@ -14,6 +14,7 @@ from tests.cli.conftest import Run
 
 EXPECTED = {
     *("import", "sessions", "show", "turn", "tail", "fork", "export", "forget"),
+    *("context", "simulate", "renditions"),
     *("ask", "models", "costs"),
     *("bank", "bank init", "bank info", "verify", "conformance", "doctor"),
 }

@@ -8,6 +8,7 @@ import pytest
 import perdure
 from perdure.cli import moments
 from perdure.core.errors import InvalidInput
+from perdure.core.messages import assistant, user
 from tests.cli.conftest import MINUTE, THEN, Ask, Run
 
 
@@ -113,6 +114,25 @@ def test_a_turn_for_people(run: Run, chat: str) -> None:
 
 def test_a_round_alone_says_which_it_is(run: Run, chat: str) -> None:
     assert run("turn", "planner/auth", "T-3.2").stdout.startswith("T-3.2  ")
+
+
+def test_tags_that_leaked_into_an_answer(run: Run, ask: Ask, chat: str) -> None:
+    answer = "<T-25-R>\nYes, see <T-3-C> for that.\n</T-25-R>"
+    with perdure.open_sync(chat) as bank:
+        session = bank.session("planner/auth")
+        session.append([user("What of <T-3-R>?"), assistant(answer)])
+    for args in (["show", "planner/auth"], ["turn", "planner/auth", "26", "--full"]):
+        shown = run(*args).stdout.splitlines()
+        heading = next(line for line in shown if line.startswith("T-26  "))
+        assert "  3 leaked tags hidden" in heading
+        assert "  » What of <T-3-R>?" in shown
+        assert "  • Yes, see for that." in shown
+        assert not any("leaked" in line for line in shown if line is not heading)
+    _, turn = ask("turn", "planner/auth", "T-26")
+    assert turn["leaked"] == 3
+    assert turn["rounds"][0]["messages"][1]["parts"] == [{"kind": "text", "text": answer}]
+    _, page = ask("show", "planner/auth", "--size", "2")
+    assert [turn["leaked"] for turn in page["turns"]] == [0, 3]
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,11 @@ def test_as_json_lines(chat: str) -> None:
     said: list[dict[str, Any]] = [json.loads(tail.line()) for _ in range(2)]
     assert [each["id"] for each in said] == ["T-26.1", "T-26.1"]
     assert [each["message"]["role"] for each in said] == ["user", "assistant"]
+    assert [each["leaked"] for each in said] == [0, 0]
+    with perdure.open_sync(chat) as bank:
+        bank.session("planner/auth").append([user("and?"), assistant("<T-27-R>No.")])
+    leaky = [json.loads(tail.line()) for _ in range(2)][1]
+    assert (leaky["leaked"], leaky["message"]["parts"][0]["text"]) == (1, "<T-27-R>No.")
     assert not tail.stop()
 
 
@@ -84,8 +89,8 @@ def test_for_people(chat: str) -> None:
         session = bank.session("planner/auth")
         session.append([user("look"), Message("assistant", (call,))])
         session.append(Message("tool", (ToolResult("c1", (Text("a\nb"),)),)))
-        session.append(assistant("Two files. \x1b[2J"))
-    lines = tail.until("Two files.")
+        session.append(assistant("<T-26-R>\nTwo files. \x1b[2J"))
+    lines = tail.until("leaked")
     assert lines[0] == ""
     assert lines[1].startswith("T-26  ")
     assert lines[2:] == [
@@ -93,6 +98,7 @@ def test_for_people(chat: str) -> None:
         "  ▸ Bash  ls",
         "    → 2 lines, 3 B",
         r"  • Two files. \x1b[2J",
+        "    (1 leaked tag hidden)",
     ]
     told = tail.stop()
     assert told == "Following planner/auth; its newest turn is T-25. Ctrl-C ends.\n"

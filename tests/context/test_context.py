@@ -203,5 +203,5 @@ def test_the_injection_counts_once() -> None:
     context = compose(
         Shown(injected=(note,)), turn=1, budget=500, prompt=(user("Hi."),), injection=note
     )
-    assert context.tokens == 7
+    assert context.tokens == 7 + context.prompt_tokens
     assert context.cache_key == compose(Shown(), turn=2, budget=9).cache_key

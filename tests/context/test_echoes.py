@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.context.context import Context, compose
-from perdure.context.echoes import hidden_tags, strip_echo
-from perdure.core.messages import Message, Text, ToolCall, assistant, user
+from perdure.context.echoes import strip_echo
+from perdure.core.messages import Message, Text, assistant, user
 from perdure.history.shown import Injected, Shown
 from perdure.wire import codec, decode
 from tests.context.windows import WIRES, Story, encoded, items_of, long_talk, turns
@@ -90,15 +90,3 @@ def test_injected_text_in_the_middle_is_taken_out() -> None:
     )
     given = (assistant("Hello."), user(f"{note}\nNext question."))
     assert strip_echo(given, context) == (assistant("Hello."), user("\nNext question."))
-
-
-def test_tags_that_a_model_writes_are_hidden_and_counted() -> None:
-    call = ToolCall("c1", "shell", '{"x": "<T-1-R>"}')
-    leaked = Message("assistant", (Text("<T-4-R>\nSure.\n</T-4-R>"), call))
-    shown, count = hidden_tags([user("<T-1-C>"), leaked, assistant("fine")])
-    assert count == 2
-    assert shown == (
-        user("<T-1-C>"),
-        Message("assistant", (Text("Sure.\n"), call)),
-        assistant("fine"),
-    )

@@ -13,7 +13,7 @@ from perdure.context.injections import (
     prompt_digest,
     standing,
 )
-from perdure.context.system import explanation, reminder, with_explanation
+from perdure.context.system import REMINDER_TOKENS, explanation, reminder, with_explanation
 from perdure.context.tools import HISTORY_TOOLS
 from perdure.core.messages import Message, Text, user
 from perdure.core.tokens import o200k
@@ -68,3 +68,9 @@ def test_a_frame_is_the_same_for_the_same_words_and_tools() -> None:
     assert one == Frame.of("a/b", "x", HISTORY_TOOLS)
     assert one.id != Frame.of("a/b", "y", HISTORY_TOOLS).id
     assert one.id != Frame.of("a/b", "x", HISTORY_TOOLS[:1]).id
+
+
+def test_reminders_take_what_is_said_of_them() -> None:
+    for tools in (True, False):
+        text = build(note=reminder(tools=tools))
+        assert REMINDER_TOKENS[reminder(tools=tools)] == o200k().count(text) + 1

@@ -398,3 +398,40 @@ async def test_what_is_recalled_stands_beside_the_prompt_unless_switched_off(
             text = context.injection.text if context.injection else ""
             assert ("was asked 'Which flow?', &lt;perdure-note>" in text) is switched_on
             assert ("<perdure-note>" in text) is (strategy == "gradient")
+
+
+async def test_past_prompts_of_forks_and_of_other_strategies(bank: Bank, session: Session) -> None:
+    sent = dict[str, list[list[str]]]()
+    for number in range(1, 50):
+        if number == 30:
+            session = await bank.session(session.name, strategy="regular")
+        async for context in live(session, number):
+            sent.setdefault(f"T-{number}", [blocks(context, wire) for wire in WIRES])
+    session = await bank.session(session.name, strategy="gradient")
+    fork = await session.fork("coder/auth")
+    for number in range(50, 55):
+        async for context in live(fork, number):
+            sent.setdefault(f"T-{number}", [blocks(context, wire) for wire in WIRES])
+    for at, bodies in list(sent.items())[5::4]:
+        past = await fork.past_context(at)
+        assert [blocks(past, wire) for wire in WIRES] == bodies, at
+
+
+async def test_a_forgotten_turn_is_a_tombstone_in_past_prompts(
+    bank: Bank, session: Session
+) -> None:
+    for number in range(1, 6):
+        async for _ in live(session, number):
+            pass
+    await bank.forget(session.name, turns=["T-3"])
+    other = await bank.session(session.name)
+    past = await other.past_context("T-5")
+    assert "<T-3-R>\n(forgotten)" in "\n".join(
+        part.text for m in past.messages for part in m.parts if isinstance(part, Text)
+    )
+    for wire in WIRES:
+        assert codec(wire).violations(body_of(past, wire)) == []
+    with pytest.raises(perdure.InvalidInput, match="Nothing is known"):
+        await other.past_context("T-3")
+    with pytest.raises(perdure.InvalidInput, match="no round 99"):
+        await other.past_context("T-5.99")

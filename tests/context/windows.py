@@ -73,7 +73,6 @@ class Story:
             turn=turn,
             budget=self.budget,
             prompt=tuple(prompt),
-            prompt_tokens=count_messages(COUNTER, prompt),
             injection=self.injected.get(turn) if prompt else None,
             system="Be brief.",
             session="planner/auth",

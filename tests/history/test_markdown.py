@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -28,6 +29,7 @@ from perdure.core.messages import (
     user,
 )
 from perdure.core.turns import Round, Turn
+from perdure.history.export import jsonl
 from perdure.history.markdown import fenced, flowing, markdown, section
 from perdure.session import Session
 from perdure.testing.clock import ManualClock
@@ -61,6 +63,21 @@ async def test_a_conversation(bank: Bank) -> None:
     await session.undo()
     await session.append([event("compacted", "what was said"), user("go on")], count=True)
     assert re.sub(r"\d+ tokens", "N tokens", await written(session)) == EXPECTED
+
+
+async def test_tags_that_leaked_into_an_answer(bank: Bank) -> None:
+    session = await bank.session("planner/auth")
+    answer = "<T-1-R>\nYes.\n</T-1-R>"
+    await session.append([user("What of <T-3-R>?"), assistant(answer)])
+    await session.append([user("Thanks."), assistant("<T-2-R>" + "Welcome. " * 4_000)])
+    document = await written(session)
+    assert "*2 leaked tags hidden*\n\n" in document
+    assert "> What of <T-3-R>?\n" in document
+    assert "\n\nYes.\n" in document
+    assert "*1 leaked tag hidden*" in document
+    assert "<T-2-R>" not in document
+    exported = b"".join([line async for line in jsonl(session)]).decode()
+    assert json.dumps(answer)[1:-1] in exported
 
 
 EXPECTED = """# planner/auth\\_v2

@@ -94,7 +94,7 @@ def context(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show the prompt that a model would be sent next: what stands in it, how short, and why.
+    """Show the prompt that a model would be sent next, and why it is so.
 
     Looking changes nothing: no epoch is recorded. With --at it is a prompt that was sent, put
     together again byte for byte; turns that were forgotten since are tombstones in it.

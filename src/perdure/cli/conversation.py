@@ -6,7 +6,9 @@
       ▸ Bash  git log --oneline -- auth.py → 42 lines, 3.1 KB
       • We decided to rotate refresh tokens.
 
-Whatever was said is shown, never obeyed: control characters become escapes.
+Whatever was said is shown, never obeyed: control characters become escapes. Tags of prompts that
+leaked into an answer are hidden; how many there were is said in the heading of the turn, or behind
+a message that came by itself.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from perdure.core.messages import (
     words_of,
 )
 from perdure.core.turns import Position
-from perdure.history import gist
+from perdure.history import gist, leaks
 
 if TYPE_CHECKING:
     from perdure.core.turns import Round, Turn
@@ -84,7 +86,8 @@ class Page:
 
     def turn(self, turn: Turn) -> None:
         """A turn, and an empty line behind it."""
-        self._heading(turn)
+        turn, leaked = leaks.hidden_in(turn)
+        self._heading(turn, leaked)
         rounds, most = turn.rounds, self._detail.rounds
         if most is not None and len(rounds) > most + 1:
             half = most // 2
@@ -108,7 +111,7 @@ class Page:
         """What is said at the end of a page."""
         self._sheet.line(terminal.visible(f" {self._marks.dot} ".join(facts)), "dim")
 
-    def _heading(self, turn: Turn) -> None:
+    def _heading(self, turn: Turn, leaked: int) -> None:
         facts = [terminal.plural(len(turn.rounds), "round")] if len(turn.rounds) > 1 else []
         if turn.tokens is not None and turn.status != "forgotten":
             facts.append(terminal.plural(turn.tokens, "token"))
@@ -123,6 +126,8 @@ class Page:
         if turn.masked:
             count = sum(turn.masked.values())
             left.append(f"  {terminal.plural(count, 'secret')} masked", style="yellow")
+        if leaked:
+            left.append(f"  {leaks.told(leaked)}", style="yellow")
         self._sheet.spread(left, f" {self._marks.dot} ".join(facts))
 
     def _title(self, id: str, time: int) -> Line:
@@ -157,7 +162,10 @@ class Page:
 
     def message(self, message: Message) -> None:
         """A message that just came: results stand by themselves, behind their calls."""
-        self._message(message, None)
+        (shown,), leaked = leaks.hidden_tags((message,))
+        self._message(shown, None)
+        if leaked:
+            self._sheet.line(f"    ({leaks.told(leaked)})", "yellow")
 
     def _message(self, message: Message, results: list[ToolResult] | None) -> None:
         for part in message.parts:

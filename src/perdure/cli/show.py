@@ -151,11 +151,14 @@ def turn(
 
 
 def described(turn: Turn) -> dict[str, Any]:
-    """A turn as a JSON object."""
+    """A turn as a JSON object: what was said, and how many tags leaked into it."""
     import msgspec
 
+    from perdure.history import leaks
+
     fields = msgspec.to_builtins(turn, str_keys=True)
-    return {"id": turn.id, **fields, "tokens": turn.tokens}
+    _, leaked = leaks.hidden_in(turn)
+    return {"id": turn.id, **fields, "tokens": turn.tokens, "leaked": leaked}
 
 
 async def _show(settings: Settings, name: str, wanted: Wanted) -> Found:

@@ -71,8 +71,11 @@ def _emit(said: Said) -> None:
 
     import msgspec
 
+    from perdure.history import leaks
+
     plain = msgspec.to_builtins(said, str_keys=True)
-    print(json.dumps({"id": said.id, **plain}), flush=True)
+    _, leaked = leaks.hidden_tags((said.message,))
+    print(json.dumps({"id": said.id, **plain, "leaked": leaked}), flush=True)
 
 
 class _Shown:

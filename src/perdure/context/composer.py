@@ -25,7 +25,7 @@ from perdure.context.injections import (
     prompt_digest,
     standing,
 )
-from perdure.context.system import reminder, with_explanation
+from perdure.context.system import REMINDER_TOKENS, reminder, with_explanation
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import Mark
@@ -40,7 +40,7 @@ from perdure.history.shown import Injected, Shown
 from perdure.history.strategies import Ask, Desk, Name, Strategy, parse_strategy
 from perdure.history.strategies.gradient import Gradient
 from perdure.history.strategies.regular import Regular
-from perdure.history.strategies.rounds import prompt_of, sent_tokens
+from perdure.history.strategies.rounds import prompt_of, room_for
 from perdure.storage.store import Store
 
 LEAST_BUDGET = 500
@@ -133,7 +133,7 @@ class Composer:
         tagged = strategy.name == "gradient"
         system = with_explanation(asked.system, tools=reaches) if tagged else asked.system
         frame = Frame.of(record.id, system, tools)
-        prompt_tokens = sent_tokens(self._rooms.desk.counter, asked.prompt)
+        room = room_for(self._rooms.desk.counter, asked.prompt, budget)
 
         async def injected(first: int, last: int) -> Sequence[Injected]:
             found = await self._injected(record, first, last)
@@ -143,7 +143,7 @@ class Composer:
             record=record,
             head=head,
             budget=budget,
-            fixed=prompt_tokens,
+            fixed=room,
             turn=turn,
             prompted=bool(asked.prompt),
             model=asked.model,
@@ -164,7 +164,6 @@ class Composer:
             turn=turn,
             budget=budget,
             prompt=asked.prompt,
-            prompt_tokens=prompt_tokens,
             injection=injection.shown if asked.prompt and injection.text else None,
             system=system,
             tools=tools,
@@ -176,30 +175,42 @@ class Composer:
     async def past(self, record: SessionRecord, head: Head, place: Place) -> Context:
         """What was sent for a round, put together again.
 
-        Raises `InvalidInput` if nothing was composed for its turn, or its prompt is gone.
+        Raises `InvalidInput` if nothing was composed for its turn, or if it was forgotten.
         """
-        strategy, reader = self.strategy(record), self._rooms.desk.reader
-        turn = await reader.turn(record, head, place.turn)
-        found = await self._injected(record, place.turn, place.turn)
-        if not found or not isinstance(strategy, Gradient):
+        store, desk = self._rooms.store, self._rooms.desk
+        turn = await desk.reader.turn(record, head, place.turn)
+        (owned,) = owners(record, place.turn, place.turn)
+        if owned.session != record.id:  # a fork was not asked: its parent was
+            records, heads = store.collection(SessionRecord), store.collection(Head)
+            owner, stood = await records.get(owned.session), await heads.get(owned.session)
+            if owner is not None and stood is not None:
+                return await Composer(self._rooms).past(owner, stood, place)
+        known = await self._injected(record, place.turn, place.turn)
+        if not known or turn.status == "forgotten":
             raise InvalidInput(
                 f"Nothing is known of what was sent for T-{place.turn}.",
-                hint="It was not composed by session.context(…), or its session shows no gradient.",
+                hint="It was not composed by session.context(…), or was forgotten.",
             )
-        sent = found[0]
+        if place.round > len(turn.rounds) + (turn.status == "open"):
+            raise InvalidInput(
+                f"T-{place.turn} has no round {place.round}.", hint=f"It has {len(turn.rounds)}."
+            )
+        sent = known[0]
         frame = await self._frames.get(f"{record.id}/{sent.frame}") or Frame(id=f"{record.id}/")
         prompted = place.round == 1
         opening = prompt_of(turn.rounds[0].messages if turn.rounds else ())
-        prompt = await resolved(opening, self._rooms.desk.artifacts) if prompted else ()
+        prompt = await resolved(opening, desk.artifacts) if prompted else ()
+        room = room_for(desk.counter, prompt, sent.budget)
 
         async def injected(first: int, last: int) -> Sequence[Injected]:
-            known = await self._injected(record, first, last)
-            return [each.shown for each in known if each.text]
+            found = await self._injected(record, first, last)
+            return [each.shown for each in found if each.text]
 
         ask = Ask(
             record=record,
             head=head,
             budget=sent.budget,
+            fixed=room + (sent.tokens if prompted else 0),
             turn=place.turn,
             prompted=prompted,
             model=sent.model,
@@ -207,12 +218,12 @@ class Composer:
             injected=injected,
             keep=False,
         )
+        then = msgspec.structs.replace(record, strategy=sent.strategy or record.strategy)
         return compose(
-            await strategy.past(ask, place),
+            await self.strategy(then).past(ask, place),
             turn=place.turn,
             budget=sent.budget,
             prompt=prompt,
-            prompt_tokens=sent_tokens(self._rooms.desk.counter, prompt),
             injection=sent.shown if prompted and sent.text else None,
             system=frame.system,
             tools=frame.tools_of(),
@@ -267,16 +278,19 @@ class Composer:
         if recall is not None and asked.recall and asked.prompt:
             memory = await recall(asked.record, asked.prompt)
         text = build(board=on_board.text, memory=memory, note=draft.note)
+        alone = bool(draft.note) and not on_board.text and not memory
+        tokens = REMINDER_TOKENS[draft.note] if alone else counter.count(text) + 1 if text else 0
         return injection_of(
             session,
             turn,
             text,
-            counter.count(text) + 1 if text else 0,
+            tokens,
             prompt=asked.prompt,
             board=on_board.full,
             frame=draft.frame,
             budget=draft.budget,
             model=asked.model,
+            strategy=self.strategy(asked.record).name,
         )
 
     async def _keep(self, injection: Injection, frame: Frame) -> None:

@@ -40,16 +40,27 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     injection: Injected | None
     shown: Shown
     pieces: tuple[Piece, ...]
-    #: o200k tokens of the messages: history, injection, prompt, with their tags. System text and
-    #: tools are not among them.
-    tokens: int
-    prompt_tokens: int
+    #: o200k tokens of the history and what is injected.
+    taken: int
     budget: int
     model: str
     encoder: Encoder
 
     def __repr__(self) -> str:
         return f"<Context {self.session}#T-{self.turn}: {self.tokens:,} of {self.budget:,} tokens>"
+
+    @property
+    def prompt_tokens(self) -> int:
+        """What the new prompt takes, with its tags."""
+        return self.encoder.tokens(self.prompt)
+
+    @property
+    def tokens(self) -> int:
+        """o200k tokens of the messages: history, injection, prompt, with their tags.
+
+        System text and tools are not among them.
+        """
+        return self.taken + self.prompt_tokens
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -122,7 +133,6 @@ def compose(
     turn: int,
     budget: int,
     prompt: tuple[Message, ...] = (),
-    prompt_tokens: int = 0,
     injection: Injected | None = None,
     system: str = "",
     tools: Iterable[Tool | Mapping[str, Any]] = (),
@@ -132,7 +142,6 @@ def compose(
 ) -> Context:
     """The context of what is shown.
 
-    `prompt_tokens` is what the new prompt takes, with its tags.
     `encoder` is the one that the session keeps; without it all is encoded anew. Tools are taken in
     the form of any API. Raises `InvalidInput` for a tool that is none.
     """
@@ -140,11 +149,10 @@ def compose(
     injected = {each.turn: each.tokens for each in shown.injected}
     if injection is not None:
         injected[injection.turn] = injection.tokens
-    tokens = (
+    taken = (
         sum(block.element.tokens for block in shown.blocks)
         + sum(native.tokens for native in shown.rounds)
         + sum(injected.values())
-        + prompt_tokens
         + encoder.tokens(shown.prompt)
     )
     return Context(
@@ -156,8 +164,7 @@ def compose(
         injection=injection,
         shown=shown,
         pieces=encoder.pieces(shown, injection, prompt, turn, model=model),
-        tokens=tokens,
-        prompt_tokens=prompt_tokens,
+        taken=taken,
         budget=budget,
         model=model,
         encoder=encoder,

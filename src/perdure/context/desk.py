@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from perdure.context import board as boards
+from perdure.context import tools as history_tools
 from perdure.context.board import Board, Entry
 from perdure.context.composer import Composer, Rooms
 from perdure.core.errors import InvalidInput
@@ -165,7 +166,9 @@ class SessionDesk:
 
     async def search(self, query: str, limit: int) -> Sequence[Found]:
         record, head = await self._standing()
-        return await search(self._rooms.desk.reader, record, head, query, limit)
+        return await search(
+            self._rooms.desk.reader, record, head, query, limit, ignore=history_tools.NAMES
+        )
 
     async def _turn(self) -> int:
         """The turn that something is put on the board in."""

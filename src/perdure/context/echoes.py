@@ -1,8 +1,7 @@
-"""What comes back from a caller or a model that Perdure itself had put into the prompt.
+"""What comes back from a caller that Perdure itself had put into the prompt.
 
 Some callers append what they were sent: the whole list, or the prompt with what was injected into
-it. None of that is written again (`strip_echo`). Some models write the tags that they read: views
-hide them (`hidden_tags`); the log keeps what was said.
+it. None of that is written again. (Some models write the tags that they read: see `history.leaks`.)
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 
 from perdure.context.context import Context
 from perdure.core.messages import Message, Part, Text, sound
-from perdure.history.tags import closing, escape, opening, unescape, without_tags
+from perdure.history.tags import closing, escape, opening, unescape
 from perdure.wire import codec
 
 _WIRES = ("chat", "responses", "messages")
@@ -41,30 +40,6 @@ def strip_echo(messages: Sequence[Message], context: Context) -> tuple[Message, 
         if cleaned is not None:
             found.append(cleaned)
     return tuple(found)
-
-
-def hidden_tags(messages: Iterable[Message]) -> tuple[tuple[Message, ...], int]:
-    """The messages with tags of ours taken out of what models said, and how many there were."""
-    shown, count = list[Message](), 0
-    for message in messages:
-        if message.role != "assistant":
-            shown.append(message)
-            continue
-        parts = list[Part]()
-        leaked = 0
-        for part in message.parts:
-            if isinstance(part, Text):
-                text, found = without_tags(part.text)
-                leaked += found
-                parts.append(replace(part, text=text) if found else part)
-            else:
-                parts.append(part)
-        shown.append(replace(message, parts=tuple(parts)) if leaked else message)
-        count += leaked
-    return tuple(shown), count
-
-
-# Echoes -------------------------------------------------------------------------------------------
 
 
 def _sent(context: Context, given: Sequence[Message]) -> Iterable[Sequence[Message]]:

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from perdure.context import assembly
 from perdure.context.assembly import Piece
 from perdure.core.messages import Message, Part, ToolCall, ToolResult, Unknown, sound, user
-from perdure.core.tokens import count_messages, o200k
-from perdure.history.gradient import TURN_TAGS
+from perdure.core.tokens import o200k
 from perdure.history.manifest import Place
 from perdure.history.shown import Injected, Native, Shown
+from perdure.history.strategies.rounds import sent_tokens
 from perdure.wire import codec, repaired
 from perdure.wire.chat import writing as chat
 from perdure.wire.keep import items_of
@@ -101,9 +101,9 @@ class Encoder:
         return tuple(laid)
 
     def tokens(self, prompt: tuple[Message, ...]) -> int:
-        """What a prompt that stands apart from its round takes, with its tags."""
+        """What a prompt takes that stands apart from a round, with its tags."""
         if prompt and self._counted[0] != prompt:
-            self._counted = (prompt, count_messages(o200k(), prompt) + TURN_TAGS)
+            self._counted = (prompt, sent_tokens(o200k(), prompt))
         return self._counted[1] if prompt else 0
 
     def encode(self, pieces: Sequence[Piece], wire: Wire) -> list[Encoded]:

@@ -57,7 +57,8 @@ def explain(context: Context) -> list[Explained]:
         ((each[0].place.turn, each[0].place.round), _native(each, context))
         for each in _turns(shown.rounds)
     ]
-    found = sorted([*blocks, *injected, *natives], key=lambda each: each[0])
+    apart = [((turn, 1), each) for turn, each in _apart(context)]
+    found = sorted([*blocks, *injected, *apart, *natives], key=lambda each: each[0])
     return [*(each for _, each in found), *_new(context)]
 
 
@@ -85,6 +86,16 @@ def _native(of: list[Native], context: Context) -> Explained:
         why = "recent: as it was said"
     tokens, raw = sum(each.tokens for each in of), sum(each.raw for each in of)
     return Explained("native", name, "R", tokens, raw, why)
+
+
+def _apart(context: Context) -> Iterator[tuple[int, Explained]]:
+    """The prompt that stands apart from its round."""
+    shown = context.shown
+    if shown.prompt and shown.open_turn is not None:
+        tokens = context.encoder.tokens(shown.prompt)
+        why = "its turn was under way at the last epoch: as it was said"
+        prompt = Explained("prompt", f"T-{shown.open_turn}", "R", tokens, tokens, why)
+        yield shown.open_turn, prompt
 
 
 def _new(context: Context) -> Iterator[Explained]:

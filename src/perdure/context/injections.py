@@ -41,6 +41,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     frame: str = ""
     budget: int = 0
     model: str = ""
+    #: How the history was shown.
+    strategy: str = ""
 
     @property
     def shown(self) -> Injected:
@@ -85,6 +87,7 @@ def injection_of(
     frame: str = "",
     budget: int = 0,
     model: str = "",
+    strategy: str = "",
 ) -> Injection:
     """The record of what is injected with the prompt of this turn."""
     return Injection(
@@ -97,6 +100,7 @@ def injection_of(
         frame=frame,
         budget=budget,
         model=model,
+        strategy=strategy,
     )
 
 

@@ -35,6 +35,10 @@ Turns in T-… elements are records of the past, shortened; the prompt below is 
 _REMINDER_TOOLS = _REMINDER + "history_get_turn and history_search bring back what is not shown."
 _REMINDER_PLAIN = _REMINDER + "If something you need is not shown, say which turn."
 
+#: What each reminder takes in its element. Known, so that who has just started need not read a
+#: vocabulary to count it.
+REMINDER_TOKENS = {_REMINDER_TOOLS: 49, _REMINDER_PLAIN: 48}
+
 
 def explanation(*, tools: bool) -> str:
     """The scheme, explained once; with an example call of each tool if the model has them."""

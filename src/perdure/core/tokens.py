@@ -179,6 +179,18 @@ def count_messages(counter: Counter, messages: Iterable[Message]) -> int:
     return sum(steps(counter, messages))
 
 
+def at_most(messages: Iterable[Message]) -> int:
+    """More than `count_messages` would give: for who has room, and no time to read a vocabulary.
+
+    No token is shorter than a byte of UTF-8.
+    """
+    return sum(
+        piece if isinstance(piece, int) else len(sound(piece).encode())
+        for message in messages
+        for piece in _pieces(message)
+    )
+
+
 def steps(counter: Counter, messages: Iterable[Message]) -> Iterator[int]:
     """`count_messages` in instalments of about 12,288 characters.
 

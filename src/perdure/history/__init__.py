@@ -4,5 +4,6 @@
 writes it, `reading` reads it back, `lines` knows forks. `answers` and `drafts` stream, `intake`
 masks (`secrets`) and moves out what is large, `meter` counts tokens, `verify` proves, `forgetting`
 forgets. `pruning` shortens tool results for readers (`excerpt` is what is left of them, `commands`
-tells what a shell ran); `export` and `markdown` write files, `gist` says a thing in one line.
+tells what a shell ran); `export` and `markdown` write files, `gist` says a thing in one line,
+`leaks` hides tags that models wrote where people look.
 """

@@ -1,7 +1,8 @@
 """A session as a document, for people: Markdown that nothing in it can break.
 
 Each turn is a section: the prompt quoted, the reply as it was written, tool calls and reasoning
-folded away. Words are kept, all of them; signatures, ids and the providers' own fields are not.
+folded away. Words are kept, all of them; signatures, ids and the providers' own fields are not, nor
+are tags of prompts that leaked into an answer: those are counted.
 
 What models and people write is Markdown itself. It goes in as it is if it stays within itself: no
 HTML, no fence left open, no definition that reaches into other messages. Its headings are moved
@@ -34,7 +35,7 @@ from perdure.core.messages import (
     words_of,
 )
 from perdure.core.turns import Turn, is_prompt
-from perdure.history import gist
+from perdure.history import gist, leaks
 from perdure.history.export import OnMissing, Source, resolved
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ async def markdown(session: Source, *, on_missing: OnMissing | None = None) -> A
 
 def section(turn: Turn) -> str:
     """A turn."""
+    turn, leaked = leaks.hidden_in(turn)
     facts = [turn.id, f"{to_datetime(turn.started):%Y-%m-%d %H:%M}"]
     if turn.tokens:
         facts.append(plural(turn.tokens, "token"))
@@ -93,6 +95,7 @@ def section(turn: Turn) -> str:
     notes = [_MARKS[turn.status]] if turn.status in _MARKS else []
     notes += [f"{name}: {value}" for name, value in turn.tags.items()]
     notes += [f"masked: {plural(n, kind.replace('-', ' '))}" for kind, n in turn.masked.items()]
+    notes += [leaks.told(leaked)] if leaked else []
     if notes:
         blocks.append(f"*{_escaped(', '.join(notes))}*")
     for round in turn.rounds:

@@ -44,8 +44,9 @@ from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
-#: Seconds without an append after which counting begins.
-_IDLE = 0.05
+#: Seconds without an append after which counting begins. Where appends keep coming while it is at
+#: work, it waits for twice as long the next time, and so on up to the second figure.
+_IDLE, _LONGEST_IDLE = 0.05, 0.4
 #: Seconds of counting after which others get a turn on the event loop.
 _SLICE = 0.002
 #: Rounds whose counts are stored together; fewer while an append may come at any time.
@@ -130,6 +131,7 @@ class Meter:
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._last = 0.0
+        self._quiet = _IDLE
         #: Since when something waits; 0 if nothing does.
         self._since = 0.0
         self._stopped = False
@@ -180,6 +182,8 @@ class Meter:
         if self._follower is not None and written.rounds:
             self._follower.follow(written.session, written.first, written.last)
         self._last = asyncio.get_running_loop().time()
+        if self._task is not None and not self._task.done():
+            self._quiet = min(self._quiet * 2, _LONGEST_IDLE)
         self._wake()
 
     def look(self, record: SessionRecord) -> None:
@@ -229,6 +233,8 @@ class Meter:
                 await self._follower.work(follow)
             if not self._is_behind:
                 self._since = 0.0
+                if self._idle():  # nobody came while we were at work
+                    self._quiet = max(self._quiet / 2, _IDLE)
                 await self._unmark()
 
     @property
@@ -283,7 +289,7 @@ class Meter:
         return not self._idle()
 
     def _idle(self) -> bool:
-        return asyncio.get_running_loop().time() - self._last >= _IDLE
+        return asyncio.get_running_loop().time() - self._last >= self._quiet
 
     async def _run(self, go_on: Callable[[], bool], follow: Callable[[], bool]) -> None:
         try:

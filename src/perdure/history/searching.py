@@ -18,7 +18,8 @@ from perdure.history.records import Head, SessionRecord
 
 #: Turns that are looked at, and read at once.
 MOST_TURNS, _STEP = 5_000, 50
-_words = re.compile(r"\w+").findall
+# Words, and what is written as one: names of tickets, files, modules, versions.
+_terms = re.compile(r"\w+(?:[-./:_@]+\w+)*").findall
 #: Characters around the first word found.
 _BEFORE, _LINE = 60, 200
 
@@ -44,12 +45,12 @@ async def search(
 ) -> list[Found]:
     """The newest rounds that have all words of the query; then those that have most of them.
 
-    One round for each turn, of the newest `MOST_TURNS` turns. Words are found inside others as
-    well, whatever their case. Turns that were taken back or forgotten are left out, and so is what
-    the tools named in `ignore` were asked and said: what was fetched from the past would be found
-    again and again.
+    One round for each turn, of the newest `MOST_TURNS` turns. Whatever their case, words are found
+    as such; what is written as one (``FIN-20``, ``auth.py``) is one. Turns that were taken back or
+    forgotten are left out, and so is what the tools named in `ignore` were asked and said: what was
+    fetched from the past would be found again and again.
     """
-    wanted = list(dict.fromkeys(_words(query.casefold())))
+    wanted = [_pattern(term) for term in dict.fromkeys(_terms(query.casefold()))]
     if not wanted or limit < 1:
         return []
     whole, part = list[Found](), list[Found]()
@@ -70,16 +71,21 @@ async def search(
     return [*whole, *half][:limit]
 
 
-def _best(turn: Turn, wanted: list[str], ignore: Collection[str]) -> Found | None:
+def _pattern(term: str) -> re.Pattern[str]:
+    """Finds a term where it does not go on to either side."""
+    return re.compile(rf"(?<!\w){re.escape(term)}(?!\w)")
+
+
+def _best(turn: Turn, wanted: list[re.Pattern[str]], ignore: Collection[str]) -> Found | None:
     """The round of a turn that has most of the words, the first of equals."""
     best: Found | None = None
     ignored = set[str]()
     for round in turn.rounds:
         text = "\n".join(_said(round.messages, ignore, ignored))
         folded = text.casefold()
-        there = [word for word in wanted if word in folded]
+        there = [found.start() for term in wanted if (found := term.search(folded))]
         if there and (best is None or len(there) > best.words):
-            at = min(folded.find(word) for word in there)
+            at = min(there)
             id = str(Position(turn.number, round.number))
             best = Found(id, _line(text, at), len(there))
     return best

@@ -6,7 +6,7 @@
     <T-183.1-through-183.40-C>…                      rounds of a long turn
 
 What stands inside is escaped, so that no text can close an element or open another. What a model
-writes is never trusted to hold no tags: `without_tags` hides them in views and counts them.
+writes is never trusted to hold no tags: `history.leaks` hides them in views and counts them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ _TAG = rf"</?\s*(?:{_ID}|{'|'.join(OURS)})\b"
 # is enough to be escaped.
 _begins_tag = re.compile(rf"<(?=/?\s*(?:T-\d|{'|'.join(OURS)}))", re.IGNORECASE)
 _escaped = re.compile(rf"&lt;(?=/?\s*(?:T-\d|{'|'.join(OURS)}))", re.IGNORECASE)
-_leaked = re.compile(rf"[ \t]*{_TAG}[^<>]*/?>[ \t]*\n?", re.IGNORECASE)
+# What stands behind a name ends with the line: a tag that is never closed hides no other words.
+_WHOLE = rf"{_TAG}[^<>\n]*>"
+_leaked = re.compile(_WHOLE, re.IGNORECASE)
+# A line that holds nothing else goes with its tags; from a line with words, one blank beside each
+# goes. Each pattern begins where only few places can match: a long run of blanks takes no longer.
+_tag_lines = re.compile(rf"^[ \t]*(?:{_WHOLE}[ \t]*)+(?:\r?\n|\Z)", re.IGNORECASE | re.MULTILINE)
+_tag_beside = re.compile(rf"(?:^|(?<=[ \t])){_WHOLE}[ \t]?|{_WHOLE}", re.IGNORECASE | re.MULTILINE)
 
 
 def name_of(first: Position, last: Position) -> str:
@@ -61,4 +67,5 @@ def unescape(text: str) -> str:
 
 def without_tags(text: str) -> tuple[str, int]:
     """The text without tags of ours, and how many there were: for showing what a model said."""
-    return _leaked.subn("", text) if "<" in text else (text, 0)
+    count = sum(1 for _ in _leaked.finditer(text)) if "<" in text else 0
+    return (_tag_beside.sub("", _tag_lines.sub("", text)), count) if count else (text, 0)

@@ -45,6 +45,7 @@ class Made(msgspec.Struct, frozen=True, array_like=True, gc=False):
     smooth: int
     compact: int
     variant: int
+    recipe: str = ""
 
 
 class MadeTiny(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -202,7 +203,7 @@ class _Batch:
             raw = counted.tokens
             if counted.messages != len(messages):
                 raw = await self._tokens(place, messages)
-            rounds.append(Made(place, raw, used.smooth, used.compact, at))
+            rounds.append(Made(place, raw, used.smooth, used.compact, at, used.recipe))
         tiny = None
         if wish.tiny and (closed or wish.open_tiny):
             tiny = await self._tiny(told, go_on)

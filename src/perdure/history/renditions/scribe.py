@@ -28,7 +28,7 @@ from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
 from perdure.history.renditions.asking import Asker
 from perdure.history.renditions.craft import Craft
 from perdure.history.renditions.making import Made, MadeTiny, Maker, Wish
-from perdure.history.renditions.records import Tiny, rendition_key
+from perdure.history.renditions.records import BY_MODEL, Tiny, rendition_key
 from perdure.history.renditions.shelf import KEYS_AT_ONCE, Shelf, Wanted, portions, runs
 from perdure.history.renditions.sources import Sources
 from perdure.storage.store import Progress, Store
@@ -101,9 +101,9 @@ class Scribe:
 
     async def work(self, go_on: Callable[[], bool]) -> None:
         """Make what is missing of the turns that were noted, for as long as `go_on` says so."""
-        begun = False
-        while self._noted and (not begun or go_on()):
-            begun = True
+        some = 1  # whoever has but a moment reads no more than it can use
+        while self._noted and (some == 1 or go_on()):
+            some = min(some * 2, _BATCH)
             name, (record, turns) = next(iter(self._noted.items()))
             head = await self._heads.get(name)
             if head is None:
@@ -116,7 +116,7 @@ class Scribe:
                 self._noted.pop(name, None)
                 continue
             # One turn after the other, if some of them cannot be read.
-            most = 1 if name in self._damaged else _BATCH
+            most = 1 if name in self._damaged else some
             first, last = next(runs(sorted(turns), most))
             try:
                 done = await self._make_noted(name, head, (first, last), go_on)
@@ -246,6 +246,14 @@ class Scribe:
         for some in portions(closed, KEYS_AT_ONCE):
             await self.tinies(record, head, some)
         return len(turns)
+
+    def could_be_better(self, made: Made) -> bool:
+        """Whether `refresh` would do something for a round."""
+        if made.recipe.startswith(BY_MODEL):
+            return False
+        from perdure.history.renditions import algorithm
+
+        return self.asker.is_on or made.recipe != algorithm.RECIPE
 
     async def refresh(self, record: SessionRecord, head: Head, places: Iterable[Place]) -> int:
         """Make again what an older recipe made of these rounds; returns how many are new.

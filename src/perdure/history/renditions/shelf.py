@@ -116,7 +116,8 @@ class Shelf:
                     break
                 used = row.variants[at]
                 place = Place(count.turn, round)
-                rounds.append(Made(place, counted.tokens, used.smooth, used.compact, at))
+                made = Made(place, counted.tokens, used.smooth, used.compact, at, used.recipe)
+                rounds.append(made)
             if count.turn <= last and len(rounds) == count.rounds:
                 found[count.turn] = rounds
         return found

@@ -19,6 +19,7 @@ from perdure.artifacts import ArtifactStore
 from perdure.core.errors import InvalidInput
 from perdure.core.tokens import Counter
 from perdure.history.epochs import Epochs
+from perdure.history.manifest import Place
 from perdure.history.meter import Meter
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord
@@ -80,6 +81,12 @@ class Strategy(Protocol):
         """What is shown, in at most `budget` tokens less `fixed`.
 
         Raises `BudgetTooSmall` if that cannot be done.
+        """
+
+    async def past(self, ask: Ask, place: Place) -> Shown:
+        """What was shown when a round was asked for: `ask` is that request, as it was.
+
+        Turns that were forgotten since are tombstones.
         """
 
 

@@ -132,7 +132,7 @@ class Gradient:
             manifest, texts, number = kept.manifest, kept.texts, epoch.number
             undone = epoch.undone
         head = msgspec.structs.replace(ask.head, undone=undone)
-        rounds = Rounds(self._desk.reader, self._desk.artifacts, self._desk.meter)
+        rounds = Rounds(self._desk.reader, self._desk.artifacts, self._desk.meter, tombstones=True)
         said = await rounds.since(ask.record, head, manifest.native)
         then = [each for each in said if each.place < place]
         since = max(manifest.native.turn, manifest.at.turn)

@@ -13,6 +13,7 @@ from perdure.history.gradient import RANGE_TAGS, TURN_TAGS, Marks, Sized, Window
 from perdure.history.lines import ENDLESS
 from perdure.history.manifest import Element, Manifest, Place, Reduced
 from perdure.history.records import Head
+from perdure.history.renditions.making import Made
 from perdure.history.shown import Injected
 from perdure.history.strategies import Ask, Desk
 from perdure.history.strategies.rendering import Renderer
@@ -82,7 +83,10 @@ class Planning:
 
         Raises `BudgetTooSmall` if nothing fits.
         """
-        window, variants = await self.window(ask, before, standing)
+        window, made = await self.window(ask, before, standing)
+        if await self._refreshed(ask, plan(before, window), made):
+            window, made = await self.window(ask, before, standing)
+        variants = {place: each.variant for place, each in made.items()}
         pins = await self._pins(ask, wishes, variants)
         base = msgspec.structs.replace(before, pins=pins)
         at = about_to_be(ask, window.rounds[-1].place if window.rounds else None)
@@ -111,7 +115,7 @@ class Planning:
 
     async def window(
         self, ask: Ask, manifest: Manifest, standing: Standing | None
-    ) -> tuple[Window, dict[Place, int]]:
+    ) -> tuple[Window, dict[Place, Made]]:
         """What the planner is told, and the newest rendition of each round."""
         first = _first_live(manifest)
         last = Place(ask.head.turn, ENDLESS)
@@ -137,7 +141,22 @@ class Planning:
             tiny={turn: each.tokens for turn, each in tiny.items()},
             marks=self._marks,
         )
-        return window, {each.place: each.variant for each in made}
+        return window, {each.place: each for each in made}
+
+    async def _refreshed(self, ask: Ask, planned: Manifest, made: Mapping[Place, Made]) -> bool:
+        """Have what is about to be shown made again where that would be better.
+
+        Only that: so a new recipe, or a model that is configured later, costs nothing for the rest.
+        """
+        scribe = self._desk.scribe
+        single = [e for e in planned.elements if not e.generation and e.level != "T"]
+        first = single[0].first if single else planned.native
+        places = [
+            place
+            for place, each in made.items()
+            if first <= place < planned.native and scribe.could_be_better(each)
+        ]
+        return bool(places) and await scribe.refresh(ask.record, ask.head, places) > 0
 
     async def _pins(
         self, ask: Ask, wishes: Sequence[Wish], variants: dict[Place, int]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from perdure.core.errors import BudgetTooSmall
+from perdure.core.messages import Message
 from perdure.core.tokens import count_messages
 from perdure.history.manifest import Place
 from perdure.history.reducing import reduced
-from perdure.history.shown import Native, Shown
+from perdure.history.shown import Injected, Native, Shown
 from perdure.history.strategies import Ask, Desk, Name
-from perdure.history.strategies.rounds import Rounds, Said, prompt_of
+from perdure.history.strategies.rounds import Rounds, Said
 
-#: Turns that are read at once, from the newest back.
+#: Turns that are read first, from the newest back.
 _STEP = 50
 
 
@@ -33,55 +35,57 @@ class Regular:
         return ask.turn
 
     async def show(self, ask: Ask) -> Shown:
-        room = ask.budget - ask.fixed
-        said = await self._enough(ask, room)
-        under_way = not ask.prompted
-        opening = tuple(
-            message
-            for each in said
-            if under_way and each.place == Place(ask.turn)
-            for message in prompt_of(each.messages)
-        )
-        injected = await ask.injected(ask.turn, ask.turn) if under_way else ()
+        return await self._fitted(ask, await self._enough(ask, self._rounds))
+
+    async def past(self, ask: Ask, place: Place) -> Shown:
+        """What was shown when a round was asked for: `ask` is that request, as it was."""
+        rounds = Rounds(self._desk.reader, self._desk.artifacts, self._desk.meter, tombstones=True)
+        said = await self._enough(ask, rounds, place)
+        return await self._fitted(ask, said)
+
+    async def _fitted(self, ask: Ask, said: Sequence[Said]) -> Shown:
+        room, under_way = ask.budget - ask.fixed, not ask.prompted
+        opening = tuple[Message, ...]()
+        injected = list[Injected]()
+        if under_way:
+            opening = (await self._rounds.prompt(ask.record, ask.head, ask.turn)).messages
+            injected += await ask.injected(ask.turn, ask.turn)
         room -= sum(each.tokens for each in injected)
+        aside = count_messages(self._desk.counter, opening)
         shown = list[Native]()
         for each in reversed(said):
-            needed = (
-                0 if each.place == Place(ask.turn) else count_messages(self._desk.counter, opening)
-            )
-            left = room - needed if under_way else room
+            left = room if each.place == Place(ask.turn) else room - aside
             if each.tokens <= left:
-                shown.append(_native(each, ask, each.tokens))
-                room -= each.tokens
-                continue
-            if not shown and under_way:
+                shown.append(_native(each, ask))
+            elif not shown and under_way:
                 shown.append(self._reduced(each, ask, left))
-                room -= shown[-1].tokens
-            break
+            else:
+                break
+            room -= shown[-1].tokens
         shown.reverse()
-        if under_way and shown and shown[0].place > Place(ask.turn):
-            prompt = opening
-        else:
-            prompt = ()
         if room < 0:
             raise BudgetTooSmall(ask.budget, ask.budget - room)
+        apart = bool(shown) and shown[0].place > Place(ask.turn)
         return Shown(
             rounds=tuple(shown),
             injected=tuple(injected),
             open_turn=ask.turn if under_way else None,
-            prompt=prompt,
+            prompt=opening if apart else (),
             tagged=False,
             raw=sum(each.tokens for each in said),
         )
 
-    async def _enough(self, ask: Ask, room: int) -> list[Said]:
-        """The newest rounds, more than fit if there are."""
-        first = ask.head.turn
+    async def _enough(self, ask: Ask, rounds: Rounds, before: Place | None = None) -> list[Said]:
+        """The newest rounds, of those before a place, and more than fit if there are."""
+        newest = ask.head.turn if before is None else before.turn
+        step = _STEP
         while True:
-            first = max(first - _STEP, 1)
-            said = list(await self._rounds.since(ask.record, ask.head, Place(first)))
-            if first == 1 or sum(each.tokens for each in said) > room:
+            first = max(newest - step, 1)
+            found = await rounds.since(ask.record, ask.head, Place(first))
+            said = [each for each in found if before is None or each.place < before]
+            if first == 1 or sum(each.tokens for each in said) > ask.budget:
                 return said
+            step *= 4
 
     def _reduced(self, each: Said, ask: Ask, room: int) -> Native:
         messages = reduced(each.messages, str(each.place), room, self._desk.counter)
@@ -91,8 +95,8 @@ class Regular:
         return Native(each.place, messages, tokens, each.tokens, thinking=True, reduced=True)
 
 
-def _native(each: Said, ask: Ask, tokens: int) -> Native:
+def _native(each: Said, ask: Ask) -> Native:
     # What is dropped from the front changes what thinking is bound to: only that of the turn under
     # way is still what its provider expects.
     thinking = not ask.prompted and each.place.turn == ask.turn
-    return Native(each.place, each.messages, tokens, each.tokens, thinking=thinking)
+    return Native(each.place, each.messages, each.tokens, each.tokens, thinking=thinking)

@@ -13,10 +13,8 @@ from perdure.history.gradient import RANGE_TAGS
 from perdure.history.manifest import Element, Manifest, Place
 from perdure.history.meter import Meter
 from perdure.history.records import Head, SessionRecord
-from perdure.history.renditions import algorithm
 from perdure.history.renditions.scribe import Scribe, Wanted
-
-FORGOTTEN = "(forgotten)"
+from perdure.history.strategies.rounds import FORGOTTEN
 
 
 class Rendered(msgspec.Struct, frozen=True):
@@ -169,6 +167,8 @@ class Renderer:
         parts |= {p: f"{p}: {rounds[p]}" for p in left.rounds if rounds.get(p)}
         ordered = [parts[place] for place in sorted(parts)]
         cap = element.tokens - RANGE_TAGS
+        from perdure.history.renditions import algorithm  # not for those who only show
+
         return algorithm.merge(ordered, cap, self._meter.counter) if ordered else FORGOTTEN
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from perdure.artifacts import ArtifactStore
-from perdure.core.messages import Message, references
-from perdure.core.tokens import Counter, count_messages
+from perdure.core.messages import Message, references, user
+from perdure.core.tokens import Counter, at_most, count_messages
 from perdure.core.turns import is_prompt
 from perdure.history.escaping import escaped
 from perdure.history.gradient import TURN_TAGS
@@ -17,6 +17,11 @@ from perdure.history.manifest import Place
 from perdure.history.meter import Meter
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord, Span
+
+#: A share of the budget.
+_NEXT_TO_NOTHING = 0.01
+#: Stands for what was forgotten.
+FORGOTTEN = "(forgotten)"
 
 
 class Said(msgspec.Struct, frozen=True, gc=False):
@@ -48,13 +53,17 @@ class _Kept(msgspec.Struct):
 class Rounds:
     """The newest rounds of one session, from some place on.
 
-    What was read is kept; asked again, only what was appended meanwhile is read.
+    What was read is kept; asked again, only what was appended meanwhile is read. With `tombstones`,
+    turns that were forgotten stand there as such.
     """
 
-    def __init__(self, reader: Reader, artifacts: ArtifactStore, meter: Meter) -> None:
+    def __init__(
+        self, reader: Reader, artifacts: ArtifactStore, meter: Meter, *, tombstones: bool = False
+    ) -> None:
         self._reader = reader
         self._artifacts = artifacts
         self._meter = meter
+        self._tombstones = tombstones
         self._kept: _Kept | None = None
         #: The prompt that was read last.
         self._opening = Opening("", 0, (), 0)
@@ -92,6 +101,9 @@ class Rounds:
         for turn in turns:
             if head.is_undone(turn.number):
                 continue
+            if turn.status == "forgotten" and self._tombstones:
+                place = Place(turn.number)
+                found[place] = await self._said(place, (user(FORGOTTEN),), None)
             for round in turn.rounds:
                 place = Place(turn.number, round.number)
                 if place >= first and round.messages:
@@ -146,6 +158,15 @@ class Rounds:
 def sent_tokens(counter: Counter, prompt: Sequence[Message]) -> int:
     """What a prompt takes as it is sent: escaped, with its tags."""
     return count_messages(counter, map(escaped, prompt)) + TURN_TAGS if prompt else 0
+
+
+def room_for(counter: Counter, prompt: Sequence[Message], budget: int) -> int:
+    """What is set aside for a prompt: what it takes, or more if that is next to nothing.
+
+    So a process that has just started need not read the vocabulary for a question of one line.
+    """
+    most = at_most(map(escaped, prompt)) + TURN_TAGS if prompt else 0
+    return most if most <= budget * _NEXT_TO_NOTHING else sent_tokens(counter, prompt)
 
 
 def prompt_of(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -1,42 +1,32 @@
-"""The bank: everything one installation remembers, where the rooms are tied together.
-
-async with perdure.open("sqlite:///memory.db") as bank:
-    notes = bank.collection(Note)
-    await notes.put(Note(id="ada/1", text="…"))
-"""
+"""The bank itself: where the rooms are tied together."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
+from perdure.bank.care import Care
+from perdure.bank.folders import artifact_folder, make_folder
+from perdure.bank.infos import Info, SessionInfo, describe_session
 from perdure.config import Config
 from perdure.context.composer import LEAST_BUDGET
 from perdure.context.composer import Rooms as ContextRooms
 from perdure.context.places import Shows
 from perdure.core.clock import Clock, now, to_datetime
 from perdure.core.errors import (
-    AccessDenied,
     BudgetTooSmall,
     Closed,
     Conflict,
     InvalidInput,
     PerdureError,
-    Unavailable,
 )
-from perdure.core.ids import new_id
 from perdure.core.messages import Message
 from perdure.core.turns import Position
 from perdure.gateway.traces import Traces
@@ -46,14 +36,14 @@ from perdure.history.intake import Intake
 from perdure.history.log import Hook, TurnLog
 from perdure.history.meter import Meter
 from perdure.history.reading import Reader, position
-from perdure.history.records import Head, Link, SessionRecord, TurnCount, agent_of
+from perdure.history.records import Head, Link, SessionRecord, agent_of
 from perdure.history.renditions.scribe import Scribe
 from perdure.history.strategies import Desk, parse_strategy
 from perdure.history.verify import verify_chains, verify_uses
 from perdure.jobs import Runner
 from perdure.session import Rooms, Session
 from perdure.storage import registry, urls
-from perdure.storage.adapter import DEFAULT, Capability, Options, Size
+from perdure.storage.adapter import DEFAULT, Options
 from perdure.storage.collection import Collection
 from perdure.storage.compression import Compression
 from perdure.storage.contexts import Context, ContextStore
@@ -72,43 +62,8 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 
-_SWEEP_PAGE = 1_000
 #: Seconds to give leases back in, when the bank is closed.
 _RELEASE_PATIENCE = 2.0
-_TRIM_EVERY = 300.0
-_TRAIN_EVERY = 30.0
-#: Seconds between two looks for dictionaries whose replacement was interrupted.
-_RENEW_EVERY = 600.0
-
-
-class Info(msgspec.Struct, frozen=True):
-    """What a bank is and holds."""
-
-    url: str
-    backend: str
-    capabilities: list[str]
-    artifacts: str
-    collections: list[Size]
-
-
-class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session is and holds. Rounds, messages and tokens of a fork are those of its own."""
-
-    name: str
-    agent: str
-    type: str
-    turns: int
-    rounds: int
-    messages: int
-    tokens: int
-    active: datetime | None
-    archived: datetime | None
-    #: When its newest message was said; None if there is none.
-    newest: datetime | None
-    parent: str | None
-    forked_at: int | None
-    link: Link | None
-    state: dict[str, Any]
 
 
 class Bank:
@@ -136,13 +91,17 @@ class Bank:
         self._compression.attach(self.store)
         self.jobs = Runner(self.store, concurrency=self.config.jobs.concurrency)
         self.subscriptions = Subscriptions(self.store)
+        self._care = Care(self.store, self._compression, self.subscriptions, self.jobs)
         self.windows = MemoryWindows(self.store)
         self.contexts = ContextStore(self.store, Context)
-        self.artifacts = ArtifactStore(self.store, self._artifact_folder())
+        self.artifacts = ArtifactStore(
+            self.store,
+            artifact_folder(self.url, self.config.artifacts.folder, temporary=self._is_temporary),
+        )
         self.log = TurnLog(self.store, self.artifacts)
         reader = Reader(self.store)
         self.meter = Meter(self.store, reader, self.artifacts)
-        self.forgetting = Forgetting(self.store, reader, self.artifacts, self._cleanse)
+        self.forgetting = Forgetting(self.store, reader, self.artifacts, self._care.cleanse)
         self.forgetting.join(Traces(self.store, self._flush_outcomes))
         history = self.config.history
         self._masker: Masker | None = None
@@ -180,7 +139,7 @@ class Bank:
                 "A bank that was closed stays closed.", hint="Open it anew with perdure.open(…)."
             )
         if self._is_default:
-            _make_folder(configuration.data_folder())
+            make_folder(configuration.data_folder())
         await self.store.open()
         try:
             await self.artifacts.open()
@@ -189,7 +148,7 @@ class Bank:
             await self.store.close()  # nobody calls `close` on a bank that could not be opened
             raise
         self._is_open = True
-        self._schedule()
+        self._care.schedule(self.config.storage)
         await self.scribe.start()
 
     async def close(self) -> None:
@@ -348,7 +307,8 @@ class Bank:
         records = await finder.values()
         heads = await self.store.collection(Head).get_many([record.id for record in records])
         return [
-            await self._described(record, head) for record, head in zip(records, heads, strict=True)
+            await describe_session(self.store, record, head)
+            for record, head in zip(records, heads, strict=True)
         ]
 
     async def forget(
@@ -388,27 +348,6 @@ class Bank:
             self._masker = Masker(self.config.secrets)
         return self._masker
 
-    async def _described(self, record: SessionRecord, head: Head | None) -> SessionInfo:
-        counts = self.store.collection(TurnCount).query().prefix(f"{record.id}/")
-        (sums,) = await counts.aggregate(tokens="sum tokens", rounds="sum rounds")
-        head = head or Head(record.id)
-        return SessionInfo(
-            name=record.id,
-            agent=record.agent,
-            type=record.type,
-            turns=head.turn,
-            rounds=sums["rounds"] or 0,
-            messages=head.messages,
-            tokens=sums["tokens"] or 0,
-            active=record.active,
-            archived=record.archived,
-            newest=to_datetime(head.said) if head.said else None,
-            parent=record.parent,
-            forked_at=record.forked_at or None,
-            link=record.link,
-            state=record.state,
-        )
-
     # Care -------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
@@ -417,9 +356,7 @@ class Bank:
         await self.scribe.settle()
         await self._flush_outcomes()
         await self._compression.train()
-        if Capability.OUTBOX in self.store.adapter.capabilities:
-            while await self.subscriptions.deliver():
-                pass
+        await self._care.deliver()
         await self.jobs.settle()
 
     async def verify(self, progress: Progress | None = None) -> AsyncIterator[Problem]:
@@ -443,50 +380,6 @@ class Bank:
             collections=await self.store.adapter.sizes(),
         )
 
-    def _schedule(self) -> None:
-        storage = self.config.storage
-        capabilities = self.store.adapter.capabilities
-        if Capability.TTL in capabilities:
-            self.jobs.every("sweep", storage.sweep_every, self._sweep)
-        if Capability.OUTBOX in capabilities:
-            self.jobs.every("deliver", storage.deliver_every, self.subscriptions.deliver)
-            self.jobs.every("trim", _TRIM_EVERY, self.subscriptions.trim)
-            self.store.on_events = lambda: self.jobs.wake("deliver")
-        if storage.compression:
-            self.jobs.every("train", _TRAIN_EVERY, self._compression.train)
-            self._compression.on_due = lambda: self.jobs.wake("train")
-            self.jobs.every("renew", _RENEW_EVERY, self._compression.finish)
-
-    async def _cleanse(self, collections: Iterable[str]) -> bool:
-        """Leave nothing readable of what was deleted from these; False if some may still be."""
-        known = {size.collection for size in await self.store.adapter.sizes()}
-        for name in sorted(known.intersection(collections)):
-            declared = self.store.declared.get(name)
-            if declared is not None and declared.compressed:
-                await self._compression.renew(name)
-        if Capability.ERASURE not in self.store.adapter.capabilities:
-            return Capability.DURABLE not in self.store.adapter.capabilities
-        try:
-            await self.store.adapter.scrub()
-        except Unavailable:
-            return False
-        return True
-
-    async def _sweep(self) -> None:
-        while await self.store.adapter.sweep(_SWEEP_PAGE) == _SWEEP_PAGE:
-            pass
-
-    def _artifact_folder(self) -> Path:
-        if self.config.artifacts.folder:
-            return Path(self.config.artifacts.folder).expanduser().absolute()
-        address = urls.parse(self.url)
-        if address.scheme == "sqlite":
-            file = Path(address.path).absolute()
-            return file.with_name(f"{file.name}.artifacts")
-        if self._is_temporary:
-            return Path(tempfile.gettempdir()) / f"perdure-{new_id()}"
-        return configuration.data_folder() / "artifacts" / _slug(self.url)
-
 
 def open(
     url: str | None = None,
@@ -501,23 +394,3 @@ def open(
     is put around every storage operation; `progress` is told about work that takes long.
     """
     return Bank(url, config=config, middleware=middleware, progress=progress)
-
-
-def _slug(url: str) -> str:
-    """A folder name for a bank on a server: two banks never share one."""
-    parts, options = urlsplit(url), urls.parse(url).options
-    host = parts.hostname or options.get("host", "local")
-    schema = options.get("schema", "perdure")
-    place = f"{host}-{parts.port or 5432}-{parts.path.strip('/')}-{schema}"
-    readable = "".join(char if char.isalnum() or char in "-_." else "_" for char in place)
-    return f"{readable}-{zlib.crc32(place.encode()):08x}"
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as exc:
-        raise AccessDenied(
-            f"The folder {folder} cannot be made: {exc.strerror}.",
-            hint="Set PERDURE_BANK to an address that you may write to.",
-        ) from exc

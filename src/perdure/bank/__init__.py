@@ -1,0 +1,18 @@
+"""The bank: everything one installation remembers, where the rooms are tied together.
+
+    async with perdure.open("sqlite:///memory.db") as bank:
+        notes = bank.collection(Note)
+        await notes.put(Note(id="ada/1", text="…"))
+
+=======  =======================================================================
+bank     `Bank` and `open`: records, models, sessions, and how all of it is tied
+care     what it does for its storage by itself
+folders  where it keeps what does not lie in its database
+infos    what is told of it and of its sessions
+=======  =======================================================================
+"""
+
+from perdure.bank.bank import Bank, open
+from perdure.bank.infos import Info, SessionInfo
+
+__all__ = ["Bank", "Info", "SessionInfo", "open"]

@@ -1,0 +1,70 @@
+"""What a bank does for its storage by itself: sweeping, delivering, training, leaving no traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from perdure.config import StorageConfig
+from perdure.core.errors import Unavailable
+from perdure.jobs import Runner
+from perdure.storage.adapter import Capability
+from perdure.storage.compression import Compression
+from perdure.storage.store import Store
+from perdure.storage.subscriptions import Subscriptions
+
+_SWEEP_PAGE = 1_000
+_TRIM_EVERY = 300.0
+_TRAIN_EVERY = 30.0
+#: Seconds between two looks for dictionaries whose replacement was interrupted.
+_RENEW_EVERY = 600.0
+
+
+class Care:
+    """Looks after the storage of one bank, as far as its backend needs it."""
+
+    def __init__(
+        self, store: Store, compression: Compression, subscriptions: Subscriptions, jobs: Runner
+    ) -> None:
+        self._store = store
+        self._compression = compression
+        self._subscriptions = subscriptions
+        self._jobs = jobs
+
+    def schedule(self, storage: StorageConfig) -> None:
+        """Have it done from now on, beside everything else."""
+        capabilities = self._store.adapter.capabilities
+        if Capability.TTL in capabilities:
+            self._jobs.every("sweep", storage.sweep_every, self._sweep)
+        if Capability.OUTBOX in capabilities:
+            self._jobs.every("deliver", storage.deliver_every, self._subscriptions.deliver)
+            self._jobs.every("trim", _TRIM_EVERY, self._subscriptions.trim)
+            self._store.on_events = lambda: self._jobs.wake("deliver")
+        if storage.compression:
+            self._jobs.every("train", _TRAIN_EVERY, self._compression.train)
+            self._compression.on_due = lambda: self._jobs.wake("train")
+            self._jobs.every("renew", _RENEW_EVERY, self._compression.finish)
+
+    async def deliver(self) -> None:
+        """Deliver all events that wait."""
+        if Capability.OUTBOX in self._store.adapter.capabilities:
+            while await self._subscriptions.deliver():
+                pass
+
+    async def cleanse(self, collections: Iterable[str]) -> bool:
+        """Leave nothing readable of what was deleted from these; False if some may still be."""
+        known = {size.collection for size in await self._store.adapter.sizes()}
+        for name in sorted(known.intersection(collections)):
+            declared = self._store.declared.get(name)
+            if declared is not None and declared.compressed:
+                await self._compression.renew(name)
+        if Capability.ERASURE not in self._store.adapter.capabilities:
+            return Capability.DURABLE not in self._store.adapter.capabilities
+        try:
+            await self._store.adapter.scrub()
+        except Unavailable:
+            return False
+        return True
+
+    async def _sweep(self) -> None:
+        while await self._store.adapter.sweep(_SWEEP_PAGE) == _SWEEP_PAGE:
+            pass

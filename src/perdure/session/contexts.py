@@ -1,0 +1,125 @@
+"""Contexts: what to send to a model, what was sent, and how the history is shown in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from perdure import wire
+from perdure.context import tools as history_tools
+from perdure.context.board import Entry
+from perdure.context.composer import Prompted
+from perdure.context.context import Context
+from perdure.core.errors import InvalidInput
+from perdure.core.levels import Level, parse_level
+from perdure.core.turns import Position, is_prompt
+from perdure.gateway.calls import Tool
+from perdure.history.epochs import Epoch
+from perdure.history.manifest import Place
+from perdure.history.reading import position
+from perdure.history.records import SessionRecord
+from perdure.history.strategies import parse_strategy
+from perdure.session.conversation import Conversation
+
+
+class Contexts(Conversation):
+    """The role of a session that makes prompts of its history."""
+
+    async def context(
+        self,
+        prompt: Any = None,
+        *,
+        system: str = "",
+        tools: Iterable[Tool | Mapping[str, Any]] = (),
+        model: str = "",
+        budget: int | None = None,
+        keep: bool = True,
+    ) -> Context:
+        """What to send to a model: the history within the budget, and the prompt.
+
+        Without a prompt, the open turn goes on: after results of its tools were appended. `tools`
+        are yours; add `perdure.HISTORY_TOOLS` to let the model reach its past (see `run_tool`).
+        `model` tells which reasoning is still valid. `budget` counts tokens of messages, not those
+        of system text and tools. Send what `Context.to_chat`, `to_responses` or `to_messages`
+        gives, and append the answer with ``context=``. With `keep` off nothing is written down: to
+        look at what would be sent.
+
+        Raises `BudgetTooSmall` if the prompt does not fit or the budget is below 500, and
+        `InvalidInput` if there is neither a prompt nor an open turn.
+        """
+        said = wire.decode(prompt) if prompt is not None else ()
+        if said and not all(map(is_prompt, said)):
+            raise InvalidInput(
+                "A prompt is what a user says.",
+                hint="Append replies and results of tools; then call context() without a prompt.",
+            )
+        masked, _ = await self._intake.masked(said)
+        record, head = await self._standing()
+        return await self._composer.compose(
+            Prompted(
+                record=record,
+                head=head,
+                own=self._writer.own,
+                prompt=masked,
+                system=system,
+                tools=tools,
+                model=model,
+                budget=budget,
+                keep=keep,
+            )
+        )
+
+    async def past_context(self, at: str | int | Position) -> Context:
+        """What was sent for a turn, or for a round of it, put together again byte for byte.
+
+        Turns that were forgotten since are tombstones. Raises `InvalidInput` if nothing was sent
+        through `context` for it.
+        """
+        place = position(at, self.record)
+        record, head = await self._standing()
+        return await self._composer.past(record, head, Place(place.turn, place.round or 1))
+
+    async def set_fidelity(
+        self, id: str | int | Position, level: Level | str, *, now: bool = False
+    ) -> str:
+        """Show a turn at this level: from the next epoch on, or from the next request on.
+
+        Says what that costs. Raises `InvalidInput` if it cannot be done.
+        """
+        place = position(id, self.record)
+        return await self._desk.set_fidelity(place.turn, parse_level(level), now=now)
+
+    async def board(self) -> Sequence[Entry]:
+        """What stands on the board, oldest first."""
+        return await self._desk.board()
+
+    async def run_tool(self, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """Do what a model asked for by one of `perdure.HISTORY_TOOLS`; the answer is for it.
+
+        Never raises for what the model wrote: it is told what to do instead.
+        """
+        return await history_tools.run(self._desk, name, arguments)
+
+    async def epochs(self) -> list[Epoch]:
+        """When, why and how the gradient was recalculated, oldest first."""
+        return await self._rooms.contexts.desk.epochs.all(self.name)
+
+    async def change_strategy(
+        self, strategy: str | None = None, *, budget: int | None = None
+    ) -> None:
+        """Show the history by another strategy, or in another budget, from now on."""
+        if strategy is not None:
+            parse_strategy(strategy)
+        if budget is not None:
+            self._composer.budget_of(self.record, budget)
+
+        def change(found: SessionRecord) -> SessionRecord:
+            return msgspec.structs.replace(
+                found,
+                strategy=found.strategy if strategy is None else strategy,
+                budget=found.budget if budget is None else budget,
+            )
+
+        await self._change_record(change)

@@ -1,0 +1,70 @@
+"""Scribes to test with, and what they have made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from perdure.bank import Bank
+from perdure.config import RenditionsConfig
+from perdure.core.levels import Level
+from perdure.core.messages import Message, assistant, user
+from perdure.gateway.gateway import Gateway
+from perdure.history.manifest import Place
+from perdure.history.reading import Reader
+from perdure.history.renditions.records import Rendition, Tiny
+from perdure.history.renditions.scribe import Made, Scribe, Wanted
+from perdure.session import Session
+from tests.history.talk import call, result
+
+END = 10**6
+LONG = "The build failed in src/auth/login.py at line 42 with KeyError: 'token'. "
+
+
+def scribe_for(
+    bank: Bank,
+    config: RenditionsConfig | None = None,
+    gateway: Callable[[], Gateway] | None = None,
+) -> Scribe:
+    """A scribe that follows the bank's meter."""
+    return Scribe(
+        bank.store,
+        Reader(bank.store),
+        bank.artifacts,
+        bank.meter,
+        config=config,
+        gateway=gateway,
+    )
+
+
+def labour(number: int, lines: int = 60) -> list[Message]:
+    """A turn of two rounds with something to shorten."""
+    output = "\n".join(f"{n}: {LONG}" for n in range(lines))
+    return [
+        user(f"Please look into issue {number}: {LONG * 4} Thank you so much for your help!"),
+        call(f"c{number}"),
+        result(f"c{number}", text=output),
+        assistant(f"I fixed issue {number} in src/auth/login.py. {LONG * 3}"),
+    ]
+
+
+async def rows(bank: Bank, session: str) -> dict[str, Rendition]:
+    found = await bank.collection(Rendition).query().prefix(f"{session}/").values()
+    return {f"{row.turn}.{row.round}": row for row in found}
+
+
+async def tinies(bank: Bank, session: str) -> dict[int, Tiny]:
+    found = await bank.collection(Tiny).query().prefix(f"{session}/").values()
+    return {row.turn: row for row in found}
+
+
+async def sizes(scribe: Scribe, session: Session) -> list[Made]:
+    return await scribe.sizes(session.record, await session.head(), Place(1), Place(END, END))
+
+
+async def words(scribe: Scribe, session: Session, made: Sequence[Made]) -> list[list[str]]:
+    """R, S and C of each."""
+    head = await session.head()
+    levels: tuple[Level, ...] = ("R", "S", "C")
+    wanted = [Wanted(each.place, level, each.variant) for each in made for level in levels]
+    found = await scribe.texts(session.record, head, wanted)
+    return [found[at : at + 3] for at in range(0, len(found), 3)]
