@@ -1,4 +1,7 @@
-"""A tour of Perdure in a few seconds: ``make run``, or ``python -m examples.tour``.
+"""A history that never runs out, in less than a minute: ``make run``.
+
+A project of two and a half million tokens is made up; then an agent goes on with it, in a window of
+100,000 tokens, request by request. ``python -m examples.tour 2000`` makes it longer.
 
 It needs no server and no key, works in a temporary folder, and leaves nothing behind. Every number
 that it prints was measured while it ran.
@@ -7,283 +10,268 @@ that it prints was measured while it ran.
 from __future__ import annotations
 
 import asyncio
-import os
-import random
-import string
+import json
 import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from statistics import median
+from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import track
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import perdure
-from perdure.bank import Bank
-from perdure.config import GatewayConfig, ModelsConfig, PriceConfig
-from perdure.gateway.prices import dollars
-from perdure.storage.subscriptions import EventReceived
-from perdure.testing import Fault, ScriptedModel
+from examples import storage_tour
+from examples.new_process import NAME, compose, digest
+from examples.storage_tour import console, goodbye, show, size
+from perdure.bank import Bank, SessionInfo
+from perdure.cli.bands import Bands
+from perdure.context.context import Context
+from perdure.core.levels import LEVELS
+from perdure.core.messages import Message
+from perdure.session import Session
+from perdure.testing import fill_project, planted, project_turn
 
-NOTES = 3_000
-console = Console(highlight=False)
-
-
-# A record type is declared once. The markers say what the bank has to know: the key, what can be
-# queried, what is worth compressing.
-@perdure.record("notes")
-class Note(msgspec.Struct, frozen=True):
-    """Something that an agent wants to remember."""
-
-    id: Annotated[str, perdure.Key()]
-    topic: Annotated[str, perdure.Indexed()]
-    tokens: Annotated[int, perdure.Indexed()]
-    text: Annotated[str, perdure.Compressed()]
+BUDGET = 100_000
+#: Turns that were there, and what one takes on average.
+TURNS, TOKENS = 400, 6_000
+#: Turns that an agent then works through: until the window is well filled, as it is in front of the
+#: next epoch.
+LEAST, MOST, FILLED = 15, 40, 65_000
 
 
-@perdure.record("agents")
-class Agent(msgspec.Struct, frozen=True):
-    """Who takes the notes."""
-
-    name: Annotated[str, perdure.Key()]
-    decisions: int = 0
-
-
-async def tour(folder: Path) -> None:
+async def tour(folder: Path, turns: int) -> None:
     url = f"sqlite:///{folder / 'memory.db'}"
     console.print(f"[bold]Perdure {perdure.__version__}[/] – a bank at [cyan]{url}[/]\n")
     async with perdure.open(url) as bank:
-        await converse(bank)
-        await ask(bank)
-        await write(bank)
-        await read(bank)
-        await decide(bank)
-        await survive(bank, url)
-        await keep_artifact(bank)
-        await verify(bank)
-        text = await length_of_all_text(bank)
-    # Now that it is closed, all of it is in one file: records, indexes, events.
-    disk = (folder / "memory.db").stat().st_size
-    show("Disk", f"{size(disk)} for {size(text)} of text")
+        session = await bank.session(NAME, strategy="gradient", budget=BUDGET)
+        await make_up(bank, session, turns)
+        work = await go_on(session, turns)
+        await look_back(session, turns, url, work)
+    show("Disk", f"{size((folder / 'memory.db').stat().st_size)} for all of it, at four levels")
+    console.print("\n[bold]What it stands on[/]\n")
+    await storage_tour.in_short(f"sqlite:///{folder / 'other.db'}")
 
 
-async def converse(bank: Bank) -> None:
-    """Turns are numbered, chained and kept; a fork shares them; an answer survives its process."""
-    session = await bank.session("planner/auth")
-    token = "ghp_" + "".join(random.choices(string.ascii_letters + string.digits, k=36))
-    listing = "\n".join(f"src/auth/part_{number}.py" for number in range(400))
-    call = {"name": "bash", "arguments": '{"command": "ls src/auth"}'}
-    await session.append(
-        [
-            {"role": "user", "content": f"Where is the login? My token is {token}"},
-            {
-                "role": "assistant",
-                "tool_calls": [{"id": "1", "type": "function", "function": call}],
-            },
-            {"role": "tool", "tool_call_id": "1", "content": listing},
-            {"role": "assistant", "content": "In part_7.py."},
-        ]
-    )
-    await session.append("Explain it.")
-    async with session.answer() as answer:  # a crash here leaves what arrived, marked as partial
-        for word in ("It checks ", "the password ", "and sets ", "a cookie."):
-            await answer.text(word)
-    await bank.settle()  # tokens are counted a moment later
-    turn = await session.turn("T-1")
-    show("Turn", f"{turn.id} has {len(turn.rounds)} rounds and {turn.tokens:,} tokens")
-    show("Secret", f"masked before it was written: {escape(turn.prompt)}")
-    short = (await session.turn("T-1.1", prune=True)).messages[-1].results[0]
-    show("Prune", f"{len(listing):,} characters, for readers in a hurry: {escape(short.text)}")
-    coder = await session.fork("coder/auth", at="T-1")
-    await coder.append("Rewrite part_7.py.")
-    lines = [", ".join(turn.id for turn in await each.turns()) for each in (session, coder)]
-    show("Fork", f"planner/auth has {lines[0]}; coder/auth has {lines[1]}, its T-1 is the same")
+# A project -------------------------------------------------------------------------------------
 
 
-async def ask(bank: Bank) -> None:
-    """Two models, the first in trouble. Both are scripted: real servers, without a key."""
-    async with (
-        ScriptedModel(Fault(status=503)) as down,
-        ScriptedModel("It sets a cookie.") as up,
-    ):
-        config = GatewayConfig(
-            providers={"first": down.provider_config(), "second": up.provider_config()},
-            models=ModelsConfig(chat=("first/large", "second/small")),
-            prices={"second/small": PriceConfig(input=1.25, output=10.0)},
+async def make_up(bank: Bank, session: Session, turns: int) -> None:
+    """Months of work, the same in every run; then every round at S and C, every turn at T."""
+    start = time.perf_counter()
+    with bar() as progress:
+        task = progress.add_task("Writing a project's history", total=turns)
+        await fill_project(
+            session,
+            turns,
+            tokens_per_turn=TOKENS,
+            progress=lambda done: progress.update(task, completed=done),
         )
-        gateway = perdure.Gateway(bank.store, config)
-        reply = await gateway.complete("What does the login do?", perdure.Ask(cache=True))
-        again = await gateway.complete("What does the login do?", perdure.Ask(cache=True))
-        await gateway.close()
-    assert reply.cost is not None
+        written = time.perf_counter() - start
+        task = progress.add_task("Making it shorter, three times", total=turns)
+
+        def shortened(_what: str, done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        await bank.scribe.catch_up(session.record, shortened)
+    made = time.perf_counter() - start - written
+    info = await told(bank)
     show(
-        "Model",
-        f"first/large failed {len(down.requests)} times, {reply.provider}/{reply.model} said"
-        f" “{reply.text}” for {dollars(reply.cost)}; asked again, the cache did",
+        "History",
+        f"{info.tokens:,} tokens in {info.turns:,} turns and {info.rounds:,} rounds,"
+        f" written in {written:.1f} s",
     )
-    assert again.cached
+    show("Levels", f"each round smoothed and compressed, each turn tiny, in {made:.1f} s: no model")
 
 
-async def write(bank: Bank) -> None:
-    """Every `put` that returned survives the death of this process."""
-    notes = bank.collection(Note)
-    generated = list(generate("planner", NOTES))
-    start = time.perf_counter()
-    for note in track(
-        generated, "Writing", console=console, transient=True, disable=not console.is_terminal
-    ):
-        await notes.put(note)
-    seconds = time.perf_counter() - start
+# An agent goes on with it ----------------------------------------------------------------------
+
+
+class Work:
+    """What an agent's requests came to."""
+
+    def __init__(self) -> None:
+        self.requests = self.changed = self.sent = self.again = 0
+        self.seconds = list[float]()
+        self._before: list[Any] = []
+        self._tokens = self._epoch = 0
+
+    def count(self, context: Context, body: dict[str, Any], seconds: float) -> None:
+        messages: list[Any] = body["messages"]
+        extends = messages[: len(self._before)] == self._before
+        rewritten = context.shown.epoch != self._epoch
+        self.requests += 1
+        self.sent += context.tokens
+        self.again += self._tokens if extends else 0
+        self.changed += not extends and not rewritten
+        self.seconds.append(seconds)
+        self._before, self._tokens = messages, context.tokens
+        self._epoch = context.shown.epoch
+
+
+async def go_on(session: Session, turns: int) -> Work:
+    """Each round is a request: a prompt or results of tools go in, the model's part comes back."""
+    work, done = Work(), 0
+    with bar() as progress:
+        task = progress.add_task("An agent goes on with it", total=LEAST)
+        while done < LEAST or (done < MOST and await tokens_now(session) < FILLED):
+            done += 1
+            said, *answers = said_now(project_turn(turns + done, tokens_per_turn=TOKENS))
+            prompt: Message | None = said
+            for answer in rounds(answers):
+                start = time.perf_counter()
+                context = await compose(session, prompt)
+                body = context.to_chat()
+                work.count(context, body, time.perf_counter() - start)
+                await session.append(answer, context=context)
+                prompt = None  # from now on the open turn goes on
+            progress.update(task, completed=done, total=max(done, LEAST))
+    epochs = await session.epochs()
+    reasons = ", ".join(dict.fromkeys(epoch.reason for epoch in epochs))
     show(
-        "Write",
-        f"{NOTES:,} notes one after another in {seconds:.1f} s,"
-        f" {seconds / NOTES * 1e6:.0f} µs each until it is safe from a crash",
+        "Work",
+        f"{done} turns more, {work.requests} requests: {len(epochs)} epochs ({reasons})"
+        " rewrote the prompt",
+    )
+    show(
+        "Cache",
+        f"between them, requests that did not begin with the one before, byte for byte:"
+        f" {work.changed}; {work.again / work.sent:.1%} of all tokens had been sent already",
+    )
+    return work
+
+
+async def tokens_now(session: Session) -> int:
+    """What the window would take; looking changes nothing."""
+    return (await session.context("…", keep=False)).tokens
+
+
+def said_now(messages: Iterable[Message]) -> list[Message]:
+    return [msgspec.structs.replace(message, time=None) for message in messages]
+
+
+def rounds(messages: Iterable[Message]) -> list[list[Message]]:
+    """What a model said, each time with the results that came of it."""
+    found = list[list[Message]]()
+    for message in messages:
+        if message.role == "assistant":
+            found.append([])
+        found[-1].append(message)
+    return found
+
+
+# And looks back --------------------------------------------------------------------------------
+
+
+async def look_back(session: Session, turns: int, url: str, work: Work) -> None:
+    number, fact = old_fact(turns)
+    ticket = ticket_of(fact)
+    prompt = f"What do we know about ticket {ticket}?"
+    context = await compose(session, prompt)
+    show("Window", f"{context.tokens:,} of {BUDGET:,} tokens for “{prompt}”\n")
+    console.print(Padding(Bands(context.bands, BUDGET), (0, 0, 1, 2)))
+    await show_levels(session, f"T-{number}", ticket)
+    await show_tools(session, f"T-{number}", fact)
+    cold = await in_a_new_process(url, prompt)
+    same = "the same bytes" if cold["digest"] == digest(context.to_chat()) else "OTHER BYTES"
+    show(
+        "Assembly",
+        f"{median(work.seconds) * 1e3:.1f} ms in a running process (median; the slowest, with an"
+        f" epoch, {max(work.seconds) * 1e3:.0f} ms);"
+        f" {cold['ms']:.0f} ms in a new one, {cold['wall_ms']:.0f} ms with its start: {same}",
     )
 
 
-async def read(bank: Bank) -> None:
-    """What comes back is a `Note`, for the type checker too. Queries run in the database."""
-    notes = bank.collection(Note)
-    note = await notes.get("planner/01234")
-    assert note is not None
+def old_fact(turns: int) -> tuple[int, str]:
+    """A turn of long ago that holds a fact which is said nowhere else."""
+    for number in range(max(turns // 3, 20), 0, -1):
+        if fact := planted(number):
+            return number, fact
+    raise AssertionError("one turn in twenty holds a fact")
+
+
+def ticket_of(fact: str) -> str:
+    return fact.rstrip(".").rpartition(" ")[2]
+
+
+async def show_levels(session: Session, id: str, ticket: str) -> None:
+    """The oldest turns stand in the window as a few words: by its id, each comes back."""
+    whole = (await session.turn(id, level="R")).tokens
+    for level in LEVELS:
+        found = await session.turn(id, level=level)
+        words = " ".join(found.text.split())
+        names = "names it" if ticket in words else "does not name it"
+        show(
+            f"{id}-{level}",
+            f"{found.tokens:,} tokens, {found.tokens / whole:.0%}, {names}:"
+            f" {escape(around(words, ticket))}",
+        )
+
+
+def around(words: str, ticket: str, room: int = 150) -> str:
+    """What is said of a ticket; else how the words begin."""
+    at = max(words.find(ticket) - room * 2 // 3, 0)
+    piece = words[at : at + room]
+    return f"{'…' if at else ''}{piece}{'…' if len(words) > at + room else ''}"
+
+
+async def show_tools(session: Session, id: str, fact: str) -> None:
+    """What a model calls, and what it is told."""
+    query = f"ticket {ticket_of(fact)}"
     start = time.perf_counter()
-    for number in range(0, NOTES, 10):
-        await notes.get(f"planner/{number:05}")
-    micros = (time.perf_counter() - start) / (NOTES / 10) * 1e6
-    show("Read", f"{note.id} says “{note.text[:40]}…”; a read by key takes {micros:.0f} µs")
-
-    longest = await notes.query().where("topic", "=", "auth").order_by("-tokens").limit(2).values()
-    found = " and ".join(f"{note.id} ({note.tokens} tokens)" for note in longest)
-    show("Query", f"the longest two about auth are {found}")
-
-    figures = await notes.query().group_by("topic").aggregate(count="count", tokens="sum tokens")
-    summary = ", ".join(f"{row['topic']} {row['tokens']:,}" for row in figures)
-    show("Aggregate", f"tokens by topic: {summary}")
-
-
-async def decide(bank: Bank) -> None:
-    """Two records and an event are written together, or not at all."""
-    received: list[EventReceived] = []
-
-    async def listen(event: EventReceived) -> None:
-        received.append(event)
-
-    await bank.subscribe("tour", listen, ["decision.*"])
-    async with bank.transaction() as transaction:
-        agents, notes = transaction.collection(Agent), transaction.collection(Note)
-        planner = await agents.get("planner") or Agent("planner")
-        await agents.put(msgspec.structs.replace(planner, decisions=planner.decisions + 1))
-        await notes.put(Note("planner/decision", "auth", 5, "Tokens live for an hour."))
-        transaction.emit("decision.made", {"about": "auth"}, key="planner")
-    await bank.settle()
-
-    (event,) = received
-    show("Transaction", f"two records and an event: a subscriber got {event.topic} {event.payload}")
-
-
-async def survive(bank: Bank, url: str) -> None:
-    """Another process writes to the same bank, and is killed in the middle of it."""
-    writer = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, "write", url, stdout=PIPE
-    )
-    assert writer.stdout is not None
-    acknowledged = [await writer.stdout.readline() for _ in range(500)]
-    writer.kill()
-    acknowledged += (await writer.stdout.read()).splitlines(keepends=True)
-    await writer.wait()
-
-    # The last line may have been cut off by the kill.
-    keys = [line.decode().strip() for line in acknowledged if line.endswith(b"\n")]
-    lost = (await bank.collection(Note).get_many(keys)).count(None)
-    show("Crash", f"kill -9 of a process that wrote {len(keys):,} notes: {lost} of them lost")
-    assert not lost
-
-
-async def write_until_killed(url: str) -> None:
-    """The other process: prints the key of each note once the bank has acknowledged it."""
-    async with perdure.open(url) as bank:
-        for note in generate("coder", 1_000_000):
-            await bank.collection(Note).put(note)
-            print(note.id, flush=True)
-
-
-async def keep_artifact(bank: Bank) -> None:
-    """Large content is kept once, under the hash of what it is."""
-    log = b"GET /login 200\n" * 100_000
-    artifact = await bank.artifacts.put(log)
-    again = await bank.artifacts.put(log)
-    assert await bank.artifacts.read(artifact) == log
-    assert again == artifact
-    show("Artifact", f"{size(artifact.size)} put twice, kept once, as {artifact.hash[:19]}…")
-
-
-async def verify(bank: Bank) -> None:
-    """Every record carries a checksum, and every artifact is its own."""
-    start = time.perf_counter()
-    problems = [problem async for problem in bank.verify()]
+    found = await session.run_tool("history_search", {"query": query, "limit": 5})
     seconds = time.perf_counter() - start
-    count = await bank.collection(Note).query().count()
-    found = f"{len(problems)} problems" if problems else "all sound"
-    show("Verify", f"{count:,} notes and the artifact in {seconds:.2f} s: {found}")
+    line = next((each for each in found.splitlines() if each.startswith(f"{id}.")), "nothing")
+    show(
+        "Search",
+        f'a model calls history_search({{"query": "{query}"}}) and is told, after'
+        f" {seconds:.2f} s: {escape(around(line, query))}",
+    )
+    turn = await session.run_tool("history_get_turn", {"id": id, "level": "R"})
+    assert fact in " ".join(turn.split())
+    show("Fetch", f'history_get_turn({{"id": "{id}", "level": "R"}}) brings it back whole')
 
 
-async def length_of_all_text(bank: Bank) -> int:
-    """A collection is read in pages, by key; a cursor leads from one to the next."""
-    total, cursor = 0, None
-    while True:
-        page = await bank.collection(Note).list(limit=1_000, after=cursor)
-        total += sum(len(note.text.encode()) for note in page.values)
-        cursor = page.next
-        if cursor is None:
-            return total
+async def in_a_new_process(url: str, prompt: str) -> dict[str, Any]:
+    start = time.perf_counter()
+    other = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "examples.new_process", url, prompt), stdout=PIPE
+    )
+    answer, _ = await other.communicate()
+    return {"wall_ms": (time.perf_counter() - start) * 1e3, **json.loads(answer)}
 
 
-def generate(agent: str, count: int) -> Iterator[Note]:
-    """Notes that look a little like those of a coding agent; the same in every run."""
-    dice, vocabulary = random.Random(agent), VOCABULARY.split()
-    for number in range(count):
-        topic = dice.choice(TOPICS)
-        words = dice.choices(vocabulary, k=dice.randint(20, 160))
-        text = f"On {topic}: {' '.join(words)} in src/{topic}/{dice.choice(vocabulary)}.py"
-        yield Note(f"{agent}/{number:05}", topic, len(words), text)
+# -----------------------------------------------------------------------------------------------
 
 
-TOPICS = ("auth", "billing", "search", "storage")
-VOCABULARY = """
-    the token of a session is read again before each request and the user sees no error because
-    we decided to keep both columns until the migration has run while tests fail on line 42 with
-    a timeout when two workers take the same row so retry with backoff then log what was skipped
-    refresh cache index query schema deploy revert rename branch merge cookie header parser
-"""
+async def told(bank: Bank) -> SessionInfo:
+    (info,) = [info for info in await bank.sessions() if info.name == NAME]
+    return info
 
 
-def show(step: str, what: str) -> None:
-    console.print(f"[bold green]{step:<12}[/] {what}", soft_wrap=True)
+def bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description:<30}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
-def size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
-
-
-def main() -> None:
-    if sys.argv[1:2] == ["write"]:
-        asyncio.run(write_until_killed(sys.argv[2]))
-        return
+def main(args: Sequence[str]) -> None:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="perdure-tour-") as folder:
-        asyncio.run(tour(Path(folder)))
-    command = os.path.relpath(Path(sys.executable).with_name("perdure"))
-    console.print(
-        f"\nThat took {time.perf_counter() - start:.1f} s. The code is in examples/tour.py;"
-        f" the command is [cyan]{escape(command)} --help[/].",
-        soft_wrap=True,
-    )
+        asyncio.run(tour(Path(folder), int(args[0]) if args else TURNS))
+    goodbye(start, "examples/tour.py")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

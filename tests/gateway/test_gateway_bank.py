@@ -11,7 +11,14 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.config import BudgetConfig, Config, GatewayConfig, ModelsConfig, SecretsConfig
+from perdure.config import (
+    BudgetConfig,
+    Config,
+    GatewayConfig,
+    ModelsConfig,
+    RenditionsConfig,
+    SecretsConfig,
+)
 from perdure.core.errors import Closed, NoModel
 from perdure.core.messages import assistant, user
 from perdure.gateway.calls import Ask, TextDelta
@@ -28,7 +35,8 @@ BUDGETS = (
 
 def open_bank(model: ScriptedModel, url: str = "memory://", **changes: Any) -> Bank:
     gateway = config_for({"p0": provider(model)}, budgets=BUDGETS, **changes)
-    return Bank(url, config=Config(gateway=gateway))
+    # Nobody but the test calls a model.
+    return Bank(url, config=Config(gateway=gateway, renditions=RenditionsConfig(model=False)))
 
 
 @pytest.fixture(params=["memory", "sqlite"])

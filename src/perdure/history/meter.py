@@ -100,6 +100,9 @@ class Follower(Protocol):
     def follow(self, record: SessionRecord, first: int, last: int) -> None:
         """Note that messages were added to these turns."""
 
+    def follow_bulk(self, record: SessionRecord, first: int, last: int) -> None:
+        """Note that these turns were written at once."""
+
     async def work(self, go_on: Callable[[], bool]) -> None:
         """Do what is to be done, at least a little of it, for as long as `go_on` says so."""
 
@@ -185,6 +188,13 @@ class Meter:
         if self._task is not None and not self._task.done():
             self._quiet = min(self._quiet * 2, _LONGEST_IDLE)
         self._wake()
+
+    def counted(self, written: Written) -> None:
+        """Let whoever follows work on what was counted inside its append."""
+        if self._follower is not None and written.rounds:
+            self._follower.follow_bulk(written.session, written.first, written.last)
+            self._last = asyncio.get_running_loop().time()
+            self._wake()
 
     def look(self, record: SessionRecord) -> None:
         """See whether a session has rounds that nobody counted."""

@@ -35,6 +35,7 @@ class Contexts(Conversation):
         tools: Iterable[Tool | Mapping[str, Any]] = (),
         model: str = "",
         budget: int | None = None,
+        recall: bool = True,
         keep: bool = True,
     ) -> Context:
         """What to send to a model: the history within the budget, and the prompt.
@@ -42,9 +43,11 @@ class Contexts(Conversation):
         Without a prompt, the open turn goes on: after results of its tools were appended. `tools`
         are yours; add `perdure.HISTORY_TOOLS` to let the model reach its past (see `run_tool`).
         `model` tells which reasoning is still valid. `budget` counts tokens of messages, not those
-        of system text and tools. Send what `Context.to_chat`, `to_responses` or `to_messages`
-        gives, and append the answer with ``context=``. With `keep` off nothing is written down: to
-        look at what would be sent.
+        of system text and tools. `recall` puts beside the prompt what it brings to mind, whatever
+        the strategy (nothing yet: recall is being built).
+
+        Send what `Context.to_chat`, `to_responses` or `to_messages` gives, and append the answer
+        with ``context=``. With `keep` off nothing is written down: to look at what would be sent.
 
         Raises `BudgetTooSmall` if the prompt does not fit or the budget is below 500, and
         `InvalidInput` if there is neither a prompt nor an open turn.
@@ -67,6 +70,7 @@ class Contexts(Conversation):
                 tools=tools,
                 model=model,
                 budget=budget,
+                recall=recall,
                 keep=keep,
             )
         )

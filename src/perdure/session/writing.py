@@ -190,6 +190,7 @@ class Writing(Conversation):
             if count:
                 hooks.append(self._rooms.meter.now(taken.moved))
                 written = await self._rooms.log.write(self._writer, order, hooks)
+                self._rooms.meter.counted(written)
             else:
                 written = await self._commit(self._writer, order, hooks)
         if taken.moved:

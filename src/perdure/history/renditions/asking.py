@@ -152,13 +152,15 @@ class Asker:
             except PerdureError as exc:
                 _log.warning("renditions that wait for a model cannot be looked for: %s", exc)
             waiting = asyncio.ensure_future(self._waker.wait())
-            # Whoever ends makes room for another.
-            await asyncio.wait(
-                [waiting, *self._running.values()],
-                timeout=_POLL,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            waiting.cancel()
+            try:
+                # Whoever ends makes room for another.
+                await asyncio.wait(
+                    [waiting, *self._running.values()],
+                    timeout=_POLL,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                waiting.cancel()
 
     async def _begin(self) -> None:
         """Begin with what is due, as far as there is room."""

@@ -72,6 +72,8 @@ class Scribe:
         self._heads = store.collection(Head)
         #: Turns that were written to, by session.
         self._noted: dict[str, tuple[SessionRecord, set[int]]] = {}
+        #: Turns that came many at once, by session: from the first to the last that is not made.
+        self._bulk: dict[str, tuple[SessionRecord, int, int]] = {}
         #: Where the newest round of an open turn begins: its number, and that of its piece.
         self._open: dict[tuple[str, int], tuple[int, int]] = {}
         self._met: set[str] = set()
@@ -88,7 +90,7 @@ class Scribe:
 
     @property
     def behind(self) -> bool:
-        return bool(self._noted)
+        return bool(self._noted or self._bulk)
 
     def follow(self, record: SessionRecord, first: int, last: int) -> None:
         """Note that messages were added to these turns of a session's own."""
@@ -99,8 +101,41 @@ class Scribe:
             self._met.add(record.id)
             turns.add(first - 1)
 
+    def follow_bulk(self, record: SessionRecord, first: int, last: int) -> None:
+        """Note that many turns were written at once: by an importer.
+
+        They are made last, and no model is asked for them: a history of years would cost a fortune.
+        """
+        _, begun, end = self._bulk.get(record.id, (record, first, last))
+        self._bulk[record.id] = record, min(begun, first), max(end, last)
+
     async def work(self, go_on: Callable[[], bool]) -> None:
         """Make what is missing of the turns that were noted, for as long as `go_on` says so."""
+        is_first = not self._noted
+        await self._work_on_noted(go_on)
+        while self._bulk and (is_first or go_on()):
+            is_first = False
+            await self._work_on_bulk(go_on)
+
+    async def _work_on_bulk(self, go_on: Callable[[], bool]) -> None:
+        """Make some of the turns that came at once."""
+        name, (record, first, end) = next(iter(self._bulk.items()))
+        head = await self._heads.get(name)
+        last = min(first + _BATCH - 1, end, head.turn if head is not None else 0)
+        if head is None or last < first:
+            self._bulk.pop(name, None)
+            return
+        done = last + 1
+        try:
+            found = await self._maker.make(Owned(name, first, last), head, Wish(tiny=True), go_on)
+            done = min([each.told.number for each in found if each.left], default=done)
+        except Corrupted as exc:
+            _log.warning("T-%d to T-%d of %s cannot be shortened: %s", first, last, name, exc)
+        _, begun, end = self._bulk.get(name, (record, done, end))
+        if begun == first:
+            self._bulk[name] = record, done, end
+
+    async def _work_on_noted(self, go_on: Callable[[], bool]) -> None:
         some = 1  # whoever has but a moment reads no more than it can use
         while self._noted and (some == 1 or go_on()):
             some = min(some * 2, _BATCH)
