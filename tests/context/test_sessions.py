@@ -435,3 +435,26 @@ async def test_a_forgotten_turn_is_a_tombstone_in_past_prompts(
         await other.past_context("T-3")
     with pytest.raises(perdure.InvalidInput, match="no round 99"):
         await other.past_context("T-5.99")
+
+
+async def test_what_changes_behind_a_request_is_an_epoch(session: Session) -> None:
+    for number in range(1, 4):
+        async for _ in live(session, number):
+            pass
+    await session.context("And now?")
+    assert await session.epochs() == []
+    await session.undo()
+    await session.context("And now?")
+    assert [epoch.reason for epoch in await session.epochs()] == ["changed"]
+    # A request that is made before all results are there has to say so, and cannot be extended.
+    context = await session.context("Look.")
+    call = Message("assistant", (ToolCall("c1", "shell", "{}"), ToolCall("c2", "shell", "{}")))
+    await session.append(
+        [call, Message("tool", (ToolResult("c1", (Text("a"),)),))], context=context
+    )
+    await session.context()
+    await session.append([Message("tool", (ToolResult("c2", (Text("b"),)),))])
+    whole = await session.context()
+    assert [epoch.reason for epoch in await session.epochs()] == ["changed", "changed"]
+    for wire in WIRES:
+        assert codec(wire).violations(body_of(whole, wire)) == []

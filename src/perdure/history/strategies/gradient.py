@@ -8,6 +8,7 @@ cold anyway.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -71,6 +72,8 @@ class Gradient:
         self._rounds = Rounds(desk.reader, desk.artifacts, desk.meter)
         self._planning = Planning(desk, self._renderer, self._rounds, marks)
         self._state: _State | None = None
+        #: The rounds that were sent last.
+        self._sent: Sequence[Said] = ()
         #: The round that was reduced last, to what, and what came of it.
         self._reduced: tuple[Said, int, tuple[Message, ...], int] | None = None
 
@@ -153,6 +156,8 @@ class Gradient:
             state = await self._epoch(ask, state, reason, standing)
             standing = await self._standing(ask, state.prefix.manifest)
             assert standing is not None  # noqa: S101 (it was planned)
+        if ask.keep:
+            self._sent = standing.rounds
         return self._shown(ask, state, standing)
 
     # What stands ------------------------------------------------------------------------------
@@ -257,7 +262,7 @@ class Gradient:
         prefix, taken = state.prefix, standing.tokens() + ask.fixed
         if taken > ask.budget:
             return "budget"
-        if prefix.epoch and prefix.undone != ask.head.undone:
+        if (prefix.epoch and prefix.undone != ask.head.undone) or self._has_changed(standing):
             return "changed"
         if prefix.asked:
             return "asked"
@@ -276,6 +281,23 @@ class Gradient:
         if turns >= _TURNS and turns % _TURNS == 0 and await self._pays(ask, state, standing):
             return "turns"
         return None
+
+    def _has_changed(self, standing: Standing) -> bool:
+        """Whether what was sent last is not the beginning of what stands there now.
+
+        A turn was taken back, or completed behind its successors; or results came for calls that
+        had been sent without.
+        """
+        first = standing.manifest.native
+        sent = [each for each in self._sent if each.place >= first]
+        now = standing.rounds[: len(sent)]
+        if len(now) < len(sent):
+            return True
+        return any(
+            old.place != new.place
+            or (len(old.messages) != len(new.messages) and (new is not now[-1] or _waits(old)))
+            for old, new in zip(sent, now, strict=True)
+        )
 
     async def _pays(self, ask: Ask, state: _State, standing: Standing) -> bool:
         """Whether what an epoch saves until the next one is worth what it writes anew.
@@ -356,6 +378,12 @@ class Gradient:
         version = await self._desk.epochs.record(epoch, prefix, before, ranges, state.version)
         self._state = _State(prefix, version, texts, state.next + 1)
         return self._state
+
+
+def _waits(said: Said) -> bool:
+    """Whether a round has calls without results."""
+    calls = {call.id for message in said.messages for call in message.calls}
+    return bool(calls - {result.call for m in said.messages for result in m.results})
 
 
 def _has_thoughts_of_others(standing: Standing, model: str) -> bool:
