@@ -19,7 +19,7 @@ from perdure.context.context import Context
 from perdure.context.injections import Frame, Injection
 from perdure.context.tools import HISTORY_TOOLS
 from perdure.core.messages import Message
-from perdure.history.epochs import Epoch, Prefix
+from perdure.history.epochs import Epoch, Prefix, PrefixText
 from perdure.testing import project_turn
 from tests.cli.conftest import Ask, Run, Tty
 
@@ -90,7 +90,7 @@ def bodies(context: Context) -> dict[str, str]:
 def stored(url: str) -> dict[str, list[Any]]:
     """Whatever a prompt that is sent leaves behind."""
     with perdure.open_sync(url) as bank:
-        kinds: tuple[type, ...] = (Epoch, Prefix, Injection, Frame)
+        kinds: tuple[type, ...] = (Epoch, Prefix, PrefixText, Injection, Frame)
         return {kind.__name__: bank.collection(kind).query().values() for kind in kinds}
 
 

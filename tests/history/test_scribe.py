@@ -353,12 +353,22 @@ async def test_a_rendition_that_cannot_be_read_is_made_anew(
     assert await words(scribe, session, [ghost]) == texts[:1]
 
 
-async def test_catching_up_with_what_was_imported(bank: Bank, session: Session) -> None:
+async def test_what_was_imported_is_made_in_the_background(bank: Bank, session: Session) -> None:
+    for number in range(1, 60):
+        await session.append(work(number), count=True)
+    pieces = bank.collection(Piece)
+    piece = (await pieces.query().prefix(f"{session.name}/00000030.").values())[0]
+    await pieces.put(replace(piece, content=b"\xc1"))
+    await bank.settle()
+    assert sorted(await tinies(bank, session.name)) == [n for n in range(1, 60) if n != 30]
+    assert not bank.scribe.behind
+
+
+async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) -> None:
     for number in range(1, 60):
         await session.append(work(number), count=True)
     scribe = bank.scribe
-    await bank.settle()
-    assert not await rows(bank, session.name)
+    scribe._bulk.clear()
     (standing,) = await scribe.status(session.name)
     assert (standing.rounds, standing.turns, standing.missing) == (118, 59, 177)
     steps = list[tuple[str, int, int]]()

@@ -100,6 +100,7 @@ class Composer:
         self._frames = rooms.store.collection(Frame)
         #: By turn; None where there is none.
         self._known = dict[int, Injection | None]()
+        self._requests = 0
         #: What was written down last.
         self._written: Injection | None = None
         self._framed = ""
@@ -126,6 +127,7 @@ class Composer:
         prompt nor an open turn.
         """
         record, head = asked.record, asked.head
+        self._requests += 1
         strategy, budget = self.strategy(record), self.budget_of(record, asked.budget)
         turn = _turn_of(asked)
         tools = checked_tools(asked.tools)
@@ -149,6 +151,7 @@ class Composer:
             model=asked.model,
             now=self._rooms.store.now(),
             injected=injected,
+            request=self._requests,
             keep=asked.keep,
         )
         draft = _Draft(asked, turn, budget, reminder(tools=reaches) if tagged else "", frame.digest)

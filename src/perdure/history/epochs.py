@@ -1,8 +1,8 @@
 """Epochs: the recorded moments when a session's gradient was recalculated.
 
 An epoch is a manifest, kept as its difference to the one before: most of a window is the same as
-it was. Only the newest is *materialised* (`Prefix`): with the text of its elements, so that a new
-process reads one row and sends. Whatever an older manifest names is kept where it was made, in
+it was. Only the newest is *materialised* (`PrefixText`): with the text of its elements, so that a
+new process reads one row and sends. Whatever an older manifest names is kept where it was made, in
 renditions and ranges, so any past prompt can be put together again.
 """
 
@@ -135,14 +135,11 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
 
 @system_record("prefixes")
 class Prefix(msgspec.Struct, frozen=True, kw_only=True):
-    """A session's newest epoch, ready to be sent."""
+    """What is known of a session's newest epoch. Small: it is read with each request."""
 
     id: Annotated[str, Key()]  # session
     #: The epoch's number; 0 if there was none, and only wishes are kept here.
     epoch: int = 0
-    manifest: Manifest = Manifest()
-    #: The texts of the manifest's elements as they are shown, in their order: msgpack.
-    texts: Annotated[bytes, Compressed()] = b"\x90"
     model: str = ""
     undone: tuple[Span, ...] = ()
     #: What the next epoch will take into account, and whether it is wanted now.
@@ -152,8 +149,22 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True):
     turns: int = 0
     budget: int = 0
 
-    def shown_texts(self) -> list[str]:
-        return msgspec.msgpack.decode(self.texts, type=list[str])
+
+@system_record("prefix_texts")
+class PrefixText(msgspec.Struct, frozen=True, kw_only=True):
+    """A session's newest epoch, ready to be sent: read by whoever has not seen it yet."""
+
+    id: Annotated[str, Key()]  # session
+    epoch: int
+    manifest: Manifest
+    #: What the manifest's elements say as they are shown, in their order: msgpack.
+    texts: Annotated[bytes, Compressed()] = b"\x90"
+
+    def by_digest(self) -> dict[bytes, str]:
+        """The texts, by the digests of their elements."""
+        texts = msgspec.msgpack.decode(self.texts, type=list[str])
+        digests = [element.digest for element in self.manifest.shown()]
+        return dict(zip(digests, texts, strict=True))
 
 
 @system_record("ranges")
@@ -173,12 +184,18 @@ class Epochs:
         self._store = store
         self._epochs = store.collection(Epoch)
         self._prefixes = store.collection(Prefix)
+        self._texts = store.collection(PrefixText)
         self._ranges = store.collection(RangeText)
 
     async def newest(self, session: str) -> tuple[Prefix | None, int]:
-        """The materialised prefix and its version; 0 if there is none."""
+        """What is known of the newest epoch, and its version; 0 if there is none."""
         found = await self._prefixes.fetch(session)
         return (None, 0) if found is None else (found.value, found.version)
+
+    async def text(self, session: str, epoch: int) -> PrefixText | None:
+        """The newest epoch with its text; None if that is another one by now."""
+        found = await self._texts.get(session)
+        return found if found is not None and found.epoch == epoch else None
 
     async def count(self, session: str) -> int:
         """The number of the newest epoch; 0 if there was none."""
@@ -190,6 +207,8 @@ class Epochs:
         self,
         epoch: Epoch,
         prefix: Prefix,
+        text: PrefixText,
+        *,
         before: Manifest | None,
         ranges: list[RangeText],
         version: int,
@@ -199,21 +218,22 @@ class Epochs:
         `before` is the manifest of the epoch that it follows. Raises `Conflict` if somebody else
         made one first.
         """
-        number = epoch.number
+        number, manifest = epoch.number, text.manifest
         if before is None or number % _WHOLE_EVERY == 1:
-            base, delta = 0, Delta.between(Manifest(), prefix.manifest)
+            base, delta = 0, Delta.between(Manifest(), manifest)
         else:
-            base, delta = number - 1, Delta.between(before, prefix.manifest)
+            base, delta = number - 1, Delta.between(before, manifest)
         epoch = msgspec.structs.replace(
             epoch,
             manifest=msgspec.structs.replace(
-                prefix.manifest, elements=(), pins=tuple(map(lasting, prefix.manifest.pins))
+                manifest, elements=(), pins=tuple(map(lasting, manifest.pins))
             ),
             base=base,
             delta=delta,
         )
         async with self._store.transaction() as transaction:
             await transaction.collection(Prefix).put(prefix, Options(expected=version))
+            await transaction.collection(PrefixText).put(text)
             await transaction.collection(Epoch).put(epoch, Options(expected=0))
             if ranges:
                 await transaction.collection(RangeText).put_many(ranges)
@@ -254,17 +274,19 @@ class Epochs:
     async def forget(self, scope: Scope) -> None:
         """Destroy what shows the scope's turns: past prompts have tombstones in their place."""
         if scope.agent is not None:
-            for collection in (self._epochs, self._prefixes, self._ranges):
+            for collection in (self._epochs, self._prefixes, self._texts, self._ranges):
                 await remove(collection, f"{scope.agent}/")
         for session in scope.sessions:
             if not scope.turns:
                 await self._prefixes.delete(session)
+                await self._texts.delete(session)
                 for collection in (self._epochs, self._ranges):
                     await remove(collection, f"{session}/")
                 continue
             for name in await self.line(session):
                 # What stands there is planned anew, from what is left.
                 await self._prefixes.delete(name)
+                await self._texts.delete(name)
                 for row in await self._ranges.query().prefix(f"{name}/").values():
                     if any(row.first <= turn <= row.last for turn in scope.turns):
                         await self._ranges.delete(row.id)
@@ -272,7 +294,8 @@ class Epochs:
     @property
     def collections(self) -> frozenset[str]:
         """For `history.forgetting`: this is a place where content lives."""
-        return frozenset(each.name for each in (self._epochs, self._prefixes, self._ranges))
+        places = (self._epochs, self._prefixes, self._texts, self._ranges)
+        return frozenset(each.name for each in places)
 
     async def line(self, session: str) -> list[str]:
         """The session and all that were forked from it, at any remove."""

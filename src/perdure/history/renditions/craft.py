@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from perdure.core.messages import Message, Text, ToolCall, ToolResult
@@ -24,6 +26,8 @@ from perdure.history.tags import escape
 _SLICE = 0.002
 #: Characters above which a round is worked on in a thread: it would take longer than a slice.
 _HEAVY = 4_096
+#: Seconds for which a thread may keep the interpreter to itself while we work in another.
+_TURN = 0.0005
 #: Who is polite rests so many times as long as it works, while others append.
 _REST = 25
 
@@ -77,9 +81,37 @@ class Craft:
             await asyncio.to_thread(importlib.import_module, _ALGORITHM)
             self._is_loaded = True
         if weight > _HEAVY:
-            return await asyncio.to_thread(work)
+            with _sharing():
+                return await asyncio.to_thread(work)
         await self.breathe()
         return work()
+
+
+class _Sharing:
+    """While threads of ours work, others get the interpreter ten times as often.
+
+    Whoever waits for it otherwise waits 5 ms each time, and an append waits several times.
+    """
+
+    def __init__(self) -> None:
+        self._threads = 0
+        self._usual = 0.0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        if not self._threads:
+            self._usual = sys.getswitchinterval()
+            sys.setswitchinterval(min(self._usual, _TURN))
+        self._threads += 1
+        try:
+            yield
+        finally:
+            self._threads -= 1
+            if not self._threads:
+                sys.setswitchinterval(self._usual)
+
+
+_sharing = _Sharing()
 
 
 def _variant_of(full: tuple[Message, ...], place: Place, counter: Counter) -> Variant:

@@ -24,6 +24,8 @@ from perdure.history.renditions.weighing import bounded
 _LEAST = 26
 #: From so much room on, a part that is cut names facts that are not in its sentences.
 _NAMES_FROM = 40
+#: So many of a run of neighbours are compared.
+_HEARD = 24
 _id = re.compile(r"T-\d+(?:\.\d+)?(?:-through-(?:T-)?\d+(?:\.\d+)?)?(?:-T)?:\s*", re.ASCII).match
 _speaker = re.compile(r"[^\s:`][^:`\n]{0,50}: ").match
 _names = re.compile(r"\s*\((?:Also|About): [^\n]*$")
@@ -42,11 +44,13 @@ def merge(parts: Sequence[str], cap: int, counter: Counter) -> str:
     A line that begins with an id (``T-50: …``) begins what is told of that turn, round or range;
     a part may hold several. Takes time in proportion to the parts.
     """
+    seats = max(1, cap // _LEAST)
+    if len(parts) > seats * _HEARD * 2:
+        parts = parts[:: len(parts) // (seats * _HEARD)]
     items = [item for part in parts for item in _items(str(sound(part)), counter)]
     whole = "\n".join(f"{item.id}{item.text}" for item in items)
     if sum(item.tokens for item in items) <= cap * 2 and counter.count(whole) <= cap:
         return whole
-    seats = max(1, cap // _LEAST)
     if len(items) > seats:
         items = _delegates(items, seats)
     best = ""
@@ -84,7 +88,9 @@ def _delegates(items: list[_Item], seats: int) -> list[_Item]:
     """The item that says most from each of so many runs of neighbours."""
     many = len(items)
     runs = (items[seat * many // seats : (seat + 1) * many // seats] for seat in range(seats))
-    return [max(run, key=lambda item: _worth(item.text)) for run in runs]
+    # Of a long run some are heard: it makes no difference which of a thousand turns is named.
+    heard = (run[:: -(-len(run) // _HEARD)] for run in runs)
+    return [max(run, key=lambda item: _worth(item.text)) for run in heard]
 
 
 def _worth(text: str) -> float:

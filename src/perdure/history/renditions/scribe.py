@@ -121,7 +121,8 @@ class Scribe:
         """Make some of the turns that came at once."""
         name, (record, first, end) = next(iter(self._bulk.items()))
         head = await self._heads.get(name)
-        last = min(first + _BATCH - 1, end, head.turn if head is not None else 0)
+        many = 1 if name in self._damaged else _BATCH
+        last = min(first + many - 1, end, head.turn if head is not None else 0)
         if head is None or last < first:
             self._bulk.pop(name, None)
             return
@@ -130,7 +131,11 @@ class Scribe:
             found = await self._maker.make(Owned(name, first, last), head, Wish(tiny=True), go_on)
             done = min([each.told.number for each in found if each.left], default=done)
         except Corrupted as exc:
-            _log.warning("T-%d to T-%d of %s cannot be shortened: %s", first, last, name, exc)
+            self._damaged.add(name)
+            if first == last:
+                _log.warning("T-%d of %s cannot be shortened: %s", first, name, exc)
+            else:
+                done = first
         _, begun, end = self._bulk.get(name, (record, done, end))
         if begun == first:
             self._bulk[name] = record, done, end

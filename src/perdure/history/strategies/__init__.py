@@ -49,6 +49,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     #: Microseconds.
     now: int
     injected: InjectedIn
+    #: Tells requests apart; 0 if it is not known whether this is another one.
+    request: int = 0
     #: Record an epoch, if one is made. Otherwise it is as if nobody had asked.
     keep: bool = True
 

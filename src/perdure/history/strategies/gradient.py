@@ -8,6 +8,7 @@ cold anyway.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,7 +19,15 @@ from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Reasoning
 from perdure.core.models import is_same_model
 from perdure.core.tokens import count_messages
-from perdure.history.epochs import Delta, Epoch, Prefix, Reason, Wish, epoch_key
+from perdure.history.epochs import (
+    Delta,
+    Epoch,
+    Prefix,
+    PrefixText,
+    Reason,
+    Wish,
+    epoch_key,
+)
 from perdure.history.gradient import Marks, plan, total
 from perdure.history.lines import ENDLESS
 from perdure.history.manifest import Element, Manifest, Place
@@ -32,7 +41,7 @@ from perdure.history.strategies.planning import (
     apart_in,
     without_undone,
 )
-from perdure.history.strategies.rendering import Renderer, range_text
+from perdure.history.strategies.rendering import Rendered, Renderer, range_text
 from perdure.history.strategies.rounds import Rounds, Said
 from perdure.storage.collection import ATTEMPTS
 
@@ -54,6 +63,7 @@ class _State(msgspec.Struct):
 
     prefix: Prefix
     version: int
+    manifest: Manifest
     #: By digest.
     texts: dict[bytes, str]
     #: The number that the next epoch gets.
@@ -72,6 +82,7 @@ class Gradient:
         self._rounds = Rounds(desk.reader, desk.artifacts, desk.meter)
         self._planning = Planning(desk, self._renderer, self._rounds, marks)
         self._state: _State | None = None
+        self._request = 0
         #: The rounds that were sent last.
         self._sent: Sequence[Said] = ()
         #: The round that was reduced last, to what, and what came of it.
@@ -83,14 +94,14 @@ class Gradient:
             try:
                 return await self._show(ask, state)
             except Conflict:  # another process made an epoch: that one holds
-                self._state = None
+                self._state, self._request = None, 0
                 if attempt == ATTEMPTS - 1:
                     raise
         raise AssertionError("unreachable")
 
     async def standing_since(self, ask: Ask) -> int:
         """The first turn whose injection still stands in the window."""
-        return (await self._current(ask)).prefix.manifest.at.turn
+        return (await self._current(ask)).manifest.at.turn
 
     async def wish(self, ask: Ask, wish: Wish, *, now: bool) -> int:
         """Show a turn at a level from the next epoch on, or from the next request on.
@@ -117,10 +128,10 @@ class Gradient:
         )
         version = await self._desk.epochs.keep(prefix, state.version)
         self._state = msgspec.structs.replace(state, prefix=prefix, version=version)
-        standing = await self._standing(ask, prefix.manifest)
+        standing = await self._standing(ask, state.manifest)
         if standing is None or not now:
             return 0
-        behind = [e.tokens for e in prefix.manifest.shown() if e.last.turn >= wish.turn]
+        behind = [e.tokens for e in state.manifest.shown() if e.last.turn >= wish.turn]
         native = [s.tokens for s in standing.native if s.place.turn >= wish.turn]
         return sum(behind) + sum(native)
 
@@ -144,17 +155,17 @@ class Gradient:
         if (apart := apart_in(manifest)) is not None:
             opening = await rounds.prompt(ask.record, ask.head, apart)
             standing.prompt = opening.messages
-        prefix = Prefix(id=ask.record.id, epoch=number, manifest=manifest)
-        return self._shown(ask, _State(prefix, 0, texts, number + 1), standing)
+        prefix = Prefix(id=ask.record.id, epoch=number)
+        return self._shown(ask, _State(prefix, 0, manifest, texts, number + 1), standing)
 
     async def _show(self, ask: Ask, state: _State) -> Shown:
-        standing = await self._standing(ask, state.prefix.manifest)
+        standing = await self._standing(ask, state.manifest)
         if standing is None:
             return await self._show(ask, await self._epoch(ask, state, "budget", None))
         reason = await self._reason(ask, state, standing)
         if reason is not None:
             state = await self._epoch(ask, state, reason, standing)
-            standing = await self._standing(ask, state.prefix.manifest)
+            standing = await self._standing(ask, state.manifest)
             assert standing is not None  # noqa: S101 (it was planned)
         if ask.keep:
             self._sent = standing.rounds
@@ -164,22 +175,28 @@ class Gradient:
 
     async def _current(self, ask: Ask) -> _State:
         """The newest epoch; one of the session that this was forked from, if there is none."""
-        record = ask.record
+        record, known = ask.record, self._state
+        if known is not None and ask.request and ask.request == self._request:
+            return known  # looked up for this request a moment ago
         prefix, version = await self._desk.epochs.newest(record.id)
-        if prefix is not None and self._state is not None and self._state.version == version:
-            return self._state
+        self._request = ask.request
+        if prefix is not None and known is not None and known.version == version:
+            return known
         if prefix is None:
             number = await self._desk.epochs.count(record.id)
             if not number and (adopted := await self._adopted(ask)) is not None:
                 return adopted
-            at = (
-                about_to_be(ask, None) if number else Place(1)
-            )  # what was sent is not known any more
-            state = _State(Prefix(id=record.id, manifest=Manifest(at=at)), 0, {}, number + 1)
-        else:
-            digests = [element.digest for element in prefix.manifest.shown()]
-            texts = dict(zip(digests, prefix.shown_texts(), strict=True))
-            state = _State(prefix, version, texts, prefix.epoch + 1)
+            # If there were epochs, what was sent is not known any more.
+            at = about_to_be(ask, None) if number else Place(1)
+            state = _State(Prefix(id=record.id), 0, Manifest(at=at), {}, number + 1)
+        elif not prefix.epoch:
+            state = _State(prefix, version, Manifest(), {}, 1)
+        elif (text := await self._desk.epochs.text(record.id, prefix.epoch)) is not None:
+            state = _State(prefix, version, text.manifest, text.by_digest(), prefix.epoch + 1)
+        else:  # somebody makes an epoch right now
+            self._request = 0
+            await asyncio.sleep(0)
+            return await self._current(ask)
         self._state = state
         return state
 
@@ -194,15 +211,14 @@ class Gradient:
             kept = await self._renderer.found(record, ask.head, manifest, stretch.session)
             prefix = Prefix(
                 id=record.id,
-                manifest=kept.manifest,
                 model=epoch.model,
                 undone=ask.head.undone,
                 turns=epoch.at.turn - 1,
                 budget=epoch.budget,
             )
             own = msgspec.structs.replace(epoch, id=epoch_key(record.id, 1), reason="fork")
-            nothing = _State(Prefix(id=record.id), 0, {}, 1)
-            return await self._kept(ask, nothing, prefix, kept.texts, own)
+            nothing = _State(Prefix(id=record.id), 0, Manifest(), {}, 1)
+            return await self._kept(ask, nothing, prefix, kept, own)
         return None
 
     async def _standing(self, ask: Ask, manifest: Manifest) -> Standing | None:
@@ -277,8 +293,10 @@ class Gradient:
             return "mark"
         if ask.now - ask.head.time > _COLD and raw > 2 * self._marks.raw.low * ask.budget:
             return "cold"
-        turns = ask.head.turn - prefix.turns
-        if turns >= _TURNS and turns % _TURNS == 0 and await self._pays(ask, state, standing):
+        # Looked at after ten turns, twenty, forty: a look takes longer than a request.
+        tens, odd = divmod(ask.head.turn - prefix.turns, _TURNS)
+        is_due = tens > 0 and not odd and tens & (tens - 1) == 0
+        if is_due and await self._pays(ask, state, standing):
             return "turns"
         return None
 
@@ -324,7 +342,7 @@ class Gradient:
         self, ask: Ask, state: _State, reason: Reason, standing: Standing | None
     ) -> _State:
         """Plan anew, render, and record it."""
-        before = state.prefix.manifest
+        before = state.manifest
         if state.prefix.epoch and ask.budget >= 2 * state.prefix.budget:
             before = Manifest(pins=before.pins)  # what went down for want of room comes up again
         elif state.prefix.undone != ask.head.undone:
@@ -334,7 +352,6 @@ class Gradient:
         )
         prefix = Prefix(
             id=ask.record.id,
-            manifest=drafted.manifest,
             model=ask.model or state.prefix.model,
             undone=ask.head.undone,
             wishes=state.prefix.wishes,
@@ -350,33 +367,42 @@ class Gradient:
             after=drafted.tokens,
             time=ask.now,
             model=prefix.model,
-            manifest=prefix.manifest,
+            manifest=drafted.manifest,
             delta=Delta((), ()),
             undone=ask.head.undone,
         )
-        return await self._kept(ask, state, prefix, drafted.texts, epoch)
+        rendered = Rendered(drafted.manifest, drafted.texts)
+        return await self._kept(ask, state, prefix, rendered, epoch)
 
     async def _kept(
-        self, ask: Ask, state: _State, prefix: Prefix, texts: dict[bytes, str], epoch: Epoch
+        self, ask: Ask, state: _State, prefix: Prefix, rendered: Rendered, epoch: Epoch
     ) -> _State:
         """Record an epoch, unless it is only looked at."""
-        shown = [texts[element.digest] for element in prefix.manifest.shown()]
-        prefix = msgspec.structs.replace(
-            prefix, epoch=state.next, texts=msgspec.msgpack.encode(shown)
-        )
-        needed = {e.digest for e in (*prefix.manifest.elements, *prefix.manifest.pins)}
-        texts = {digest: text for digest, text in texts.items() if digest in needed}
+        manifest, number = rendered.manifest, state.next
+        prefix = msgspec.structs.replace(prefix, epoch=number)
+        needed = {e.digest for e in (*manifest.elements, *manifest.pins)}
+        texts = {digest: rendered.texts[digest] for digest in needed}
         if not ask.keep:
-            return _State(prefix, state.version, texts, state.next + 1)
-        known = {e.digest for e in state.prefix.manifest.elements}
+            return _State(prefix, state.version, manifest, texts, number + 1)
+        known = {element.digest for element in state.manifest.elements}
         ranges = [
             range_text(prefix.id, element, texts[element.digest])
-            for element in prefix.manifest.elements
+            for element in manifest.elements
             if element.generation and element.digest not in known
         ]
-        before = state.prefix.manifest if state.prefix.epoch else None
-        version = await self._desk.epochs.record(epoch, prefix, before, ranges, state.version)
-        self._state = _State(prefix, version, texts, state.next + 1)
+        shown = [texts[element.digest] for element in manifest.shown()]
+        text = PrefixText(
+            id=prefix.id, epoch=number, manifest=manifest, texts=msgspec.msgpack.encode(shown)
+        )
+        version = await self._desk.epochs.record(
+            epoch,
+            prefix,
+            text,
+            before=state.manifest if state.prefix.epoch else None,
+            ranges=ranges,
+            version=state.version,
+        )
+        self._state = _State(prefix, version, manifest, texts, number + 1)
         return self._state
 
 
