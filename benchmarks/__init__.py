@@ -13,6 +13,8 @@ rounds. Nothing that prepares or tidies is on the clock, but everything a caller
 
 `targets` says what is promised, `harness` keeps time, `texts` and `conversations` make what is
 said, `transcripts` finds what was; `ours`, `raw` and `peers` are the contestants, who meet in the
-`arena` with records and on the `stage` with turns. `model_server` answers the `gateway`, and
-`endurance` calls it for long. Every other module is one benchmark.
+`arena` with records and on the `stage` with turns. `turns_said` has the turns of transcripts in
+memory, `long_project` a bank with 50 million tokens, and `cold` is a process that opens it.
+`model_server` answers the `gateway`, and `endurance` calls it for long. Every other module is one
+benchmark.
 """

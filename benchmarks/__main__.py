@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import endurance, results, transcripts
+from benchmarks import endurance, long_project, results, transcripts
 from benchmarks.harness import Report
 from benchmarks.targets import TARGETS, missed
 
@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ[transcripts.VARIABLE] = str(options.data.absolute())
     if options.name == "all":
         figures = {name: _in_own_process(name, quick=options.quick) for name in TARGETS}
+        long_project.remove()
         if not options.quick:
             results.write(figures)
             print(f"\nwritten to {results.FILE.relative_to(results.FILE.parent.parent)}")

@@ -2,13 +2,14 @@
 
 The text is that of messages, reasoning, tool arguments and tool results, in UTF-8, as it is read
 back from the bank. What else a transcript holds (signatures, encrypted reasoning, usage, ids) is on
-our disk but not in that count. The peers are given the text alone.
+our disk but not in that count. The peers are given the text alone, and have one level only: what
+our others take is left out here, and counted in `disk_levels`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 
 from benchmarks import ours, peers, transcripts
@@ -20,8 +21,11 @@ from perdure.bank import Bank
 from perdure.core.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from perdure.history.intake import resolved
 from perdure.history.records import Piece
+from perdure.history.renditions.records import Rendition, Tiny
+from perdure.storage.records import type_of
 
 _PAGE = 200
+_LEVELS = {type_of(Rendition).name, type_of(Tiny).name}
 
 
 async def run(report: Report, *, quick: bool) -> None:
@@ -36,7 +40,7 @@ async def run(report: Report, *, quick: bool) -> None:
         home.mkdir()
         out.mkdir()
         await import_all(home / "bank.db", given)
-        stored = bytes_in(home)
+        stored = bytes_in(home) - await _levels_in(home / "bank.db")
         text = await _write_out(home / "bank.db", out)
         figures["ratio"] = round(stored / text, 3)
         figures["ratio_to_files"] = round(stored / given.size, 3)
@@ -63,13 +67,26 @@ def _stored_by(peer: Peer, file: Path, out: Path) -> int:
     return int(peer.ask("close", bank=str(file)))
 
 
+async def text_in(file: Path) -> int:
+    """The bytes of all text that was said in a bank."""
+    async with ours.open_bank(file) as bank:
+        return sum([text_of(turn) async for _, turn in _turns(bank)])
+
+
+async def _levels_in(file: Path) -> int:
+    """The bytes that renditions take."""
+    async with ours.open_bank(file) as bank:
+        sizes = (await bank.info()).collections
+    return sum(size.bytes or 0 for size in sizes if size.collection in _LEVELS)
+
+
 async def _write_out(file: Path, folder: Path) -> int:
     """Write each session to a file, a turn a line, as Chat Completions; the bytes of their text."""
     text = 0
     numbers: dict[str, int] = {}
     async with ours.open_bank(file) as bank:
         async for session, turn in _turns(bank):
-            text += sum(_bytes_of(part) for message in turn for part in message.parts)
+            text += text_of(turn)
             number = numbers.setdefault(session, len(numbers))
             chats = [chat for message in turn for chat in _chats(message)]
             with (folder / f"{number:04d}.jsonl").open("a", encoding="utf-8") as lines:
@@ -98,7 +115,11 @@ async def _turns(bank: Bank) -> AsyncIterator[tuple[str, list[Message]]]:
         yield place[0], said
 
 
-def _bytes_of(part: Part) -> int:
+def text_of(messages: Iterable[Message]) -> int:
+    return sum(bytes_of(part) for message in messages for part in message.parts)
+
+
+def bytes_of(part: Part) -> int:
     if isinstance(part, Text):
         return len(part.text.encode())
     if isinstance(part, Reasoning):
@@ -106,7 +127,7 @@ def _bytes_of(part: Part) -> int:
     if isinstance(part, ToolCall):
         return len(part.arguments.encode())
     if isinstance(part, ToolResult):
-        return sum(_bytes_of(inner) for inner in part.content)
+        return sum(bytes_of(inner) for inner in part.content)
     return 0
 
 

@@ -23,7 +23,7 @@ _LIBRARIES = ("perdure", "apsw", "httpx2", "msgspec", "zstandard")
 def lines(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
     """Each target with its figure, for the screen."""
     for target in TARGETS[name]:
-        figure = figures[target.metric]
+        figure = target.of(figures)
         spread = _spread(figures, target.metric)
         verdict = _VERDICT[target.met(figure)].strip("*")
         yield f"{target.metric}: {_shown(figure)}{spread} ({target.text}: {verdict})"
@@ -48,7 +48,7 @@ def _page(everything: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, figures in everything.items():
         for target in TARGETS[name]:
-            figure = figures[target.metric]
+            figure = target.of(figures)
             shown = f"{_shown(figure)}{_spread(figures, target.metric)}"
             verdict = _VERDICT[target.met(figure)]
             what = f"`{target.metric}`: {target.meaning}"
@@ -57,14 +57,7 @@ def _page(everything: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "## Beside the targets"
     yield ""
     for name, figures in everything.items():
-        promised = {target.metric for target in TARGETS[name]}
-        for metric, figure in figures.items():
-            if metric in promised:
-                continue
-            if isinstance(figure, float):
-                yield f"- {name}: `{metric}` {_shown(figure)}{_spread(figures, metric)}"
-            elif metric == "best_peer" and figure is not None:
-                yield f"- {name}: the fastest peer is {figure}"
+        yield from _beside(name, figures)
     for name, figures in everything.items():
         if "contestants" in figures:
             yield from _contestants(name, figures["contestants"])
@@ -72,6 +65,22 @@ def _page(everything: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "## Machine"
     yield ""
     yield from (f"- {fact}: {value}" for fact, value in environment().items())
+
+
+def _beside(name: str, figures: Mapping[str, Any]) -> Iterator[str]:
+    """What was measured and not promised."""
+    groups = {metric: found for metric, found in figures.items() if metric.isdigit()}
+    inside = {
+        f"{group}.{m}": figure for group, found in groups.items() for m, figure in found.items()
+    }
+    promised = {target.metric for target in TARGETS[name]}
+    for metric, figure in {**figures, **inside}.items():
+        if metric in promised:
+            continue
+        if isinstance(figure, float):
+            yield f"- {name}: `{metric}` {_shown(figure)}{_spread(figures, metric)}"
+        elif metric == "best_peer" and figure is not None:
+            yield f"- {name}: the fastest peer is {figure}"
 
 
 def _contestants(name: str, contestants: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
