@@ -5,6 +5,7 @@ composer        one walk from a prompt to what is sent, for one session
 context         what it returns: a value that three APIs can be told
 assembly        the messages of a window, in order, in their tags: a pure function
 encoding        the same as the wire formats write them, round by round
+unkept          Responses items for a provider that keeps none of them
 breakpoints     where a provider's cache is told that a prefix ends
 system          the scheme, explained once; the reminder near each prompt
 board           transient notes with turns-to-live

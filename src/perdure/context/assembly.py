@@ -132,10 +132,22 @@ class _Layout:
             return shown.rounds[0].place.turn
         return shown.open_turn
 
-    def prompt(self, turn: int, messages: Sequence[Message], behind: Sequence[Text] = ()) -> None:
-        """A prompt, with what waits, what is injected and its opening tag in front of it."""
+    def prompt(
+        self,
+        turn: int,
+        messages: Sequence[Message],
+        behind: Sequence[Text] = (),
+        *,
+        ready: bool = False,
+    ) -> None:
+        """A prompt, with what waits, what is injected and its opening tag in front of it.
+
+        `ready` says that the messages are prepared already.
+        """
         tagged = self._shown.tagged
-        said = [_shown_message(each, tagged=tagged) for each in messages if each.role != "event"]
+        said = list(messages)
+        if not ready:
+            said = [_shown_message(each, tagged=tagged) for each in said if each.role != "event"]
         if not self.laid and not self._waiting:
             while said and said[0].role in _SYSTEM:
                 self.laid.append(Piece((said.pop(0),), is_system=True))
@@ -182,8 +194,7 @@ class _Layout:
                     (at for at, each in enumerate(messages) if each.role == "assistant"),
                     len(messages),
                 )
-                # As it is sent when it is new: prepared again, which changes nothing.
-                self.prompt(turn, messages[:edge])
+                self.prompt(turn, messages[:edge], ready=True)
                 messages = messages[edge:]
             if messages:
                 self.laid.append(Piece(messages, native.place))

@@ -21,7 +21,6 @@ from perdure.context.explaining import Explained, explain
 from perdure.core.messages import Message, user
 from perdure.gateway.calls import Request, Tool
 from perdure.gateway.providers import Provider
-from perdure.gateway.requests import build
 from perdure.history.manifest import Band, bands
 from perdure.history.shown import Injected, Shown
 from perdure.wire.plain import Item
@@ -186,6 +185,8 @@ def tools_for(tools: tuple[Tool, ...], wire: Wire) -> dict[str, Any]:
     """``{"tools"}`` as the gateway writes them; empty if there are none."""
     if not tools:
         return {}
+    from perdure.gateway.requests import build
+
     request = Request(messages=_ANY_PROMPT, tools=tools)
     provider = Provider(name=wire, wire=wire, base_url="")
     offered = build(request, provider, "", stream=False).body.get("tools")

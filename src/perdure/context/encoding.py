@@ -9,8 +9,10 @@ be done again: `Encoder` remembers it. With or without what it remembers, the by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, Literal, TypeAlias, cast
 from uuid import UUID, uuid5
 
 import msgspec
@@ -24,31 +26,15 @@ from perdure.history.manifest import Place
 from perdure.history.shown import Injected, Native, Shown
 from perdure.history.strategies.rounds import sent_tokens
 from perdure.wire import codec, repaired
-from perdure.wire.chat import writing as chat
-from perdure.wire.keep import items_of
-from perdure.wire.messages import writing as messages
-from perdure.wire.plain import Item, kind_of
-from perdure.wire.repair import FIRST
-from perdure.wire.responses import writing as responses
-from perdure.wire.responses.form import CALLS, OUTPUTS, side_of
+from perdure.wire.keep import Group, items_of
+from perdure.wire.plain import Item
 
 Wire: TypeAlias = Literal["chat", "responses", "messages"]
 
-_WRITERS: Final = {"chat": chat, "responses": responses, "messages": messages}
 # Changing it would change ids in prompts, and with them void every prompt cache.
 _IDS = UUID("0b1f5c0e-6f0e-5b55-8f4b-6a0f3f0f7a11")
 #: Stands in front of a piece while it is repaired: so that it need not begin with a user's words.
 _FRONT: Final = user("…")
-_OPENINGS: Final = {
-    wire: writer.groups_of([_FRONT])[0].items[0] for wire, writer in _WRITERS.items()
-}
-#: Responses items that are whole without the name that the provider gave them. It keeps nothing for
-#: us, so a name says nothing, and one that it does not find is an error.
-_NAMELESS = frozenset({"message", "reasoning", "web_search_call", *CALLS, *OUTPUTS}) - {
-    "computer_call",
-    "local_shell_call",
-    "local_shell_call_output",
-}
 
 _Key: TypeAlias = Place | int
 
@@ -134,15 +120,19 @@ class Encoder:
 def handed_out(encoded: Sequence[Encoded], wire: Wire) -> list[Item]:
     """The items of all pieces, as copies that the caller may change."""
     items = [copied(item) for each in encoded for item in each.items]
-    return _named_once(items) if wire == "responses" else items
+    if wire == "responses":
+        from perdure.context import unkept
+
+        return unkept.named_once(items)
+    return items
 
 
 def _encoded(piece: Piece, wire: Wire, clash: frozenset[str]) -> Encoded:
     fit: Sequence[Message] = piece.messages
-    written = _WRITERS[wire].groups_of
+    written = _writer(wire)
     items = None if _holds_unknown(fit) else items_of(written(fit))
     # To look whether it is in order takes a fraction of the time to put it there.
-    if items is None or codec(wire).violations([_OPENINGS[wire], *items]):
+    if items is None or codec(wire).violations([_opening(wire), *items]):
         _, *fit = repaired((_FRONT, *fit), wire)
         items = items_of(written(fit))
     asked = calls = frozenset([call.id for message in fit for call in message.calls])
@@ -151,6 +141,18 @@ def _encoded(piece: Piece, wire: Wire, clash: frozenset[str]) -> Encoded:
         calls = frozenset([call.id for message in fit for call in message.calls])
         items = items_of(written(fit))
     return Encoded(piece, [_in_order(item) for item in _made(items, wire)], asked, calls, clash)
+
+
+@cache
+def _writer(wire: Wire) -> Callable[[Iterable[Message]], list[Group]]:
+    # A process that speaks one format need not load the others.
+    writer = import_module(f"perdure.wire.{wire}.writing").groups_of
+    return cast("Callable[[Iterable[Message]], list[Group]]", writer)
+
+
+@cache
+def _opening(wire: Wire) -> Item:
+    return _writer(wire)([_FRONT])[0].items[0]
 
 
 def _holds_unknown(messages: Sequence[Message]) -> bool:
@@ -167,13 +169,17 @@ def _holds_unknown(messages: Sequence[Message]) -> bool:
 def _made(items: list[Item], wire: Wire) -> list[Item]:
     """The items as they are sent."""
     if wire == "responses":
-        return _led([_forgotten(item) for item in items if not _is_lost(item)])
+        from perdure.context import unkept
+
+        return unkept.sendable(items)
     return [_in_blocks(item) for item in items] if wire == "messages" else items
 
 
 def _begin_with_user(found: list[Encoded]) -> None:
     first = next((item for each in found for item in each.items), None)
     if first is not None and first["role"] != "user":
+        from perdure.wire.repair import FIRST
+
         block = {"text": FIRST, "type": "text"}
         found.insert(0, Encoded(Piece(()), [{"content": [block], "role": "user"}]))
 
@@ -193,47 +199,6 @@ def _renamed(fit: Sequence[Message], clash: frozenset[str], place: Place | None)
         return part
 
     return [replace(each, parts=tuple(map(part, each.parts))) for each in fit]
-
-
-def _is_lost(item: Item) -> bool:
-    """Whether the provider would have to look it up where it is not kept."""
-    kind = kind_of(item)
-    if kind == "reasoning":
-        return not item.get("encrypted_content") and not item.get("content")
-    return kind == "item_reference" or (not kind and "role" not in item)
-
-
-def _forgotten(item: Item) -> Item:
-    if "id" in item and (kind_of(item) in _NAMELESS or "type" not in item):
-        return {name: value for name, value in item.items() if name != "id"}
-    return item
-
-
-def _named_once(items: list[Item]) -> list[Item]:
-    """The items; of those that have the same name, only the first. A call goes on without it."""
-    names, out = set[str](), list[Item]()
-    for item in items:
-        name, kind = item.get("id"), kind_of(item)
-        # The output of a local shell has its call's id under this name.
-        if isinstance(name, str) and kind != "local_shell_call_output":
-            if name in names and kind not in CALLS and kind not in OUTPUTS:
-                continue
-            if name in names:
-                del item["id"]
-            names.add(name)
-        out.append(item)
-    return items if len(out) == len(items) else _led(out)
-
-
-def _led(items: list[Item]) -> list[Item]:
-    """The items without thoughts of which nothing came: that may not have been kept."""
-    out = list[Item]()
-    after = ""
-    for item in reversed(items):
-        if kind_of(item) != "reasoning" or after == "assistant":
-            after = side_of(item)
-            out.append(item)
-    return out[::-1]
 
 
 # Form ---------------------------------------------------------------------------------------------
@@ -270,8 +235,14 @@ def _in_order(value: Any) -> Any:
 
 def copied(value: Any) -> Any:
     """Plain data, copied."""
-    if isinstance(value, dict):
-        return {name: copied(inner) for name, inner in value.items()}
-    if isinstance(value, list):
+    # Almost all of it is text in small dicts: only what is nested takes a call of its own.
+    kind = value.__class__
+    if kind is dict:
+        new = value.copy()
+        for name, inner in value.items():
+            if inner.__class__ is dict or inner.__class__ is list:
+                new[name] = copied(inner)
+        return new
+    if kind is list:
         return [copied(inner) for inner in value]
     return value

@@ -12,6 +12,7 @@ writes is never trusted to hold no tags: `history.leaks` hides them in views and
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from perdure.core.levels import Level
 from perdure.core.turns import Position
@@ -24,14 +25,13 @@ _TAG = rf"</?\s*(?:{_ID}|{'|'.join(OURS)})\b"
 # A tag that is not complete could be completed by what follows it in the prompt: so its beginning
 # is enough to be escaped.
 _begins_tag = re.compile(rf"<(?=/?\s*(?:T-\d|{'|'.join(OURS)}))", re.IGNORECASE)
-_escaped = re.compile(rf"&lt;(?=/?\s*(?:T-\d|{'|'.join(OURS)}))", re.IGNORECASE)
+_ESCAPED = rf"&lt;(?=/?\s*(?:T-\d|{'|'.join(OURS)}))"
 # What stands behind a name ends with the line: a tag that is never closed hides no other words.
 _WHOLE = rf"{_TAG}[^<>\n]*>"
-_leaked = re.compile(_WHOLE, re.IGNORECASE)
 # A line that holds nothing else goes with its tags; from a line with words, one blank beside each
 # goes. Each pattern begins where only few places can match: a long run of blanks takes no longer.
-_tag_lines = re.compile(rf"^[ \t]*(?:{_WHOLE}[ \t]*)+(?:\r?\n|\Z)", re.IGNORECASE | re.MULTILINE)
-_tag_beside = re.compile(rf"(?:^|(?<=[ \t])){_WHOLE}[ \t]?|{_WHOLE}", re.IGNORECASE | re.MULTILINE)
+_TAG_LINES = rf"^[ \t]*(?:{_WHOLE}[ \t]*)+(?:\r?\n|\Z)"
+_TAG_BESIDE = rf"(?:^|(?<=[ \t])){_WHOLE}[ \t]?|{_WHOLE}"
 
 
 def name_of(first: Position, last: Position) -> str:
@@ -62,10 +62,18 @@ def escape(text: str) -> str:
 
 def unescape(text: str) -> str:
     """What `escape` was given, unless that held such escapes itself."""
-    return _escaped.sub("<", text) if "&lt;" in text else text
+    return _compiled(_ESCAPED).sub("<", text) if "&lt;" in text else text
 
 
 def without_tags(text: str) -> tuple[str, int]:
     """The text without tags of ours, and how many there were: for showing what a model said."""
-    count = sum(1 for _ in _leaked.finditer(text)) if "<" in text else 0
-    return (_tag_beside.sub("", _tag_lines.sub("", text)), count) if count else (text, 0)
+    count = sum(1 for _ in _compiled(_WHOLE).finditer(text)) if "<" in text else 0
+    if not count:
+        return text, 0
+    return _compiled(_TAG_BESIDE).sub("", _compiled(_TAG_LINES).sub("", text)), count
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # When first used: most processes never see a tag where none should be.
+    return re.compile(pattern, re.IGNORECASE | re.MULTILINE)

@@ -1,12 +1,13 @@
 """Secrets are masked before anything is written: provider keys, tokens, private keys, passwords.
 
 What counts as a secret comes from two lists of rules. The long one is the default rule set of
-gitleaks, the most widely maintained one (MIT licence, 222 rules). It is not copied here: it is a
-data file of the package `secretscreen`, of which nothing else is used, so that renewing our
-dependencies renews the rules. The short one (`own`) adds what a scanner of repositories leaves out
-and a conversation is full of: URLs with passwords, headers, command lines, keys of new providers.
+gitleaks, the most widely maintained one (MIT licence, see `NOTICE` beside this file). The package
+`secretscreen` carries it as data; `tools/secret_rules.py` takes it from there, adapts it to
+conversations and writes `published.json`. So a new release is one command and a diff to review. The
+short one (`own`) adds what a scanner of repositories leaves out and a conversation is full of: URLs
+with passwords, headers, command lines, keys of new providers.
 
-    rules    a rule, and how those of gitleaks are read
+    rules    a rule, and where those of gitleaks are
     own      our own rules
     judge    whether a value that a rule found is a secret, or a placeholder, a hash, a name
     finder   where in a text secrets are

@@ -52,7 +52,7 @@ class Finder:
 
     Raises `InvalidConfig` for an expression that RE2 does not take (it knows no look-around and no
     back references), for an id that is taken or not well-formed, for a rule to be switched off that
-    is not there, and if the published rules are not installed.
+    is not there, and if the published rules cannot be read.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Finder:
         off: Iterable[str] = (),
         rules: Mapping[str, str] | None = None,
     ) -> None:
-        known, everywhere = published()
+        known = published().rules
         unwanted = set(off)
         if unknown := unwanted - {rule.id for rule in (*known, *OWN)}:
             raise InvalidConfig(
@@ -93,7 +93,7 @@ class Finder:
         self._patterns = [
             _expression(value[1:-1], "secrets.allow") for value in given if _is_expression(value)
         ]
-        self._everywhere = _Exempt(everywhere)
+        self._everywhere = _Exempt(published().everywhere)
         self._compiled: dict[str, tuple[Any, list[_Exempt]]] = {
             rule.id: (_expression(rule.regex, "secrets.rules"), []) for rule in self._users
         }

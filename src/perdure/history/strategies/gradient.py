@@ -68,6 +68,16 @@ class _State(msgspec.Struct):
     texts: dict[bytes, str]
     #: The number that the next epoch gets.
     next: int
+    #: As they are shown; made when they are first needed.
+    blocks: tuple[Block, ...] | None = None
+
+    def shown(self) -> tuple[Block, ...]:
+        if self.blocks is None:
+            self.blocks = tuple(
+                Block(element, self.texts[element.digest], _why(element, self.manifest))
+                for element in self.manifest.shown()
+            )
+        return self.blocks
 
 
 class Gradient:
@@ -248,10 +258,7 @@ class Gradient:
         under_way = None if ask.prompted else ask.turn
         raw = sum(element.raw for element in manifest.elements)
         return Shown(
-            blocks=tuple(
-                Block(element, state.texts[element.digest], _why(element, manifest))
-                for element in manifest.shown()
-            ),
+            blocks=state.shown(),
             rounds=tuple(rounds),
             injected=tuple(standing.injected),
             open_turn=apart_in(manifest) or under_way,

@@ -37,17 +37,19 @@ class Standing(msgspec.Struct):
     prompt_tokens: int = 0
 
     @property
-    def native(self) -> list[Said]:
-        return [each for each in self.rounds if self.manifest.is_native(each.place)]
+    def native(self) -> Sequence[Said]:
+        """The rounds that are shown as they were said."""
+        first, pinned = self.manifest.native, {pin.first.turn for pin in self.manifest.pins}
+        if not pinned and self.rounds and self.rounds[0].place >= first:
+            return self.rounds
+        return [e for e in self.rounds if e.place >= first and e.place.turn not in pinned]
 
     def tokens(self) -> int:
         manifest = self.manifest
         taken = LEAD + sum(element.tokens for element in manifest.shown()) + self.prompt_tokens
         taken += sum(each.tokens for each in self.injected)
-        for each in self.native:
-            cap = manifest.cap(each.place)
-            taken += each.tokens if cap is None else min(cap, each.tokens)
-        return taken
+        caps = {each.place: each.tokens for each in manifest.reduced}
+        return taken + sum(min(e.tokens, caps.get(e.place, e.tokens)) for e in self.native)
 
 
 class Drafted(msgspec.Struct, frozen=True):
