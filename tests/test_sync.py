@@ -121,6 +121,16 @@ def test_transact_repeats_a_plain_function() -> None:
         assert runs == [0, 10]
 
 
+def test_completion_offers_what_there_is() -> None:
+    with perdure.open_sync("memory://") as bank:
+        assert {"session", "transact", "collection", "url"} <= set(dir(bank))
+        session = bank.session("ada/one")
+        assert {"append", "context", "turns", "name"} <= set(dir(session))
+        for name in dir(session):
+            if not name.startswith("_"):
+                getattr(session, name)
+
+
 async def test_refused_inside_a_running_loop() -> None:
     with pytest.raises(perdure.InvalidInput, match="running event loop"):
         open_sync("memory://")

@@ -15,14 +15,12 @@ command line come before both.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
-import platformdirs
 
 from perdure.core.errors import InvalidConfig
 
@@ -46,12 +44,23 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     def __post_init__(self) -> None:
+        if _is_default(self):
+            return  # at once: to read the types of every section takes some milliseconds
         for field in msgspec.structs.fields(self):
             given = getattr(self, field.name)
             if given is field.default or (field.default_factory is dict and given == {}):
                 continue
             value = _checked(given, field.type, f"{type(self).__name__}.{field.name}")
             msgspec.structs.force_setattr(self, field.name, value)
+
+
+def _is_default(section: _Section) -> bool:
+    """Whether nothing in it was given."""
+    defaults = section.__struct_defaults__
+    return len(defaults) == len(section.__struct_fields__) and all(
+        given is default or (getattr(default, "factory", None) is dict and given == {})
+        for given, default in zip(msgspec.structs.astuple(section), defaults, strict=True)
+    )
 
 
 class StorageConfig(_Section, frozen=True):
@@ -264,14 +273,18 @@ class Config(_Section, frozen=True):
 
 def data_folder() -> Path:
     """Where the default bank lies."""
+    import platformdirs
+
     return Path(platformdirs.user_data_dir("perdure", appauthor=False))
 
 
 def config_file(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the configuration is looked for."""
-    named = environ.get("PERDURE_CONFIG")
-    folder = Path(platformdirs.user_config_dir("perdure", appauthor=False))
-    return Path(named) if named else folder / "config.toml"
+    if named := environ.get("PERDURE_CONFIG"):
+        return Path(named)
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("perdure", appauthor=False)) / "config.toml"
 
 
 def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
@@ -292,7 +305,7 @@ def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> C
 
 def _read(file: Path, *, required: bool) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        text = file.read_text("utf-8")
     except FileNotFoundError:
         if required:
             raise InvalidConfig(
@@ -301,6 +314,10 @@ def _read(file: Path, *, required: bool) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as exc:
         raise InvalidConfig(f"{file} cannot be read: {exc}.", hint="Check the file.") from exc
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise InvalidConfig(f"{file} is not TOML: {exc}.", hint="Correct the file.") from exc
 

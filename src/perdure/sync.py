@@ -73,6 +73,11 @@ class Bridge:
             return functools.wraps(value)(functools.partial(_call, value))
         return _bridged(value)
 
+    def __dir__(self) -> list[str]:
+        """Also what the object that it stands for has, so that completion offers it."""
+        public = (name for name in dir(self._target) if not name.startswith("_"))
+        return sorted({*super().__dir__(), *public})
+
     def __enter__(self) -> Any:
         entered = _run(self._target.__aenter__())
         return self if entered is self._target else _bridged(entered)

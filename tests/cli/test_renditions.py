@@ -11,7 +11,7 @@ import pytest
 import perdure
 from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig, PriceConfig
-from perdure.history.renditions.records import Rendition
+from perdure.history.renditions.records import Rendition, Tiny
 from perdure.testing import Received, ScriptedModel
 from tests.cli.conftest import Ask, Run
 from tests.history.scribes import labour
@@ -21,7 +21,7 @@ NAME = "planner/auth"
 
 @pytest.fixture
 def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A bank with two sessions: one as it was imported, one without turns."""
+    """A bank with two sessions: one whose renditions are missing, one without turns."""
     url = f"sqlite:///{tmp_path / 'bank.db'}"
     monkeypatch.setenv("PERDURE_BANK", url)
 
@@ -30,6 +30,10 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             await bank.session("planner/empty")
             session = await bank.session(NAME)
             await session.append([*labour(1), *labour(2)], count=True)
+        # They were made at the latest when it was closed.
+        async with perdure.open(url) as bank:
+            await bank.collection(Rendition).query().delete()
+            await bank.collection(Tiny).query().delete()
 
     asyncio.run(fill())
     return url
@@ -57,6 +61,18 @@ def test_what_is_missing_is_told_and_made(ask: Ask, run: Run) -> None:
     assert f"{levels['C']['ratio']:.1%}" in shown
     assert NAME in run("renditions").stdout
     assert "nothing is missing now" in run("renditions", "make", NAME).stdout
+
+
+@pytest.mark.usefixtures("bank")
+def test_names_can_be_abbreviated(ask: Ask, run: Run) -> None:
+    code, found = ask("renditions", "auth")
+    assert (code, [each["session"] for each in found["sessions"]]) == (0, [NAME])
+    code, found = ask("renditions", "make", "planner/a")
+    assert (code, found["made"]) == (0, 2)
+    assert found["sessions"][0]["missing"] == 0
+    several = run("renditions", "make", "planner/")
+    assert several.exit_code == 1
+    assert "fits 2 sessions: planner/auth, planner/empty" in several.stderr
 
 
 def test_looking_makes_nothing(bank: str, ask: Ask) -> None:

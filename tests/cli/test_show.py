@@ -116,6 +116,21 @@ def test_a_round_alone_says_which_it_is(run: Run, chat: str) -> None:
     assert run("turn", "planner/auth", "T-3.2").stdout.startswith("T-3.2  ")
 
 
+def test_a_turn_at_a_level(run: Run, ask: Ask, chat: str) -> None:
+    code, raw = ask("turn", "planner/auth", "T-3", "--level", "R")
+    assert (code, list(raw)) == (0, ["id", "level", "text", "tokens"])
+    _, compact = ask("turn", "planner/auth", "3", "--level", "c")
+    assert (compact["id"], compact["level"]) == ("T-3", "C")
+    assert 0 < compact["tokens"] < raw["tokens"]
+    assert "prompt 3" in compact["text"]
+    _, round = ask("turn", "planner/auth", "T-3.2", "--level", "smoothed")
+    assert (round["id"], round["level"]) == ("T-3.2", "S")
+    assert "prompt 3" not in round["text"]
+    shown = run("turn", "planner/auth", "T-3", "--level", "C").stdout.splitlines()
+    assert shown[0] == f"T-3-C: {compact['tokens']} tokens"
+    assert shown[1:] == compact["text"].splitlines()
+
+
 def test_tags_that_leaked_into_an_answer(run: Run, ask: Ask, chat: str) -> None:
     answer = "<T-25-R>\nYes, see <T-3-C> for that.\n</T-25-R>"
     with perdure.open_sync(chat) as bank:
@@ -149,6 +164,10 @@ def test_tags_that_leaked_into_an_answer(run: Run, ask: Ask, chat: str) -> None:
         (["turn", "planner/auth", "T-3.9"], "T-3 of planner/auth has no round 9. It has 2."),
         (["turn", "planner/auth", "nine"], "'nine' does not name a turn. Write T-12"),
         (["turn", "planner/auth", "T-3", "--full", "--prune"], "in full or pruned"),
+        (["turn", "planner/auth", "T-3", "--full", "--level", "C"], "Leave out --full, --prune"),
+        (["turn", "planner/auth", "T-3", "--level", "X"], "'X' is no level. Write R (raw)"),
+        (["turn", "planner/auth", "T-3.9", "--level", "C"], "T-3 has no round 9."),
+        (["turn", "planner/auth", "T-4", "--level", "C"], "T-4 was taken back or forgotten."),
     ],
 )
 def test_what_is_not_there(args: list[str], words: str, run: Run, ask: Ask, chat: str) -> None:

@@ -46,6 +46,7 @@ def test_figures_as_json(ask: Ask, transcript: Path) -> None:
     assert (found["budget"], found["requests"], found["turns"]) == (5_000, 80, 40)
     assert found["tokens"] > 15_000
     assert (found["system"], found["injection"], found["prices"]) == (8_000, 0, "anthropic")
+    assert (found["formats"], found["unread"]) == ({str(transcript): "claude-code"}, [])
     for name, figures in found["policies"].items():
         assert list(figures) == [
             *("input_tokens", "cache_read", "cache_write", "hit_ratio", "cost", "dollars"),
@@ -74,7 +75,20 @@ def test_figures_for_people(run: Run, transcript: Path) -> None:
     assert [line.split()[0] for line in shown[17:23]] == POLICIES
     assert shown[24].startswith("80 requests of 40 turns, ")
     assert "Assumed: 8,000 tokens of system text and tools" in shown[24]
+    assert shown[25:] == [f"Read as claude-code: {transcript}"]
     assert "defect" not in result.stdout
+
+
+def test_what_was_not_read_is_named(run: Run, ask: Ask, transcript: Path) -> None:
+    broken = transcript.with_name("broken.jsonl")
+    broken.write_text("nonsense\n")
+    args = ["simulate", str(transcript.parent), "--policy", "unlimited"]
+    shown = run(*args).stdout.splitlines()
+    assert shown[-2] == f"Read as claude-code: {transcript.parent}"
+    assert shown[-1] == f"Not read, as nothing in it is known: {broken}"
+    found = ask(*args)[1]
+    assert found["formats"] == {str(transcript.parent): "claude-code"}
+    assert found["unread"] == [str(broken)]
 
 
 def test_only_some_policies_and_other_prices(ask: Ask, transcript: Path) -> None:
@@ -129,7 +143,10 @@ def test_a_terminal_that_knows_only_ascii(transcript: Path) -> None:
         (["absent.jsonl"], "There is no absent.jsonl."),
         (["empty.jsonl"], "empty.jsonl holds no transcript of a known format."),
         (["empty.jsonl", "--format", "codex"], "Nothing was said in empty.jsonl."),
-        (["empty.jsonl", "--budget", "499"], "A budget of 499 tokens is too small"),
+        (
+            ["empty.jsonl", "--budget", "499"],
+            "A budget of 499 tokens is too small: 500 are needed. Give 500 or",
+        ),
         (["empty.jsonl", "--prices", "acme"], "There are no cache rules called 'acme'. Use one of"),
         (["empty.jsonl", "--model", "acme"], "anthropic has no model 'acme' with a known price."),
         (["empty.jsonl", "--policy", "hope"], "There is no policy called 'hope'. Use one of"),

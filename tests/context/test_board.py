@@ -57,7 +57,7 @@ def test_the_newest_wins_and_what_has_no_room_is_named() -> None:
         board, _ = post(board, f"note {number} " + "word " * 100, turn=1, counter=COUNTER)
     shown = render(board.entries, 2, (), cap=400, counter=COUNTER)
     assert shown.full == ("B-4", "B-5", "B-6")
-    assert "No room for B-1, B-2, B-3." in shown.text
+    assert "No room for B-3, B-2, B-1:" in shown.text
 
 
 def test_an_entry_that_can_never_fit_is_shown_in_part() -> None:

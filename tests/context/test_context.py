@@ -12,6 +12,7 @@ from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant
 from perdure.gateway.calls import Tool
 from perdure.history.manifest import Place
 from perdure.history.shown import Injected, Native, Shown
+from perdure.history.strategies.planning import LEAD
 from perdure.wire import codec
 from tests.context.windows import WIRES, Story, encoded, items_of, long_talk, violations
 
@@ -82,6 +83,7 @@ def test_tokens_are_the_sum_of_all_parts_and_bands_run_from_old_to_new() -> None
         + sum(native.tokens for native in shown.rounds)
         + sum(each.tokens for each in shown.injected)
         + (context.injection.tokens if context.injection else 0)
+        + LEAD
         + context.prompt_tokens
     )
     assert [band.level for band in context.bands] == ["T", "C", "S", "R"]

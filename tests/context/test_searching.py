@@ -59,3 +59,50 @@ async def test_what_was_taken_back_or_fetched_is_not_found(session: perdure.Sess
     fetched = Message("tool", (ToolResult("c1", (Text("needle"),)),))
     await session.append([user("Go."), Message("assistant", (call,)), fetched, assistant("ok")])
     assert [each.id for each in await find(session, "needle")] == ["T-1.1"]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("ozdemir", "Ask Özdemir about it."),
+        ("Özdemir", "Ask Ozdemir about it."),
+        ("strasse", "Die Straße"),
+        ("lodz", "from Łódź"),
+        ("istanbul", "in İstanbul"),
+        ("token", "two tokens"),
+        ("retry", "it was retried"),
+        ("retries", "one retry"),
+        ("planning", "our plan"),
+        ("plan", "as planned"),
+        ("caching", "the cache"),
+        ("boxes", "a box"),
+        ("called", "it calls home"),
+        ("keys", "the key"),
+    ],
+)
+async def test_accents_and_simple_endings(session: perdure.Session, query: str, said: str) -> None:
+    await session.append([user(said), assistant("ok")])
+    (found,) = await find(session, query)
+    assert found.line.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"), [("notes", "not this"), ("note", "not this"), ("uses", "for us")]
+)
+async def test_other_words_are_other_words(session: perdure.Session, query: str, said: str) -> None:
+    await session.append([user(said), assistant("ok")])
+    assert await find(session, query) == []
+
+
+async def test_the_phrase_itself_comes_first(session: perdure.Session) -> None:
+    await session.append([user("the token refresh"), assistant("ok")])
+    await session.append([user("Token-Refresh is late"), assistant("ok")])
+    await session.append([user("refresh that token"), assistant("ok")])
+    await session.append([user("refreshed tokens"), assistant("ok")])
+    await session.append([user("only a token"), assistant("ok")])
+    found = await find(session, "token refresh")
+    assert [each.id for each in found] == ["T-2.1", "T-1.1", "T-4.1", "T-3.1", "T-5.1"]
+    assert [each.phrase for each in found] == [True, True, False, False, False]
+    # Also if enough others are found before it.
+    assert [each.id for each in await find(session, "token refresh", 1)] == ["T-2.1"]
+    assert [each.id for each in await find(session, "tokens", 1)] == ["T-4.1"]

@@ -458,3 +458,98 @@ async def test_what_changes_behind_a_request_is_an_epoch(session: Session) -> No
     assert [epoch.reason for epoch in await session.epochs()] == ["changed", "changed"]
     for wire in WIRES:
         assert codec(wire).violations(body_of(whole, wire)) == []
+
+
+async def test_answers_find_the_turns_of_their_prompts_whoever_writes_meanwhile(
+    bank: Bank,
+) -> None:
+    one, other = await bank.session("o/s"), await bank.session("o/s")
+    asked = await one.context("Delete the bucket?")
+    await other.append([user("What is 1+1?"), assistant("2")])
+    await other.append([user("And 2+2?"), assistant("4")])
+    turn = await one.append("Yes.", context=asked)
+    assert isinstance(turn, perdure.Turn)
+    assert [m.text for m in turn.messages] == ["Delete the bucket?", "Yes."]
+    # A context that nobody answered is in nobody's way.
+    first, second = await one.context("p1"), await one.context("p2")
+    await one.append("r2", context=second)
+    await one.append("r1", context=first)
+    said = [[m.text for m in turn.messages] for turn in await one.turns()]
+    assert said[-2:] == [["p2", "r2"], ["p1", "r1"]]
+
+
+async def test_tool_loops_of_two_writers_do_not_mix(bank: Bank) -> None:
+    writers = [await bank.session("o/s") for _ in range(2)]
+    contexts = [await each.context(f"prompt {at}") for at, each in enumerate(writers)]
+
+    def call(at: int) -> Message:
+        return Message("assistant", (ToolCall(f"c{at}", "shell", "{}"),))
+
+    def result(at: int) -> Message:
+        return Message("tool", (ToolResult(f"c{at}", (Text(f"out {at}"),)),))
+
+    for at, (session, context) in enumerate(zip(writers, contexts, strict=True)):
+        await session.append(call(at), context=context)
+    for at, session in enumerate(writers):
+        await session.append(result(at))
+    for at, session in enumerate(writers):
+        going_on = await session.context()
+        for wire in WIRES:
+            assert codec(wire).violations(body_of(going_on, wire)) == []
+        assert f"out {at}" in json.dumps(body_of(going_on, "chat")[-1])
+        await session.append(f"done {at}", context=going_on)
+    turns = await writers[0].turns()
+    assert [t.prompt for t in turns] == [
+        "prompt 0",
+        "prompt 1",
+    ]
+    assert [t.messages[-1].text for t in turns] == ["done 0", "done 1"]
+
+
+async def test_what_is_no_context_of_this_session_is_refused(bank: Bank, session: Session) -> None:
+    other = await bank.session("coder/auth")
+    context = await other.context("Hi?")
+    with pytest.raises(perdure.InvalidInput, match="one of coder/auth"):
+        await session.append("Hello.", context=context)
+    with pytest.raises(perdure.InvalidInput, match="no context"):
+        await session.append("Hello.", context="foo")  # type: ignore[arg-type]
+
+
+async def test_many_calls_at_once_stay_within_the_budget(bank: Bank) -> None:
+    session = await bank.session("o/s", budget=1_000)
+    context = await session.context("go")
+    calls = tuple(ToolCall(f"c{n}", "read_file", f'{{"path": "src/{n}.py"}}') for n in range(25))
+    results = tuple(ToolResult(call.id, (Text("line\n" * 50),)) for call in calls)
+    await session.append([Message("assistant", calls), Message("tool", results)], context=context)
+    assert (await session.context()).tokens <= 1_000
+    more = tuple(ToolCall(f"d{n}", "read_file", "{}") for n in range(200))
+    results = tuple(ToolResult(call.id, (Text("line"),)) for call in more)
+    await session.append([Message("assistant", more), Message("tool", results)])
+    with pytest.raises(perdure.BudgetTooSmall):
+        await session.context()
+
+
+async def test_a_large_newest_reply_stays_and_the_rest_makes_room(bank: Bank) -> None:
+    session = await bank.session("o/s", budget=10_000)
+    for number in range(6):
+        await session.append([user(f"Question {number}?"), assistant("word " * 600)])
+    for size in (5_800, 6_600, 9_000):
+        await session.append([user("A report, please."), assistant(f"Section 3. {'word ' * size}")])
+        context = await session.context("Shorten section 3.", keep=False)
+        assert "Section 3. word word" in json.dumps(context.to_chat())
+        assert context.tokens + size * 0.3 > 8_000
+        assert context.tokens <= 10_000
+        assert context.bands[0].first == "T-1.1"
+
+
+async def test_what_was_taken_back_makes_room_again(session: Session) -> None:
+    for number in range(1, 60):
+        async for _ in live(session, number):
+            pass
+    await session.undo(25)
+    after = await session.context("And now?")
+    assert after.bands[-1].level == "R"
+    assert after.tokens > BUDGET / 5
+    assert all(
+        "through-" not in b.element.name or b.element.last.turn <= 34 for b in after.shown.blocks
+    )

@@ -118,6 +118,20 @@ async def test_a_turn_comes_with_its_name_and_level_and_cannot_close_a_tag() -> 
     assert tiny.startswith("T-12.3 at T (of T-12: rounds have none).")
 
 
+async def test_a_name_as_it_stands_in_the_prompt_says_at_which_level() -> None:
+    for id in ("T-12-C", "<T-12-C>", "t-12-c"):
+        for asked in ({"id": id}, {"id": id, "level": None}):
+            assert (await run(Table(), "history_get_turn", asked)).startswith("T-12 at C.")
+    said = await run(Table(), "history_get_turn", {"id": "T-12-C", "level": "S"})
+    assert said.startswith("T-12 at S.")
+    table = Table()
+    assert "\nT-12.2 at S." in await run(table, "board_pull", {"id": "T-12.2-S"})
+    inside = await run(table, "history_get_turn", {"id": "T-12.1-through-12.3-C"})
+    assert inside.startswith("T-12.1-through-12.3 at C, round by round")
+    # Where it stands does not say where it should.
+    assert "level is missing" in await run(table, "history_set_fidelity", {"id": "T-12-C"})
+
+
 async def test_a_range_answers_with_each_turn_and_is_bounded() -> None:
     answer = await run(Table(), "history_get_turn", {"id": "T-10-through-58", "level": "R"})
     lines = answer.splitlines()
@@ -170,7 +184,9 @@ async def test_fidelity_and_search() -> None:
         ("history_get", "{}", "There is no tool 'history_get'. There are: history_get_turn"),
         ("history_get_turn", '{"id": ', "The arguments are no JSON"),
         ("history_get_turn", "[1]", "Give a JSON object"),
-        ("history_get_turn", '{"id": "T-12"}', "level is missing"),
+        ("history_get_turn", '{"id": "T-12"}', "level is missing. Give it. Example"),
+        ("history_get_turn", "{}", "id and level are missing. Give both. Example"),
+        ("history_get_turn", '{"id": "x"}', "'x' names no turn."),
         ("history_get_turn", '{"id": "T-12", "level": null}', "level is missing"),
         ("history_get_turn", '{"id": "T-12", "level": "X"}', "Write R (raw), S"),
         ("history_get_turn", '{"id": "T-99", "level": "R"}', "There are T-1 to T-60."),

@@ -18,7 +18,7 @@ from perdure.context.encoding import Encoder, Wire
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, words_of
 from perdure.core.tokens import Estimate, count_messages
 from perdure.core.turns import Cutter, is_prompt
-from perdure.history.gradient import Sized, Window, overflows, plan
+from perdure.history.gradient import Sized, Window, plan, total
 from perdure.history.manifest import Element, Manifest, Place
 from perdure.history.shown import Block, Injected, Native, Shown
 from perdure.history.tags import element
@@ -62,7 +62,7 @@ class Story:
         live = [each for each in sized if not covered or each.place > covered[-1]]
         tiny = {each.place.turn: min(20, each.compact) for each in live}
         told = Window(budget=self.budget, fixed=fixed, turn=turn, rounds=live, tiny=tiny)
-        if overflows(self.manifest, told):
+        if total(self.manifest, told.rounds) + told.fixed > told.budget:
             planned = plan(self.manifest, told)
             about = 1 if prompt else self.cutter.round + 1
             self.manifest = replace(planned, at=Place(turn, about))

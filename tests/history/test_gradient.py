@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.levels import RANK
-from perdure.history.gradient import FAN, Sized, Window, overflows, plan, total
+from perdure.history.gradient import FAN, Sized, Window, plan, total
 from perdure.history.manifest import Element, Manifest, Place, bands
 
 
@@ -30,6 +30,10 @@ def window(rounds: list[Sized], budget: int, *, fixed: int = 50, turn: int = 0) 
     newest = rounds[-1].place.turn if rounds else 0
     tiny = {each.place.turn: min(20, each.compact) for each in rounds}
     return Window(budget=budget, fixed=fixed, turn=turn or newest + 1, rounds=rounds, tiny=tiny)
+
+
+def overflows(manifest: Manifest, told: Window) -> bool:
+    return total(manifest, told.rounds) + told.fixed > told.budget
 
 
 def live(manifest: Manifest, rounds: list[Sized]) -> list[Sized]:

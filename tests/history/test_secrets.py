@@ -6,7 +6,6 @@ Every secret here is made while the tests run, so that none stands in the reposi
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 import random
 import string
@@ -36,9 +35,10 @@ from perdure.core.messages import (
     event,
     user,
 )
-from perdure.history.secrets import Masked, Masker
+from perdure.history.secrets import Masked, Masker, rules
 from perdure.history.secrets.own import OWN
-from perdure.history.secrets.rules import LEFT_OUT, published
+from perdure.history.secrets.rules import published
+from tools import secret_rules
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 KEY = b"a key for the tags in these tests"
@@ -431,11 +431,17 @@ def test_settings_that_cannot_work_are_refused_without_showing_them(settings: Se
     assert caught.value.hint
 
 
-def test_without_the_published_rules_there_is_no_masker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    published.cache_clear()
+def test_without_the_published_rules_there_is_no_masker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "published.json"
+    monkeypatch.setattr(rules, "FILE", file)
     with pytest.raises(InvalidConfig, match="not installed"):
         Masker(Settings())
+    file.write_bytes(b'{"source": "x", "rules": [{"id": 1}]}')
+    published.cache_clear()
+    with pytest.raises(InvalidConfig, match="cannot be read"):
+        Masker(Settings()).text("hello")
     monkeypatch.undo()
     published.cache_clear()
 
@@ -443,19 +449,26 @@ def test_without_the_published_rules_there_is_no_masker(monkeypatch: pytest.Monk
 # ---- rules --------------------------------------------------------------------------------------
 
 
+def test_the_file_of_published_rules_is_what_the_installed_package_gives() -> None:
+    """When this fails, run `python -m tools.secret_rules` and review what changed."""
+    found = secret_rules.adapted()
+    assert published() == found
+    assert rules.FILE.read_bytes() == secret_rules.written(found)
+
+
 def test_the_published_rules_are_what_we_take_them_for() -> None:
-    """Fails when a new release of them is written differently, and `rules` must follow."""
-    rules, everywhere = published()
-    kinds = [rule.kind for rule in rules]
+    """Fails when a new release of them is written differently, and the tool must follow."""
+    known, everywhere = published().rules, published().everywhere
+    kinds = [rule.kind for rule in known]
     assert kinds.count("token") > 100
     assert kinds.count("vendor") > 70
     assert (kinds.count("assigned"), kinds.count("block")) == (1, 1)
     assert everywhere.regexes
-    assert not any(r"[\x60'\"\s;]|\\[nr]|$" in rule.regex for rule in rules)
-    assert not LEFT_OUT.keys() & {rule.id for rule in rules}
-    ids = [rule.id for rule in (*rules, *OWN)]
+    assert not any(r"[\x60'\"\s;]|\\[nr]|$" in rule.regex for rule in known)
+    assert not secret_rules.LEFT_OUT.keys() & {rule.id for rule in known}
+    ids = [rule.id for rule in (*known, *OWN)]
     assert len(ids) == len(set(ids))
-    for rule in (*rules, *OWN):
+    for rule in (*known, *OWN):
         for regex in (rule.regex, rule.gate, *(r for e in rule.exemptions for r in e.regexes)):
             assert re2.compile(regex)
 
@@ -480,13 +493,28 @@ def test_a_gate_is_open_wherever_its_rule_finds_something() -> None:
     texts += [quoted for text in texts for quoted in (f"x\n{text}\n", json.dumps(f"\n\t{text}\n"))]
     probes = [text.replace("\\", " ") for text in texts]
     opened = 0
-    for rule in (*published()[0], *OWN):
+    for rule in (*published().rules, *OWN):
         regex, gate = re2.compile(rule.regex), re2.compile(rule.gate)
+        lead = re2.compile(rule.lead)
         for probe in probes:
             if regex.search(probe):
                 opened += 1
                 assert gate.search(probe), (rule.id, probe)
+            if gate.search(probe):
+                assert lead.search(probe), (rule.id, probe)
     assert opened > 300
+
+
+def test_every_vendor_is_found_by_a_masker_that_has_not_seen_one_before() -> None:
+    """Their gates are compiled when a text first has the name of one."""
+    vendors = [rule for rule in published().rules if rule.kind == "vendor" and rule.lead]
+    assert len(vendors) > 70
+    for text in (f"heroku_api_key = '{UUID}'", f"datadog-token: {some(40)}"):
+        fresh, seasoned = Masker(Settings(), key=KEY), Masker(Settings(), key=KEY)
+        seasoned.text("okta_token = '12345678'")
+        masked = fresh.text(text)
+        assert masked[1]
+        assert masked == seasoned.text(text)
 
 
 # ---- messages -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,8 @@ from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant
 from perdure.core.tokens import count_message, count_messages, o200k
 from perdure.core.turns import Position
 from perdure.simulation import History, read_history
-from perdure.simulation.transcripts import PLACEHOLDER, detect
+from perdure.simulation.formats import format_of, tell
+from perdure.simulation.transcripts import PLACEHOLDER
 from tests.importers.transcripts import SESSION, Claude, write
 
 LONG = "a line of what the tool said\n" * 40
@@ -109,19 +111,106 @@ async def test_undone_turns_are_left_out(tmp_path: Path) -> None:
         from perdure.history.export import jsonl
 
         target.write_bytes(b"".join([line async for line in jsonl(session)]))
-    assert detect(target) == "perdure"
+    assert format_of(target) == "perdure"
     history = await read_history([target])
     assert [call.messages[0].text for call in history.calls] == ["One.", "Three."]
 
 
-def test_formats_tell_themselves(tmp_path: Path) -> None:
-    claude = write(tmp_path / "a" / f"{SESSION}.jsonl", Claude().turn("One.", "1"))
-    assert detect(claude) == detect(claude.parent) == "claude-code"
-    assert detect(chat(tmp_path / "chat.jsonl", "Hi.", "Yes?")) == "openai-chat"
-    item = {"type": "response_item", "timestamp": "2026-02-12T16:00:00.000Z"}
-    said = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}
-    codex = write(tmp_path / "c" / "rollout-1.jsonl", [item | {"payload": said}] * 3)
-    assert detect(codex) == "codex"
+CALL = {"id": "c1", "type": "function", "function": {"name": "shell", "arguments": "{}"}}
+USE = {"type": "tool_use", "id": "c1", "name": "shell", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": LONG}
+PLAIN = {"role": "user", "content": "Hi."}
+ANTHROPIC: list[dict[str, Any]] = [
+    PLAIN,
+    {"role": "assistant", "content": [{"type": "text", "text": "Let me look."}, USE]},
+    {"role": "user", "content": [RESULT]},
+    {"role": "assistant", "content": "Two files."},
+]
+OPENAI: list[dict[str, Any]] = [
+    PLAIN,
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": LONG},
+    {"role": "assistant", "content": "Two files."},
+]
+FLAT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}
+
+
+@pytest.mark.parametrize(
+    ("records", "known"),
+    [
+        (ANTHROPIC, "anthropic"),
+        (OPENAI, "openai-chat"),
+        ([PLAIN] * 150 + ANTHROPIC, "anthropic"),
+        ([PLAIN, {"role": "assistant", "content": "Yes?"}], ""),
+        ([{"messages": OPENAI}], "openai-chat"),
+        ([{"messages": ANTHROPIC}], "anthropic"),
+        ([{"messages": [PLAIN], "system": "Be brief."}], "anthropic"),
+        ([{"choices": [{"message": OPENAI[3]}]}], "openai-chat"),
+        (Claude().turn("One.", "1"), "claude-code"),
+        ([{"type": "response_item", "payload": FLAT}], "codex"),
+        ([FLAT], "codex"),
+        ([{"a": 1}], None),
+    ],
+)
+def test_the_first_record_that_only_one_format_has_tells(
+    records: list[dict[str, Any]], known: str | None, tmp_path: Path
+) -> None:
+    assert format_of(write(tmp_path / "lines.jsonl", records)) == known
+    if known not in {"claude-code", "codex"}:
+        document = tmp_path / "document.json"
+        document.write_text(json.dumps(records, indent=1))
+        assert format_of(document) == known
+
+
+async def test_results_of_tools_are_found_in_files_that_begin_like_any_chat(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl", ANTHROPIC)
+    history = await read_history([path])
+    assert history.formats == {str(path): "anthropic"}
+    assert history.unread == ()
+    assert (history.turns, len(history.calls)) == (1, 2)
+    assert history.calls[0].messages[-1].results[0].text == LONG
+
+
+async def test_a_folder_of_several_formats(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.jsonl", ANTHROPIC)
+    second = write(tmp_path / "b.jsonl", OPENAI)
+    plain = chat(tmp_path / "c.jsonl", "Hi.", "Yes?")
+    broken = tmp_path / "d.jsonl"
+    broken.write_bytes(b"nonsense\n")
+    history = await read_history([tmp_path])
+    assert history.formats == {
+        str(first): "anthropic",
+        str(second): "openai-chat",
+        str(plain): "openai-chat",
+    }
+    assert history.unread == (str(broken),)
+    assert history.turns == 3
+
+
+def test_a_folder_of_one_format_is_read_as_a_whole(tmp_path: Path) -> None:
+    claude = tmp_path / "claude"
+    write(claude / f"{SESSION}.jsonl", Claude().turn("One.", "1"))
+    # A run of the program's own, which the importer leaves out.
+    write(claude / SESSION / "subagents" / "agent-acompact-1.jsonl", Claude().turn("Sum up.", "1"))
+    (claude / "notes.json").write_text("[]")  # no name of a transcript of Claude Code
+    assert tell(claude).formats == {claude: "claude-code"}
+    assert tell(claude).unread == ()
+    codex = tmp_path / "codex"
+    file = write(codex / "kept.jsonl", [{"type": "response_item", "payload": FLAT}])
+    assert tell(codex).formats == {file: "codex"}  # which its importer would not look for
+    chats = tmp_path / "chats"
+    write(chats / "a.jsonl", ANTHROPIC)
+    chat(chats / "b.jsonl", "Hi.", "Yes?")
+    assert tell(chats).formats == {chats: "anthropic"}
+
+
+def test_files_that_are_not_of_the_format_given(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", ANTHROPIC)
+    other = write(tmp_path / "b.jsonl", Claude().turn("One.", "1"))
+    empty = tmp_path / "c.jsonl"
+    empty.touch()
+    told = tell(tmp_path, "anthropic")
+    assert (told.formats, told.unread) == ({tmp_path: "anthropic"}, (other, empty))
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense\n", bytes(range(256)) * 9, b'{"a": 1}\n'])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -127,7 +126,7 @@ class Bank:
             self.artifacts,
             tuple(history.prune),
             history.heartbeat,
-            ContextRooms(self.store, desk, history),
+            ContextRooms(self.store, desk, history, plain=self._plain),
         )
 
     async def open(self) -> None:
@@ -168,6 +167,8 @@ class Bank:
         finally:
             await self.store.close()
             if self._is_temporary:
+                import shutil
+
                 shutil.rmtree(self.artifacts.root, ignore_errors=True)
 
     async def __aenter__(self) -> Self:
@@ -336,6 +337,9 @@ class Bank:
         if self._is_open:  # not if only its store is, by a command that looks and changes nothing
             self.meter.look(record)
         return Session(self._rooms, record, self._intake(record.id))
+
+    def _plain(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        return self._intake("").plain(data)
 
     def _intake(self, session: str) -> Intake:
         return Intake(session, self.artifacts, self._get_masker, self.config.history)

@@ -11,18 +11,20 @@ from rich.text import Text
 from perdure.cli import terminal
 
 if TYPE_CHECKING:
-    from perdure.simulation import Comparison, Figures
+    from perdure.simulation import Comparison, Figures, History
 
 _HEADINGS = ("Policy", "Cache hits", "Cost", "Dollars", "Rewrites", "Span", "Covered", "Largest")
 _WIDEST_BAR, _NARROWEST_BAR = 60, 10
+#: Paths that are named.
+_LISTED = 5
 _LEVELS = "▁▂▃▄▅▆▇█"
 #: For terminals that do not know the others.
 _ASCII_LEVELS = "_.-=+*#@"
 _BARS, _ASCII_BARS = "█░", "#-"
 
 
-def show(compared: Comparison) -> None:
-    """Print the table, the charts, and what was assumed."""
+def show(history: History, compared: Comparison) -> None:
+    """Print the table, the charts, what was read, and what was assumed."""
     rows = [_row(name, each) for name, each in compared.policies.items()]
     terminal.listing(_HEADINGS, rows, right=len(_HEADINGS) - 1)
     for name, each in compared.policies.items():
@@ -41,6 +43,11 @@ def show(compared: Comparison) -> None:
     _draw_sizes(compared, margin, room)
     terminal.say()
     terminal.prose(_assumed(compared), "dim")
+    for name in dict.fromkeys(history.formats.values()):
+        paths = [path for path, its in history.formats.items() if its == name]
+        terminal.prose(f"Read as {name}: {_listed(paths)}", "dim")
+    if history.unread:
+        terminal.prose(f"Not read, as nothing in it is known: {_listed(history.unread)}", "yellow")
 
 
 def _row(name: str, each: Figures) -> tuple[str, ...]:
@@ -101,6 +108,12 @@ def _assumed(compared: Comparison) -> str:
         f" {compared.model}. Cost is in millions of plain input tokens; what models write is left"
         " out, as it is the same for all."
     )
+
+
+def _listed(paths: Sequence[str]) -> str:
+    shown = ", ".join(terminal.visible(path) for path in paths[:_LISTED])
+    more = len(paths) - _LISTED
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _signs(wanted: str, plain: str) -> str:

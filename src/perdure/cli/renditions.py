@@ -30,7 +30,8 @@ def renditions(
         list[str] | None,
         typer.Argument(
             metavar="[make] [SESSION]",
-            help="The session; all, if none is named. With `make`, what is missing of it is made.",
+            help="The session, or the beginning or end of its name if unique; all, if none is"
+            " named. With `make`, what is missing of it is made.",
             show_default=False,
         ),
     ] = None,
@@ -60,7 +61,10 @@ def renditions(
 
 
 def _parsed(words: list[str]) -> tuple[bool, str | None]:
-    """Whether to make something, and of which session. Names of sessions have a slash."""
+    """Whether to make something, and of which session.
+
+    `make` alone is no abbreviation of a name: it is half of a command.
+    """
     make = bool(words) and words[0] == _MAKE
     names = words[1:] if make else words
     if len(names) > 1 or (make and not names):
@@ -73,16 +77,16 @@ def _parsed(words: list[str]) -> tuple[bool, str | None]:
 async def _renditions(
     settings: Settings, session: str | None, *, make: bool
 ) -> tuple[int | None, list[Standing]]:
-    from perdure.cli import places
+    from perdure.cli import names, places
     from perdure.cli.progress import Bar
 
     made = None
     async with places.existing_bank(settings, settings.load()) as bank:
-        record = None if session is None else (await bank.existing_session(session)).record
+        record = None if session is None else (await names.find(bank, session)).record
         with Bar("looking at renditions") as bar:
             if make and record is not None:
                 made = await bank.scribe.catch_up(record, bar)
-            found = await bank.scribe.status(session)
+            found = await bank.scribe.status(None if record is None else record.id)
     return made, [each for each in found if each.turns or session is not None]
 
 

@@ -20,6 +20,7 @@ from perdure.cli.options import (
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from perdure.context.desk import Rendering
     from perdure.core.turns import Turn
     from perdure.history.records import Head
     from perdure.session import Session
@@ -119,6 +120,14 @@ def turn(
         str, typer.Argument(metavar="TURN", help="T-12, or T-12.3 for one of its rounds.")
     ],
     *,
+    level: Annotated[
+        str | None,
+        typer.Option(
+            "--level",
+            metavar="LEVEL",
+            help="As prompts hold it: R raw, S smoothed, C compressed, T tiny.",
+        ),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Everything that was said, fetched if need be.")
     ] = False,
@@ -139,6 +148,13 @@ def turn(
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     if full and prune:
         raise InvalidInput("A turn is shown in full or pruned.", hint="Choose one of them.")
+    if level is not None:
+        if full or prune or resolve:
+            raise InvalidInput(
+                "A rendition is shown as it is.", hint="Leave out --full, --prune and --resolve."
+            )
+        _show_rendition(settings, asyncio.run(_rendition(settings, session, id, level)))
+        return
     found, folder = asyncio.run(_turn(settings, session, id, resolve=resolve or full, prune=prune))
     if settings.json:
         terminal.emit(described(found))
@@ -223,6 +239,26 @@ async def _turn(
         session = await names.find(bank, name)
         found = await session.turn(position(id), resolve=resolve, prune=prune)
         return found, _folder(session)
+
+
+async def _rendition(settings: Settings, name: str, id: str, level: str) -> Rendering:
+    from perdure.cli import names, places
+
+    async with places.existing_bank(settings, settings.load()) as bank:
+        session = await names.find(bank, name)
+        return await session.turn(position(id), level=level)
+
+
+def _show_rendition(settings: Settings, found: Rendering) -> None:
+    if settings.json:
+        import msgspec
+
+        terminal.emit(msgspec.structs.asdict(found))
+        return
+    terminal.say(f"{found.id}-{found.level}: {terminal.plural(found.tokens, 'token')}", "bold")
+    for line in found.text.split("\n"):
+        # Neither wrapped nor cut, and nothing in it steers a terminal.
+        terminal.console().print(terminal.visible(line.expandtabs(4)), soft_wrap=True)
 
 
 def _folder(session: Session) -> str:

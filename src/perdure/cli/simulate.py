@@ -11,7 +11,7 @@ from perdure.cli import terminal
 from perdure.cli.options import ConfigOption, DebugOption, JsonOption, Settings, refine
 
 if TYPE_CHECKING:
-    from perdure.simulation import Comparison
+    from perdure.simulation import Comparison, History
 
 _BUDGET, _SYSTEM = 100_000, 8_000
 #: What a JSON object tells of each policy; others depend on these names.
@@ -34,7 +34,7 @@ def simulate(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="claude-code, codex, openai-chat, anthropic or perdure; else each path tells.",
+            help="claude-code, codex, openai-chat, anthropic or perdure; else each file tells.",
         ),
     ] = None,
     budget: Annotated[
@@ -79,7 +79,7 @@ def simulate(
     import asyncio
 
     settings = refine(ctx, config=config, json=json, debug=debug)
-    compared = asyncio.run(
+    history, compared = asyncio.run(
         _simulate(
             settings,
             paths,
@@ -91,11 +91,11 @@ def simulate(
         )
     )
     if settings.json:
-        terminal.emit(_described(compared))
+        terminal.emit(_described(history, compared))
     else:
         from perdure.cli import policies
 
-        policies.show(compared)
+        policies.show(history, compared)
 
 
 async def _simulate(
@@ -107,7 +107,7 @@ async def _simulate(
     model: str | None,
     policies: list[str] | None,
     limits: dict[str, int],
-) -> Comparison:
+) -> tuple[History, Comparison]:
     from perdure.cli.progress import Bar
     from perdure.gateway.prices import Prices
     from perdure.simulation import POLICIES, read_history, rules_for
@@ -122,14 +122,17 @@ async def _simulate(
         policy_named(name)
     with Bar("reading") as bar:
         history = await read_history(paths, kind, bar)
-        return await compare(history, policies=chosen, bill=bill, progress=bar, **limits)
+        compared = await compare(history, policies=chosen, bill=bill, progress=bar, **limits)
+        return history, compared
 
 
-def _described(compared: Comparison) -> dict[str, Any]:
+def _described(history: History, compared: Comparison) -> dict[str, Any]:
     return {
         "policies": {
             name: {field: getattr(figures, field) for field in _FIELDS}
             for name, figures in compared.policies.items()
         },
         **{field: getattr(compared, field) for field in _COMMON},
+        "formats": history.formats,
+        "unread": history.unread,
     }

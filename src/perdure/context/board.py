@@ -28,6 +28,8 @@ _LONGEST_LIFE = 1_000
 MOST_TOKENS, MOST_SHARE = 4_000, 0.1
 #: Entries, at most. More would crowd out each other.
 _MOST_ENTRIES = 50
+#: So many of those that there is no room for are named.
+_NAMED = 3
 #: A name takes so many tokens, about; what stands beside the entries, too.
 _LINE = 24
 
@@ -155,8 +157,9 @@ def render(
         full.append(entry.id)
     said = [lines[entry.id] for entry in living if entry.id in lines]
     if left_out:
-        names = ", ".join(entry.title for entry in reversed(left_out))
-        said.append(f"No room for {names}. Clear the board, or fetch what you need.")
+        newest = [entry.id for entry in left_out[:_NAMED]]
+        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+        said.append(f"No room for {', '.join(newest)}{more}: clear the board, or fetch them.")
     return Rendered("\n".join(said), tuple(reversed(full)))
 
 

@@ -6,6 +6,7 @@ this prompt (`board`, `injections`), all laid out (`assembly`) as a `Context`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,8 @@ from perdure.history.strategies.rounds import prompt_of, room_for
 from perdure.storage.store import Store
 
 LEAST_BUDGET = 500
+#: Injections that are remembered at most; then they are read again.
+_KNOWN = 1_000
 
 
 #: Says what a prompt of a session brings to mind: the memory layer that stands beside it.
@@ -58,6 +61,8 @@ class Rooms(msgspec.Struct, frozen=True):
     config: HistoryConfig
     #: None: nothing is recalled.
     recall: Recall | None = None
+    #: Plain data without secrets; None: as it is.
+    plain: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
 
 
 class Prompted(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +105,8 @@ class Composer:
         self._frames = rooms.store.collection(Frame)
         #: By turn; None where there is none.
         self._known = dict[int, Injection | None]()
-        self._requests = 0
+        self._composing = asyncio.Lock()
+        self._requests = self._forgets = 0
         #: What was written down last.
         self._written: Injection | None = None
         self._framed = ""
@@ -121,13 +127,24 @@ class Composer:
         return budget
 
     async def compose(self, asked: Prompted) -> Context:
-        """The context of a prompt, or of the open turn.
+        """The context of a prompt, or of the open turn; one after the other.
 
         Raises `BudgetTooSmall` if the prompt does not fit, `InvalidInput` if there is neither a
         prompt nor an open turn.
         """
+        async with self._composing:
+            before = dict(self._known)
+            try:
+                return await self._composed(asked)
+            finally:
+                if not asked.keep:  # looking leaves no trace
+                    self._known = before
+
+    async def _composed(self, asked: Prompted) -> Context:
         record, head = asked.record, asked.head
         self._requests += 1
+        if head.forgets != self._forgets or len(self._known) > _KNOWN:
+            self._known, self._forgets = {}, head.forgets
         strategy, budget = self.strategy(record), self.budget_of(record, asked.budget)
         turn = _turn_of(asked)
         tools = checked_tools(asked.tools)
@@ -234,6 +251,15 @@ class Composer:
             session=record.id,
         )
 
+    async def moved(self, context: Context, turn: int) -> None:
+        """Note that the prompt of a context became another turn than was thought."""
+        known = self._known.get(context.turn)
+        if turn == context.turn or known is None:
+            return
+        if known.prompt == prompt_digest(context.prompt):
+            self._known.pop(context.turn)
+            await self._injections.delete(known.id)
+
     async def written(self, written: Written) -> None:
         """Forget what was composed for a prompt, if another one was written in its place."""
         for round in written.rounds:
@@ -302,9 +328,19 @@ class Composer:
             return
         async with self._rooms.store.transaction() as transaction:
             if frame.digest != self._framed:
-                await transaction.collection(Frame).put(frame)
+                await transaction.collection(Frame).put(self._without_secrets(frame))
             await transaction.collection(Injection).put(injection)
         self._written, self._framed = injection, frame.digest
+
+    def _without_secrets(self, frame: Frame) -> Frame:
+        """As it is stored. What is rebuilt of it later lacks secrets that were sent."""
+        plain = self._rooms.plain
+        if plain is None:
+            return frame
+        data = plain({"system": frame.system, "tools": msgspec.json.decode(frame.tools)})
+        return msgspec.structs.replace(
+            frame, system=data["system"], tools=msgspec.json.encode(data["tools"])
+        )
 
     async def _injected(self, record: SessionRecord, first: int, last: int) -> list[Injection]:
         """What was injected into these turns, by whoever."""
@@ -323,6 +359,9 @@ def _turn_of(asked: Prompted) -> int:
     if asked.prompt:
         rounds, _, _ = cut(head, asked.own, asked.prompt)
         return rounds[0].turn
+    own = asked.own
+    if own is not None and 0 < own.turn < head.turn and not own.fresh and not own.closed:
+        return own.turn  # others have begun turns meanwhile
     if not head.turn or head.closed or head.mark.fresh or head.mark.closed:
         raise InvalidInput(
             f"{asked.record.id} has no open turn to go on with.",

@@ -23,6 +23,7 @@ from perdure.gateway.calls import Request, Tool
 from perdure.gateway.providers import Provider
 from perdure.history.manifest import Band, bands
 from perdure.history.shown import Injected, Shown
+from perdure.history.strategies.planning import LEAD
 from perdure.wire.plain import Item
 
 
@@ -153,6 +154,7 @@ def compose(
         + sum(native.tokens for native in shown.rounds)
         + sum(injected.values())
         + encoder.tokens(shown.prompt)
+        + (LEAD if shown.blocks or shown.begins_inside else 0)
     )
     return Context(
         session=session,

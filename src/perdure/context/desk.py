@@ -123,13 +123,17 @@ class SessionDesk:
         """The entries that are alive, oldest first."""
         _, head = await self._standing()
         found = await self._rooms.store.collection(Board).get(head.id)
-        return boards.alive(found.entries, head.turn + 1) if found is not None else ()
+        is_open = not (head.closed or head.mark.closed or head.mark.fresh)
+        turn = head.turn if is_open else head.turn + 1
+        return boards.alive(found.entries, turn) if found is not None else ()
 
     async def board_ids(self) -> Sequence[str]:
         return [entry.id for entry in await self.board()]
 
     async def board_post(self, text: str, turns_to_live: int) -> str:
         turn, counter = await self._turn(), self._rooms.desk.counter
+        if self._rooms.plain is not None:
+            text = self._rooms.plain({"text": text})["text"]
         return await self._changed(
             lambda board: boards.post(
                 board, text, turn=turn, counter=counter, turns_to_live=turns_to_live

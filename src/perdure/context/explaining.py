@@ -11,6 +11,7 @@ import msgspec
 from perdure.core.levels import Level
 from perdure.core.turns import Position
 from perdure.history.shown import Native
+from perdure.history.strategies.planning import LEAD
 from perdure.history.tags import name_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class Explained(msgspec.Struct, frozen=True):
     """One block of a prompt."""
 
-    kind: Literal["block", "native", "injection", "prompt"]
+    kind: Literal["message", "block", "native", "injection", "prompt"]
     #: ``T-50-through-100``, ``T-183``; the turn that it is for, if it was injected.
     name: str
     #: None for what is not history.
@@ -59,7 +60,11 @@ def explain(context: Context) -> list[Explained]:
     ]
     apart = [((turn, 1), each) for turn, each in _apart(context)]
     found = sorted([*blocks, *injected, *apart, *natives], key=lambda each: each[0])
-    return [*(each for _, each in found), *_new(context)]
+    lead = list[Explained]()
+    if shown.blocks or shown.begins_inside:
+        why = "the message that begins the window"
+        lead = [Explained("message", "", None, LEAD, 0, why)]
+    return [*lead, *(each for _, each in found), *_new(context)]
 
 
 _SENT = "sent with this turn's prompt; stays until the next epoch"

@@ -47,7 +47,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def shown(self) -> Injected:
         """As assembly takes it."""
-        return Injected(self.turn, self.text, self.tokens)
+        return Injected(self.turn, self.text, self.tokens, self.strategy)
 
 
 @system_record("frames")

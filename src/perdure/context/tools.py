@@ -115,6 +115,8 @@ class _Kind(msgspec.Struct, frozen=True):
     tool: Tool
     example: str
     do: Callable[[Desk, Arguments], Awaitable[str]]
+    #: It fetches something: ``T-12-C`` says at which level, if nothing else does.
+    fetches: bool = False
 
 
 async def run(desk: Desk, name: str, arguments: str | Mapping[str, Any]) -> str:
@@ -149,10 +151,15 @@ def _checked(kind: _Kind, given: str | Mapping[str, Any]) -> Arguments:
     said = {key: each for key, each in value.items() if each is not None or key in needed}
     if unknown := sorted(str(key) for key in said if key not in known):
         raise InvalidInput(
-            f"There is no argument {', '.join(unknown)}.", hint=f"Known are {', '.join(known)}."
+            f"There is no argument {' or '.join(unknown)}.", hint=f"Known are {', '.join(known)}."
         )
+    if kind.fetches and said.get("id") is not None and said.get("level") is None:
+        said["level"] = parse(said["id"]).level
     if missing := [key for key in needed if said.get(key) is None]:
-        raise InvalidInput(f"{', '.join(missing)} is missing.", hint="Give it.")
+        raise InvalidInput(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing.",
+            hint="Give it." if len(missing) == 1 else "Give both.",
+        )
     return Arguments(said)
 
 
@@ -238,7 +245,8 @@ async def _search(desk: Desk, given: Arguments) -> str:
     if not found:
         return f"Nothing was found for {query!r}. Try fewer or other words."
     lines = "\n".join(f"{each.id}: {escape(' '.join(each.line.split()))}" for each in found)
-    return f"Newest first. {_PAST} history_get_turn fetches one.\n{lines}"
+    head = "Those with most of the words first, the newest of equals."
+    return f"{head} {_PAST} history_get_turn fetches one.\n{lines}"
 
 
 # Answers ------------------------------------------------------------------------------------------
@@ -316,6 +324,7 @@ _KINDS: dict[str, _Kind] = {
             ),
             '{"id": "T-12", "level": "R"}',
             _get_turn,
+            fetches=True,
         ),
         _Kind(
             _tool(
@@ -341,6 +350,7 @@ _KINDS: dict[str, _Kind] = {
             ),
             '{"id": "T-12", "level": "S", "turns_to_live": 5}',
             _board_pull,
+            fetches=True,
         ),
         _Kind(
             _tool(

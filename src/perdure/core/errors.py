@@ -82,10 +82,11 @@ class TooLarge(InvalidValue):
 class BudgetTooSmall(InvalidInput):
     """The prompt does not fit the budget of its context."""
 
-    def __init__(self, budget: int, needed: int) -> None:
+    def __init__(
+        self, budget: int, needed: int, *, hint: str = "Give a larger budget, or a shorter prompt."
+    ) -> None:
         super().__init__(
-            f"A budget of {budget:,} tokens is too small: {needed:,} are needed.",
-            hint="Give a larger budget, or a shorter prompt.",
+            f"A budget of {budget:,} tokens is too small: {needed:,} are needed.", hint=hint
         )
         self.budget = budget
         self.needed = needed

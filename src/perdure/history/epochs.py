@@ -14,11 +14,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from perdure.core.errors import Corrupted
+from perdure.core.errors import Conflict, Corrupted
 from perdure.core.levels import Level
 from perdure.history.forgetting import Scope, remove
 from perdure.history.manifest import Element, Manifest, Place
-from perdure.history.records import SessionRecord, Span
+from perdure.history.records import Head, SessionRecord, Span
 from perdure.storage.adapter import Options
 from perdure.storage.keys import numbered
 from perdure.storage.records import Compressed, Key, system_record
@@ -186,6 +186,7 @@ class Epochs:
         self._prefixes = store.collection(Prefix)
         self._texts = store.collection(PrefixText)
         self._ranges = store.collection(RangeText)
+        self._heads = store.collection(Head)
 
     async def newest(self, session: str) -> tuple[Prefix | None, int]:
         """What is known of the newest epoch, and its version; 0 if there is none."""
@@ -212,11 +213,12 @@ class Epochs:
         before: Manifest | None,
         ranges: list[RangeText],
         version: int,
+        forgets: int,
     ) -> int:
         """Make an epoch the newest; returns the prefix's version.
 
         `before` is the manifest of the epoch that it follows. Raises `Conflict` if somebody else
-        made one first.
+        made one first, or if turns were forgotten since `forgets` times.
         """
         number, manifest = epoch.number, text.manifest
         if before is None or number % _WHOLE_EVERY == 1:
@@ -232,6 +234,9 @@ class Epochs:
             delta=delta,
         )
         async with self._store.transaction() as transaction:
+            head = await transaction.collection(Head).get(prefix.id)
+            if head is None or head.forgets != forgets:
+                raise Conflict("perdure_heads", prefix.id)
             await transaction.collection(Prefix).put(prefix, Options(expected=version))
             await transaction.collection(PrefixText).put(text)
             await transaction.collection(Epoch).put(epoch, Options(expected=0))
@@ -285,11 +290,15 @@ class Epochs:
                 continue
             for name in await self.line(session):
                 # What stands there is planned anew, from what is left.
-                await self._prefixes.delete(name)
-                await self._texts.delete(name)
+                async with self._store.transaction() as transaction:
+                    await transaction.collection(Prefix).delete(name)
+                    await transaction.collection(PrefixText).delete(name)
                 for row in await self._ranges.query().prefix(f"{name}/").values():
                     if any(row.first <= turn <= row.last for turn in scope.turns):
                         await self._ranges.delete(row.id)
+                # Who has read the turns before reads them again.
+                if await self._heads.get(name) is not None:
+                    await self._heads.change(name, _forgotten)
 
     @property
     def collections(self) -> frozenset[str]:
@@ -312,6 +321,11 @@ class Epochs:
         return {
             digest: row.text for digest, row in zip(digests, found, strict=True) if row is not None
         }
+
+
+def _forgotten(head: Head | None) -> Head:
+    assert head is not None  # noqa: S101 (it was there a moment ago)
+    return msgspec.structs.replace(head, forgets=head.forgets + 1)
 
 
 def epoch_key(session: str, number: int) -> str:

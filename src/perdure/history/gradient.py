@@ -12,9 +12,8 @@ A turn goes to T as a whole. Rounds of a turn that cannot (it is still under way
 fresher) merge into ranges at C.
 
 If that is more than the budget, the marks are scaled down until it fits: from one state, a larger
-budget never shows a round at a lower level. The newest round stays raw, unless it alone is over the
-high mark; one whose results no model has seen stays in any case, and is reduced inside if it does
-not fit. The prompt is not the planner's: what it takes is given as `fixed`.
+budget never shows a round at a lower level. The newest round stays raw, and is reduced inside if it
+alone does not fit. The prompt is not the planner's: what it takes is given as `fixed`.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ class Marks(msgspec.Struct, frozen=True):
     """The marks of all tiers; docs/why.md says where they come from."""
 
     raw: Mark = Mark(0.60, 0.10)
-    smooth: Mark = Mark(0.15, 0.05)
-    compact: Mark = Mark(0.10, 0.05)
-    tiny: Mark = Mark(0.10, 0.05)
+    smooth: Mark = Mark(0.12, 0.06)
+    compact: Mark = Mark(0.08, 0.05)
+    tiny: Mark = Mark(0.18, 0.14)
 
 
 class Sized(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,24 +93,11 @@ def total(manifest: Manifest, rounds: Iterable[Sized]) -> int:
     )
 
 
-def overflows(last: Manifest, window: Window) -> bool:
-    """Whether the history as it stands is over the budget."""
-    return total(last, window.rounds) + window.fixed > window.budget
-
-
-def is_over_mark(last: Manifest, window: Window) -> bool:
-    """Whether the raw tier is over its high mark. Not while the whole history stands raw."""
-    if not last.elements:
-        return False
-    raw = sum(each.raw for each in window.rounds if each.place >= last.native)
-    return raw > window.marks.raw.high * window.budget
-
-
 def plan(last: Manifest, window: Window) -> Manifest:
     """The manifest of an epoch that is made now, for what stands as `last` says.
 
-    Rounds are demoted even if that is not needed: whether it is, is for the caller to say (see
-    `overflows`, `is_over_mark`), except that nothing is while the whole history fits raw. Elements
+    Rounds are demoted even if that is not needed: whether it is, is for the caller to say, except
+    that nothing is while the whole history fits raw. Elements
     that are not changed are the same objects as before. Those that are new have no digest yet, and
     an upper bound for their tokens. `at` is left as it was.
 
@@ -183,15 +169,13 @@ class _Planner:
         tiers.raw.extend(rounds)
         return tiers
 
-    def _at(self, target: int) -> _Tiers:
-        """The tiers with marks as for a budget of `target`."""
+    def _at(self, target: int, *, keep: int = 1) -> _Tiers:
+        """The tiers with marks as for a budget of `target`; the newest `keep` rounds stay raw."""
         marks, standing = self._window.marks, self._standing
         edge, size = 0, sum(each.raw for each in standing.raw)
-        while edge < len(standing.raw) - 1 and size > marks.raw.low * target:
+        while edge < len(standing.raw) - keep and size > marks.raw.low * target:
             size -= standing.raw[edge].raw
             edge += 1
-        if edge < len(standing.raw) and not self._unseen and size > marks.raw.high * target:
-            edge += 1  # the newest stays, unless it alone is over the high mark
         raw = standing.raw[edge:]
         smooth = standing.smooth + standing.raw[:edge]
         edge, size = 0, sum(each.smooth for each in smooth)
@@ -356,14 +340,25 @@ class _Planner:
         newest = self._window.rounds[-1] if self._window.rounds else None
         raw = newest.raw if newest is not None and manifest.is_native(newest.place) else 0
         least = min(raw, _LEAST_ROUND)
-        while manifest.elements and self._room(manifest) + raw < least:
-            oldest, *rest = manifest.elements
-            manifest = msgspec.structs.replace(manifest, elements=tuple(rest), hidden=oldest.last)
+        manifest = self._hidden(manifest, least - raw)
         room = self._room(manifest) + raw
+        if room < least and not self._unseen:
+            # A large prompt: the newest round goes down like any other.
+            lowest = self._manifest(self._at(0, keep=0))
+            manifest = self._hidden(msgspec.structs.replace(lowest, pins=()), 0)
+            raw = least = 0
+            room = self._room(manifest)
         if room < least:
-            raise BudgetTooSmall(self._window.budget, self._window.fixed + least)
+            raise BudgetTooSmall(self._window.budget, self._window.budget + least - room)
         if newest is not None and room < raw:
             manifest = msgspec.structs.replace(manifest, reduced=(Reduced(newest.place, room),))
+        return manifest
+
+    def _hidden(self, manifest: Manifest, least: int) -> Manifest:
+        """The manifest without so many of the oldest that there is this much room."""
+        while manifest.elements and self._room(manifest) < least:
+            oldest, *rest = manifest.elements
+            manifest = msgspec.structs.replace(manifest, elements=tuple(rest), hidden=oldest.last)
         return manifest
 
 

@@ -267,6 +267,7 @@ class TurnLog:
             pieces[-1].ended if pieces else head.said,
             closed=head.closed and newest == head.mark,  # written to was an older turn
             undone=head.undone,
+            forgets=head.forgets,
             answering=answering,
         )
         return Written(writer.record, changed, tuple(pieces), tuple(rounds)), own

@@ -283,7 +283,7 @@ class Meter:
 
     def _when_idle(self) -> None:
         loop = asyncio.get_running_loop()
-        go_on = follow = self._idle
+        go_on, follow = self._idle, self._may_follow
         if not self._idle():
             if loop.time() - self._since < _PATIENCE:
                 self._timer = loop.call_later(_IDLE, self._when_idle)
@@ -297,6 +297,10 @@ class Meter:
     def is_busy(self) -> bool:
         """Whether somebody has appended just now."""
         return not self._idle()
+
+    def _may_follow(self) -> bool:
+        """Whether there is time for what can be made later: not while a bank is being closed."""
+        return self._idle() and not self._stopped
 
     def _idle(self) -> bool:
         return asyncio.get_running_loop().time() - self._last >= self._quiet

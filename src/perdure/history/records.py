@@ -97,6 +97,8 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     closed: bool = False
     #: Turns that were taken back.
     undone: tuple[Span, ...] = ()
+    #: How often turns of its line were forgotten: what was read of them before is void.
+    forgets: int = 0
     #: Turns that an answer is arriving for, or was when its process died: they have a draft.
     answering: tuple[int, ...] = ()
 

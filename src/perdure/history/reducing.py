@@ -29,7 +29,6 @@ from perdure.core.messages import (
 )
 from perdure.core.tokens import Counter, count_messages, media_tokens, slices
 from perdure.core.turns import is_prompt
-from perdure.history.excerpt import ends, instead_of
 
 #: What a part is left with, at least: its stub.
 _LEAST = 24
@@ -69,6 +68,7 @@ def reduced(
         lambda view: _filled(view, cap, counter, _is_call, cutter.call),
         lambda view: _filled(view, cap, counter, _is_reply, cutter.text),
         lambda view: _filled(view, cap, counter, _is_aside, cutter.text),
+        lambda view: _bare(view, place),
     )
     for step in steps:
         view = step(view)
@@ -123,6 +123,17 @@ def _without_thoughts(view: tuple[Message, ...]) -> tuple[Message, ...]:
         else each
         for each in view
     )
+
+
+def _bare(view: tuple[Message, ...], place: str) -> tuple[Message, ...]:
+    """With so many calls that not even their stubs fit: that they were made, and where to look."""
+
+    def bare(part: Part) -> Part:
+        if isinstance(part, ToolResult):
+            return replace(part, content=(Text(f"({place})"),))
+        return replace(part, arguments="{}") if isinstance(part, ToolCall) else part
+
+    return tuple(replace(each, parts=tuple(map(bare, each.parts))) for each in view)
 
 
 # How much -----------------------------------------------------------------------------------------
@@ -223,7 +234,10 @@ class _Cutter:
             return replace(part, arguments=part.arguments[:keep] + note)
         longest = len(part.arguments) * room // max(size, 1)
         while longest >= 8:
-            made = json.dumps(_shortened(value, longest, note), ensure_ascii=False)
+            try:
+                made = json.dumps(_shortened(value, longest, note), ensure_ascii=False)
+            except RecursionError:
+                break
             if len(made) < len(part.arguments) and self._counter.count(made) <= room:
                 return replace(part, arguments=made)
             longest //= 2
@@ -232,6 +246,9 @@ class _Cutter:
         return replace(part, arguments=made) if len(made) < len(part.arguments) else part
 
     def _short(self, text: str, tokens: int, size: int, *, failed: bool) -> str:
+        # Its expressions take milliseconds to compile, and few windows need them.
+        from perdure.history.excerpt import ends, instead_of
+
         if tokens < _LEAST:
             made = instead_of(text, pointer=self._place)
         else:

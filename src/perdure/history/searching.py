@@ -1,4 +1,4 @@
-"""Searching a session's turns by words: the newest first, over what was said.
+"""Searching a session's turns by words, over what was said.
 
 Simple on purpose: it looks at the turns themselves and needs no index. It is bounded, so that it
 answers in a moment; what is older than that is found by recall.
@@ -7,6 +7,7 @@ answers in a moment; what is older than that is found by recall.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterator
 
 import msgspec
@@ -22,6 +23,18 @@ MOST_TURNS, _STEP = 5_000, 50
 _terms = re.compile(r"\w+(?:[-./:_@]+\w+)*").findall
 #: Characters around the first word found.
 _BEFORE, _LINE = 60, 200
+#: Turns that are looked at for a phrase behind enough others that have all words.
+_FURTHER = 500
+
+_marks = re.compile("[\u0300-\u036f]+")
+#: Letters with a stroke, which no accent is taken from.
+_STROKES = str.maketrans("øłđħŧı", "oldhti")
+
+# Simple forms of English words.
+_after_consonant = re.compile(r"(\w{2,}[^aeiou])(?:y|ies|ied)").fullmatch
+_at_work = re.compile(r"(\w{4,})(?:ed|ing)").fullmatch
+_DOUBLED = "bdfgklmnprtvz"
+_LEAST_WORD = 4
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -32,6 +45,21 @@ class Found(msgspec.Struct, frozen=True):
     line: str
     #: How many of the words it has.
     words: int
+    #: It has all of them as they were asked for, one behind the other.
+    phrase: bool = False
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """What is looked for, in folded text."""
+
+    words: tuple[re.Pattern[str], ...]
+    phrase: re.Pattern[str]
+
+    @classmethod
+    def of(cls, query: str) -> _Wanted:
+        terms = _terms(folded(query))
+        words = tuple(_pattern(_inflected(term)) for term in dict.fromkeys(terms))
+        return cls(words, _pattern(r"\W+".join(map(re.escape, terms))))
 
 
 async def search(
@@ -43,51 +71,95 @@ async def search(
     *,
     ignore: Collection[str] = (),
 ) -> list[Found]:
-    """The newest rounds that have all words of the query; then those that have most of them.
+    """The rounds that have most words of the query, but at least half of them.
 
-    One round for each turn, of the newest `MOST_TURNS` turns. Whatever their case, words are found
-    as such; what is written as one (``FIN-20``, ``auth.py``) is one. Turns that were taken back or
-    forgotten are left out, and so is what the tools named in `ignore` were asked and said: what was
-    fetched from the past would be found again and again.
+    Among those that have the same number, first come the ones with the phrase itself, then the
+    newest. One round for each turn, of the newest `MOST_TURNS` turns; if enough are found that have
+    all words, phrases are looked for a little further only.
+
+    Case and accents do not matter, nor do simple endings of English (`token` finds `tokens`). What
+    is written as one (``FIN-20``, ``auth.py``) is one. Turns that were taken back or forgotten are
+    left out, and so is what the tools named in `ignore` were asked and said: what was fetched from
+    the past would be found again and again.
     """
-    wanted = [_pattern(term) for term in dict.fromkeys(_terms(query.casefold()))]
-    if not wanted or limit < 1:
+    wanted = _Wanted.of(query)
+    if not wanted.words or limit < 1:
         return []
-    whole, part = list[Found](), list[Found]()
+    found = list[Found]()
     last = head.newest
-    oldest = max(1, last - MOST_TURNS + 1)
-    while last >= oldest and len(whole) < limit:
+    oldest, whole, phrases = max(1, last - MOST_TURNS + 1), 0, 0
+    while last >= oldest and phrases < limit:
         first = max(oldest, last - _STEP + 1)
         turns = await reader.turns(record, head, first, last, counted=False)
         for turn in reversed(turns):
             if turn.status in {"undone", "forgotten"}:
                 continue
-            found = _best(turn, wanted, ignore)
-            if found is not None:
-                (whole if found.words == len(wanted) else part).append(found)
+            best = _best(turn, wanted, ignore)
+            if best is not None and 2 * best.words >= len(wanted.words):
+                found.append(best)
+                phrases += best.phrase
+                whole += best.words == len(wanted.words)
         last = first - 1
-    half = [found for found in part if 2 * found.words >= len(wanted)]
-    half.sort(key=lambda found: -found.words)  # stable: the newest of equals first
-    return [*whole, *half][:limit]
+        if whole >= limit:
+            oldest = max(oldest, last - _FURTHER)
+    found.sort(key=lambda each: (-each.words, not each.phrase))  # stable: the newest of equals
+    return found[:limit]
 
 
-def _pattern(term: str) -> re.Pattern[str]:
-    """Finds a term where it does not go on to either side."""
-    return re.compile(rf"(?<!\w){re.escape(term)}(?!\w)")
+def folded(text: str) -> str:
+    """The text without case and accents. Places in it may have moved a little."""
+    if text.isascii():
+        return text.lower()
+    bare = _marks.sub("", unicodedata.normalize("NFKD", text.casefold()))
+    return unicodedata.normalize("NFC", bare).translate(_STROKES)
 
 
-def _best(turn: Turn, wanted: list[re.Pattern[str]], ignore: Collection[str]) -> Found | None:
+def _pattern(expression: str) -> re.Pattern[str]:
+    """Finds what does not go on to either side."""
+    return re.compile(rf"(?<!\w)(?:{expression})(?!\w)")
+
+
+def _inflected(term: str) -> str:
+    """An expression for a word and its simple forms: retry, retries, retried, retrying."""
+    if not (term.isascii() and term.isalpha()):
+        return re.escape(term)
+    if len(term) < _LEAST_WORD:
+        return f"{term}s?"
+    if (found := _after_consonant(term)) is not None:
+        return f"{found[1]}(?:y|ies|ied|ying)"
+    if (found := _at_work(term)) is not None:  # planned, caching: the word itself may end with an e
+        stem = found[1]
+        bare = stem[:-1] if stem[-1] == stem[-2] and stem[-1] in _DOUBLED else stem
+        return f"{bare}(?:e|e?s|{_doubled(bare)}(?:ed|ing))?|{stem}s?"
+    base = term[:-1] if term.endswith("s") and not term.endswith("ss") else term
+    if not base.endswith("e"):
+        return f"{base}(?:e?s|{_doubled(base)}(?:ed|ing))?"
+    stem = base[:-1]
+    # The plural of box ends like that of file.
+    sibilant = len(stem) >= _LEAST_WORD - 1 and stem.endswith(("s", "x", "z", "ch", "sh"))
+    alone = "?" if base != term and sibilant else ""
+    return f"{stem}(?:e|es|ed|ing){alone}"
+
+
+def _doubled(stem: str) -> str:
+    return f"{stem[-1]}?" if stem[-1] in _DOUBLED else ""
+
+
+def _best(turn: Turn, wanted: _Wanted, ignore: Collection[str]) -> Found | None:
     """The round of a turn that has most of the words, the first of equals."""
     best: Found | None = None
     ignored = set[str]()
     for round in turn.rounds:
         text = "\n".join(_said(round.messages, ignore, ignored))
-        folded = text.casefold()
-        there = [found.start() for term in wanted if (found := term.search(folded))]
-        if there and (best is None or len(there) > best.words):
-            at = min(there)
+        plain = folded(text)
+        there = [found.start() for word in wanted.words if (found := word.search(plain))]
+        if not there or (best is not None and len(there) < best.words):
+            continue
+        phrase = wanted.phrase.search(plain) if len(there) == len(wanted.words) else None
+        if best is None or (len(there), phrase is not None) > (best.words, best.phrase):
+            at = min(there) if phrase is None else phrase.start()
             id = str(Position(turn.number, round.number))
-            best = Found(id, _line(text, at), len(there))
+            best = Found(id, _line(text, at), len(there), phrase is not None)
     return best
 
 

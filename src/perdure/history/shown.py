@@ -43,6 +43,8 @@ class Injected(msgspec.Struct, frozen=True, gc=False):
     turn: int
     text: str
     tokens: int
+    #: The strategy that it was sent by; empty: that which shows it.
+    strategy: str = ""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -67,3 +69,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hidden: Place = Place(0, 0)
     #: Tokens of the whole history, raw.
     raw: int = 0
+
+    @property
+    def begins_inside(self) -> bool:
+        """Whether the first native round is not the first of its turn: its tag stands alone."""
+        return self.tagged and bool(self.rounds) and self.rounds[0].place.round > 1

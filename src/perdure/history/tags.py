@@ -24,8 +24,8 @@ _ID = r"T-\d+(?:\.\d+)?(?:-through-\d+(?:\.\d+)?)?-[RSCT]"
 _TAG = rf"</?\s*(?:{_ID}|{'|'.join(OURS)})\b"
 # A tag that is not complete could be completed by what follows it in the prompt: so its beginning
 # is enough to be escaped.
-_begins_tag = re.compile(rf"<(?=/?\s*(?:T-\d|{'|'.join(OURS)}))", re.IGNORECASE)
-_ESCAPED = rf"&lt;(?=/?\s*(?:T-\d|{'|'.join(OURS)}))"
+_begins_tag = re.compile(rf"<(?=[\s/]*(?:T-\d|{'|'.join(OURS)}))", re.IGNORECASE)
+_ESCAPED = rf"&lt;(?=[\s/]*(?:T-\d|{'|'.join(OURS)}))"
 # What stands behind a name ends with the line: a tag that is never closed hides no other words.
 _WHOLE = rf"{_TAG}[^<>\n]*>"
 # A line that holds nothing else goes with its tags; from a line with words, one blank beside each

@@ -7,14 +7,12 @@ from typing import Any
 
 import msgspec
 
-from perdure import wire
 from perdure.context import tools as history_tools
 from perdure.context.board import Entry
 from perdure.context.composer import Prompted
 from perdure.context.context import Context
-from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level, parse_level
-from perdure.core.turns import Position, is_prompt
+from perdure.core.turns import Position
 from perdure.gateway.calls import Tool
 from perdure.history.epochs import Epoch
 from perdure.history.manifest import Place
@@ -22,6 +20,7 @@ from perdure.history.reading import position
 from perdure.history.records import SessionRecord
 from perdure.history.strategies import parse_strategy
 from perdure.session.conversation import Conversation
+from perdure.session.given import budget_in, prompt_in, text_in
 
 
 class Contexts(Conversation):
@@ -31,15 +30,16 @@ class Contexts(Conversation):
         self,
         prompt: Any = None,
         *,
-        system: str = "",
-        tools: Iterable[Tool | Mapping[str, Any]] = (),
-        model: str = "",
+        system: str | None = "",
+        tools: Iterable[Tool | Mapping[str, Any]] | None = (),
+        model: str | None = "",
         budget: int | None = None,
         recall: bool = True,
         keep: bool = True,
     ) -> Context:
         """What to send to a model: the history within the budget, and the prompt.
 
+        The prompt is a text, a message, several, or the parts of one (a text and an image, say).
         Without a prompt, the open turn goes on: after results of its tools were appended. `tools`
         are yours; add `perdure.HISTORY_TOOLS` to let the model reach its past (see `run_tool`).
         `model` tells which reasoning is still valid. `budget` counts tokens of messages, not those
@@ -50,14 +50,11 @@ class Contexts(Conversation):
         with ``context=``. With `keep` off nothing is written down: to look at what would be sent.
 
         Raises `BudgetTooSmall` if the prompt does not fit or the budget is below 500, and
-        `InvalidInput` if there is neither a prompt nor an open turn.
+        `InvalidInput` if nothing is said in the prompt, or if there is neither a prompt nor an open
+        turn.
         """
-        said = wire.decode(prompt) if prompt is not None else ()
-        if said and not all(map(is_prompt, said)):
-            raise InvalidInput(
-                "A prompt is what a user says.",
-                hint="Append replies and results of tools; then call context() without a prompt.",
-            )
+        said, budget = prompt_in(prompt), budget_in(budget)
+        system, model = text_in(system, "system"), text_in(model, "model")
         masked, _ = await self._intake.masked(said)
         record, head = await self._standing()
         return await self._composer.compose(
@@ -67,7 +64,7 @@ class Contexts(Conversation):
                 own=self._writer.own,
                 prompt=masked,
                 system=system,
-                tools=tools,
+                tools=() if tools is None else tools,
                 model=model,
                 budget=budget,
                 recall=recall,
@@ -113,11 +110,13 @@ class Contexts(Conversation):
     async def change_strategy(
         self, strategy: str | None = None, *, budget: int | None = None
     ) -> None:
-        """Show the history by another strategy, or in another budget, from now on."""
+        """Show the history by another strategy, or in another budget, from now on.
+
+        Raises `InvalidInput` if there is no such strategy, `BudgetTooSmall` below 500 tokens.
+        """
         if strategy is not None:
             parse_strategy(strategy)
-        if budget is not None:
-            self._composer.budget_of(self.record, budget)
+        budget = budget_in(budget)
 
         def change(found: SessionRecord) -> SessionRecord:
             return msgspec.structs.replace(

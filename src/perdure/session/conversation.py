@@ -58,6 +58,8 @@ class Conversation:
         self._writer = Writer(record)
         #: Held while this writer writes: its place in the conversation moves with each append.
         self._writing = asyncio.Lock()
+        #: The turns that prompts of contexts opened, by the turn that was expected and the prompt.
+        self._begun = dict[tuple[int, bytes], int]()
         self._composer = Composer(rooms.contexts)
         self._desk = SessionDesk(rooms.contexts, self._composer, self._standing)
 

@@ -1,14 +1,113 @@
-"""What callers give to a session, checked: turns, times, tags. And numbers, run by run."""
+"""What callers give to a session, checked: prompts, budgets, turns, times, tags.
+
+And numbers, run by run. Callers may not run a type checker: what cannot be used gets one clear
+`InvalidInput`, before anything is written or remembered.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
+from perdure import wire
+from perdure.context.composer import LEAST_BUDGET
 from perdure.core import clock
-from perdure.core.errors import InvalidInput
-from perdure.core.turns import Position
+from perdure.core.errors import BudgetTooSmall, InvalidInput
+from perdure.core.messages import Message, Part, Text, decode, encode, sound
+from perdure.core.turns import Position, is_prompt
+
+_PARTS = get_args(Part)
+#: Blocks of a content, in whatever format, that a user can say.
+_SAID = frozenset(
+    {
+        *("text", "image_url", "input_audio", "file"),
+        *("input_text", "input_image", "input_file"),
+        *("image", "document", "search_result"),
+    }
+)
+
+
+def prompt_in(given: Any) -> tuple[Message, ...]:
+    """The messages of a prompt; none if none is given.
+
+    Takes what `wire.decode` takes, and the parts of one user message without the message. Half
+    surrogate pairs are replaced, as the log does it.
+
+    Raises `InvalidInput` if nothing is said in it, or if somebody else than a user speaks.
+    """
+    if given is None:
+        return ()
+    said = wire.decode(_as_message(given))
+    if any(message.role in {"system", "developer"} for message in said):
+        raise InvalidInput(
+            "A prompt has no system message.", hint="Give its words as system=…, in every call."
+        )
+    if not all(map(is_prompt, said)):
+        raise InvalidInput(
+            "A prompt is what a user says.",
+            hint="Append replies and results of tools; then call context() without a prompt.",
+        )
+    parts = [part for message in said for part in message.parts]
+    if all(isinstance(part, Text) and not part.text.strip() for part in parts):
+        raise InvalidInput(
+            "A prompt needs words.",
+            hint="Say something, or call context() without a prompt to go on with an open turn.",
+        )
+    return decode(encode(said))
+
+
+def _as_message(given: Any) -> Any:
+    """Parts of a message as a message; anything else as it is."""
+    if isinstance(given, _PARTS) or _is_block(given):
+        given = [given]
+    if not isinstance(given, list | tuple) or all(isinstance(each, str) for each in given):
+        return given
+    if all(isinstance(each, _PARTS) for each in given):
+        return Message("user", tuple(given))
+    if all(isinstance(each, str) or _is_block(each) for each in given):
+        blocks = [{"type": "text", "text": e} if isinstance(e, str) else dict(e) for e in given]
+        return {"role": "user", "content": blocks}
+    return given
+
+
+def _is_block(given: Any) -> bool:
+    return isinstance(given, Mapping) and "role" not in given and given.get("type") in _SAID
+
+
+def text_in(given: Any, name: str) -> str:
+    """A text that may be left out."""
+    if given is None:
+        return ""
+    if not isinstance(given, str):
+        raise InvalidInput(
+            f"{name} is a {type(given).__name__}.", hint=f'Give {name} as text: {name}="…".'
+        )
+    found: str = sound(given)
+    return found
+
+
+def budget_in(given: Any) -> int | None:
+    """A number of tokens, if one is given.
+
+    Raises `BudgetTooSmall` if no context fits into it, `InvalidInput` if it is no whole number.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise InvalidInput(
+            f"{given!r} is no budget.", hint="Give tokens as a whole number: budget=100_000."
+        )
+    if given < LEAST_BUDGET:
+        raise BudgetTooSmall(given, LEAST_BUDGET, hint=f"Give {LEAST_BUDGET} or more.")
+    return given
+
+
+def count_in(given: Any, what: str) -> int:
+    """How many turns; `what` says what cannot be done with them otherwise."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise InvalidInput(f"{given!r} turns cannot be {what}.", hint="Give 1 or more.")
+    return given
 
 
 def moment(given: Any) -> int | None:

@@ -15,10 +15,9 @@ from perdure.core.levels import Level, parse_level
 from perdure.core.messages import Message, ToolResult
 from perdure.core.turns import Position, Round, Turn
 from perdure.history.intake import resolved
-from perdure.history.pruning import prune_tool_results
 from perdure.history.reading import position
 from perdure.session.conversation import Conversation
-from perdure.session.given import moment, runs, tags_of, turn_number
+from perdure.session.given import count_in, moment, runs, tags_of, turn_number
 
 #: Seconds between two looks for what other processes wrote.
 _POLL = 0.2
@@ -58,8 +57,7 @@ class Reading(Conversation):
         were undone are left out unless asked for. `resolve` fetches content from the artifact
         store; `prune` does too, and shortens tool results by the rules of `history.pruning`.
         """
-        if limit < 1:
-            raise InvalidInput(f"{limit} turns cannot be read.", hint="Ask for 1 or more.")
+        limit = count_in(limit, "read")
         head, reader, record = await self.head(), self._rooms.reader, await self._current()
         numbers = await reader.numbers(
             record,
@@ -179,6 +177,8 @@ class Reading(Conversation):
         return msgspec.structs.replace(turn, rounds=tuple(rounds))
 
     def _pruned(self, turn: int, round: int, messages: Iterable[Message]) -> tuple[Message, ...]:
+        from perdure.history.pruning import prune_tool_results
+
         def pointer(_: ToolResult) -> str:
             return str(Position(turn, round))
 

@@ -11,17 +11,31 @@ import msgspec
 from perdure import wire
 from perdure.context.context import Context
 from perdure.context.echoes import strip_echo
+from perdure.context.injections import prompt_digest
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
-from perdure.core.messages import Message
+from perdure.core.messages import Message, assistant
 from perdure.core.turns import Mark, Position, Turn
-from perdure.history.intake import Taken
+from perdure.history.intake import Taken, resolved
 from perdure.history.log import Hook, Order, Written
 from perdure.history.records import Draft, Head, SessionRecord, Span, turn_key
+from perdure.history.strategies.rounds import prompt_of
 from perdure.session.conversation import Conversation, turns_of
 from perdure.session.given import runs, tags_of, turn_number
 from perdure.storage.adapter import DEFAULT, Options
 from perdure.storage.transaction import Transaction
+
+#: Prompts of contexts whose turns are remembered.
+_BEGUN = 64
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """Messages that answer a context, and where the turn stands that they go on with."""
+
+    messages: tuple[Message, ...]
+    #: None: they open one.
+    own: Mark | None
+    opens: bool = False
 
 
 class Writing(Conversation):
@@ -62,9 +76,12 @@ class Writing(Conversation):
 
         Raises `InvalidInput` for what is no message, `Conflict`, and what the store raises.
         """
-        decoded = wire.decode(messages)
+        answer = None
         if context is not None:
-            decoded = await self._answered(decoded, context)
+            answer = await self._answered(messages, context)
+            decoded = answer.messages
+        else:
+            decoded = wire.decode(messages)
         if not decoded:
             raise InvalidInput("There are no messages to append.", hint="Give at least one.")
         newest = None if expected is None else turn_number(expected)
@@ -81,9 +98,14 @@ class Writing(Conversation):
             fresh=fresh,
             times=times,
         )
-        written = await self._write(order, taken, within, count=count)
+        written = await self._write(order, taken, within, count=count, answer=answer)
         if context is None:
             await self._composer.written(written)
+        elif answer is not None and answer.opens and written.rounds:
+            self._begun[context.turn, prompt_digest(context.prompt)] = written.first
+            while len(self._begun) > _BEGUN:
+                self._begun.pop(next(iter(self._begun)))
+            await self._composer.moved(context, written.first)
         if written.repeated is not None:
             head = await self.head()
             turns = await self._rooms.reader.turns(self.record, head, *written.repeated)
@@ -173,20 +195,68 @@ class Writing(Conversation):
 
     # ------------------------------------------------------------------------------------------
 
-    async def _answered(
-        self, decoded: tuple[Message, ...], context: Context
-    ) -> tuple[Message, ...]:
-        """What is new of an answer to a context, behind its prompt if that is not written yet."""
-        fresh = strip_echo(decoded, context)
-        if not context.prompt or (await self.head()).turn >= context.turn:
-            return fresh
-        return (*context.prompt, *fresh)
+    async def _answered(self, messages: Any, context: Context) -> _Answer:
+        """What is new of an answer to a context, and the turn that it belongs to.
+
+        That is the turn of its prompt, whatever was written meanwhile and by whom.
+        """
+        if not isinstance(context, Context):
+            raise InvalidInput(
+                f"{context!r} is no context.", hint="Give what session.context(…) returned."
+            )
+        if context.session != self.name:
+            raise InvalidInput(
+                f"This context is one of {context.session}.", hint="Append the answer there."
+            )
+        said = wire.decode(assistant(messages) if isinstance(messages, str) else messages)
+        said = tuple(_by_model(each, context.model) for each in strip_echo(said, context))
+        turn, own = context.turn, self._writer.own
+        if context.prompt:
+            found = await self._turn_begun_by(context)
+            if found is None:
+                joined = own if own is not None and own.turn == turn else None
+                return _Answer((*context.prompt, *said), joined, opens=True)
+            turn = found
+        if own is None or own.turn != turn:
+            own = await self._rooms.reader.mark(self.record, turn)
+        return _Answer(said, own)
+
+    async def _turn_begun_by(self, context: Context) -> int | None:
+        """The turn that a context's prompt opened; None if it is not written yet."""
+        digest = prompt_digest(context.prompt)
+        head = await self.head()
+        known = self._begun.get((context.turn, digest))
+        if known is not None:
+            return None if head.is_undone(known) else known
+        if head.turn < context.turn or context.turn <= self.record.forked_at:
+            return None
+        if head.is_undone(context.turn):
+            return None
+        # Somebody else may have written it: another process that goes on with our work.
+        mark = await self._rooms.reader.mark(self.record, context.turn)
+        if mark.closed:
+            return None
+        turn = await self._rooms.reader.turn(self.record, head, context.turn)
+        prompt = prompt_of(turn.rounds[0].messages if turn.rounds else ())
+        whole = await resolved(prompt, self._rooms.artifacts)
+        return context.turn if prompt_digest(whole) == digest else None
 
     async def _write(
-        self, order: Order, taken: Taken, within: Hook | None = None, *, count: bool = False
+        self,
+        order: Order,
+        taken: Taken,
+        within: Hook | None = None,
+        *,
+        count: bool = False,
+        answer: _Answer | None = None,
     ) -> Written:
         hooks = [] if within is None else [within]
         async with self._writing:
+            own = self._writer.own
+            if answer is not None and (
+                own is None or answer.own is None or own.turn != answer.own.turn
+            ):
+                self._writer.own = answer.own
             if count:
                 hooks.append(self._rooms.meter.now(taken.moved))
                 written = await self._rooms.log.write(self._writer, order, hooks)
@@ -196,3 +266,10 @@ class Writing(Conversation):
         if taken.moved:
             await self._intake.confirm(taken)
         return written
+
+
+def _by_model(message: Message, model: str) -> Message:
+    """A reply that does not say who gave it was given by the model that was asked."""
+    if not model or message.model or message.role != "assistant":
+        return message
+    return msgspec.structs.replace(message, model=model)

@@ -125,7 +125,7 @@ async def simulate(
 def check_budget(budget: int) -> None:
     """Raises `BudgetTooSmall` if no history can be kept in it."""
     if budget < LEAST_BUDGET:
-        raise BudgetTooSmall(budget, LEAST_BUDGET)
+        raise BudgetTooSmall(budget, LEAST_BUDGET, hint=f"Give {LEAST_BUDGET} or more.")
 
 
 def policy_named(name: str) -> Callable[[Setting], Policy]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -20,22 +19,15 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Text, ToolResult, encode
 from perdure.core.tokens import Counter, count_message, o200k
 from perdure.core.turns import Position
-from perdure.history.imports import Place
-from perdure.importers import import_files, importer_for
-from perdure.importers.feed import Feed
-from perdure.importers.importer import Importer, Transcript
-from perdure.importers.steps import Say
+from perdure.importers import import_files
 from perdure.simulation.caching import Block
+from perdure.simulation.formats import tell
 from perdure.simulation.scratch import scratch_bank
 from perdure.storage.store import Progress
 
 #: What stands in the place of a tool's output that is masked.
 PLACEHOLDER = "[Old tool output removed]"
 
-#: Formats that are tried when none is given. Chat files come last: any list of messages is one.
-_KNOWN = ("perdure", "claude-code", "codex", "openai-chat", "anthropic")
-#: Files of a path that are looked into to tell its format.
-_PROBED = 5
 _KEY_BYTES = 16
 
 
@@ -69,6 +61,9 @@ class History(msgspec.Struct, frozen=True):
     """All calls in their order."""
 
     calls: tuple[Call, ...]
+    #: Which path was taken for which format, and the files that could not be read.
+    formats: dict[str, str] = {}
+    unread: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -108,16 +103,17 @@ async def read_history(
 ) -> History:
     """The transcripts at these paths, joined into one session.
 
-    Without a format, the files of each path tell it: the format in which most is said.
+    Without a format, the files at each path tell it: see `simulation.formats`.
 
     Raises `InvalidInput` if a path or format does not exist, if no format fits, or if nothing was
     said.
     """
     rounds = list[tuple[Position, Sequence[Message]]]()
     turns, seen = 0, set[str]()
+    told = [await asyncio.to_thread(tell, path, format) for path in paths]
+    formats = {path: name for each in told for path, name in each.formats.items()}
     async with scratch_bank() as bank:
-        for path in paths:
-            known = await asyncio.to_thread(detect, path) if format is None else format
+        for path, known in formats.items():
             imported = await import_files(bank, known, [path], progress=progress)
             for name in (each.name for each in imported.sessions if each.messages):
                 if name in seen:
@@ -136,50 +132,14 @@ async def read_history(
             f"Nothing was said in {where}.",
             hint="Name transcripts with at least one message, and the right --format.",
         )
-    return history
-
-
-def detect(path: Path) -> str:
-    """The format in which most of what stands at a path is said.
-
-    Looks into the first files only. Raises `InvalidInput` if there is no such path, or no format
-    in which anything is said.
-    """
-    path = path.expanduser()
-    if not path.exists():
-        raise InvalidInput(f"There is no {path}.", hint="Name a file, or a folder of them.")
-    said = {name: _said(importer_for(name), path) for name in _KNOWN}
-    best = max(_KNOWN, key=lambda name: said[name])  # the first of equals
-    if not said[best]:
-        raise InvalidInput(
-            f"{path} holds no transcript of a known format.",
-            hint=f"Name transcripts, and with --format one of {', '.join(sorted(_KNOWN))}.",
-        )
-    return best
+    return msgspec.structs.replace(
+        history,
+        formats={str(path): name for path, name in formats.items()},
+        unread=tuple(dict.fromkeys(str(file) for each in told for file in each.unread)),
+    )
 
 
 # ------------------------------------------------------------------------------------------------
-
-
-def _said(importer: Importer, path: Path) -> int:
-    """How many messages an importer finds at the beginning of the first files."""
-    found = (each for each in importer.transcripts(path) if not each.skip)
-    return sum(_messages(importer, each) for each in islice(found, _PROBED))
-
-
-def _messages(importer: Importer, transcript: Transcript) -> int:
-    try:
-        if transcript.session:  # an export says what it is in its first line
-            with importer.open(transcript) as source:
-                return sum(1 for _ in source.lines())
-        feed = Feed(importer, transcript, Place())
-        try:
-            steps = [*feed.pull().steps, *feed.finish().steps]
-        finally:
-            feed.close()
-    except OSError:
-        return 0
-    return sum(isinstance(taken.step, Say) for taken in steps)
 
 
 def _call(counter: Counter, position: Position, said: tuple[Message, ...]) -> Call:

@@ -13,15 +13,17 @@ cannot put itself in the place of ``sqlite`` unasked.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
-from importlib import metadata
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import InvalidInput, PerdureError, UnknownBackend
 from perdure.storage import urls
 from perdure.storage.adapter import Adapter
+
+T = TypeVar("T")
 
 #: Makes an adapter from an address and a clock; an `Adapter` class is one.
 Factory: TypeAlias = Callable[[str, Clock], Adapter]
@@ -63,6 +65,8 @@ def unregister(scheme: str) -> None:
 
 def schemes() -> list[str]:
     """The kinds of address that something answers to, sorted."""
+    from importlib import metadata
+
     return sorted({*_registered, *_OWN, *metadata.entry_points(group=GROUP).names})
 
 
@@ -76,9 +80,23 @@ def factory_for(url: str) -> Factory:
     if scheme in _registered:
         return _registered[scheme]
     if scheme in _OWN:
-        return _load(metadata.EntryPoint(scheme, _OWN[scheme], GROUP), own=True)
+        extra = _EXTRAS.get(scheme)
+        remedy = f"Install it: pip install '{extra}'." if extra else "Install Perdure again."
+        return _loaded(scheme, _OWN[scheme], lambda: _own(_OWN[scheme]), remedy)
+    # Looks through all that is installed; the import alone takes as long as opening a bank.
+    from importlib import metadata
+
     for entry in metadata.entry_points(group=GROUP, name=scheme):
-        return _load(entry, own=False)
+        package = f"the package {entry.dist.name}" if entry.dist is not None else "the package"
+        remedy = f"Mend or remove {package} that declares it."
+        factory = _loaded(scheme, entry.value, entry.load, remedy)
+        if not callable(factory):
+            raise UnknownBackend(
+                f"The storage backend for {scheme}:// ({entry.value}) is not callable.",
+                hint=f"Let {package} name an Adapter class, or a function that makes an adapter"
+                " from an address and a clock.",
+            )
+        return cast("Factory", factory)
     raise UnknownBackend(
         f"No storage backend is registered for {scheme}://.",
         hint=f"Known are {', '.join(schemes())}. Add one with perdure.storage.registry.register,"
@@ -101,27 +119,22 @@ def adapter_for(url: str, clock: Clock = now) -> Adapter:
     return adapter
 
 
-def _load(entry: metadata.EntryPoint, *, own: bool) -> Factory:
+def _own(name: str) -> Factory:
+    module, _, attribute = name.partition(":")
+    return cast("Factory", getattr(importlib.import_module(module), attribute))
+
+
+def _loaded(scheme: str, name: str, load: Callable[[], T], remedy: str) -> T:
     try:
-        factory = entry.load()
+        return load()
     except PerdureError:
         raise
     except Exception as exc:  # it is somebody's module: anything may come out of its import
-        extra = _EXTRAS.get(entry.name) if own else None
         raise UnknownBackend(
-            f"The storage backend for {entry.name}:// ({entry.value}) cannot be loaded:"
+            f"The storage backend for {scheme}:// ({name}) cannot be loaded:"
             f" {type(exc).__name__}: {exc}.",
-            hint=f"Install it: pip install '{extra}'."
-            if extra
-            else f"Mend or remove the package{_distribution(entry)} that declares it.",
+            hint=remedy,
         ) from exc
-    if not callable(factory):
-        raise UnknownBackend(
-            f"The storage backend for {entry.name}:// ({entry.value}) is not callable.",
-            hint=f"Let the package{_distribution(entry)} name an Adapter class, or a function that"
-            " makes an adapter from an address and a clock.",
-        )
-    return cast("Factory", factory)
 
 
 def _broken(scheme: str, factory: Factory, what: str) -> UnknownBackend:
@@ -130,7 +143,3 @@ def _broken(scheme: str, factory: Factory, what: str) -> UnknownBackend:
         f"{name}, registered for {scheme}://, {what}.",
         hint="It is called with the address and a clock, and returns an Adapter.",
     )
-
-
-def _distribution(entry: metadata.EntryPoint) -> str:
-    return f" {entry.dist.name}" if entry.dist is not None else ""

@@ -54,11 +54,13 @@ __all__ = [
 ]
 
 #: Of a round's words, C keeps so much; words up to so many tokens stay.
-_C_SHARE, _C_SHORT = 0.32, 16
+_C_SHARE, _C_SHORT = 0.30, 16
 _LONG = 12_000
 _ORDER_SHARE, _ORDER = 0.6, 150
 #: T has room for so many tokens, and for more where 5 % of the turn are more.
 _T_SHORT, _T_LONG = 40, 120
+#: Up to so many tokens of words, C says it as briefly as T would.
+_T_SAME = 80
 #: Up to so many tokens of words, T is compared with C.
 _T_COMPARED = 400
 _SPEAKERS = {
@@ -139,9 +141,9 @@ def tiny(rounds: Sequence[Sequence[Message]], counter: Counter) -> str:
         ]
         above = "\n".join(f"{speaker}: {text}" for speaker, text in kept if text)
         many = counter.count(above)
-        if many <= room:
+        if many <= room and tokens <= _T_SAME:
             return above
-        room = min(room, many)
+        room = min(room, many if tokens <= _T_SAME else max(_C_SHORT, many * 9 // 10))
     return outcome(said, room, counter)
 
 

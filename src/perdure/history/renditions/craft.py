@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +31,11 @@ _HEAVY = 4_096
 _TURN = 0.0005
 #: Who is polite rests so many times as long as it works, while others append.
 _REST = 25
+
+#: Tokens of a turn at T that is merely cut.
+_TINY = 40
+
+_log = logging.getLogger(__name__)
 
 _ALGORITHM = "perdure.history.renditions.algorithm"
 
@@ -117,7 +123,15 @@ _sharing = _Sharing()
 def _variant_of(full: tuple[Message, ...], place: Place, counter: Counter) -> Variant:
     from perdure.history.renditions import algorithm
 
-    smooth, compact = map(packing.clean, algorithm.both(full, str(place)))
+    try:
+        smooth, compact = map(packing.clean, algorithm.both(full, str(place)))
+    except Exception:  # noqa: BLE001 (one text must not keep all others from theirs)
+        _log.exception("%s could not be shortened, and is cut", place)
+        whole = packing.clean(algorithm.raw(full))
+        smooth, compact = (
+            algorithm.truncate(whole, counter.count(whole) * share // 100, counter)
+            for share in (50, 15)
+        )
     return packed_variant(full, smooth, compact, counter, algorithm.RECIPE)
 
 
@@ -137,7 +151,12 @@ def packed_variant(
 def _tiny_of(full: Sequence[tuple[Message, ...]], counter: Counter) -> TinyVariant:
     from perdure.history.renditions import algorithm
 
-    text = packing.clean(algorithm.tiny(full, counter))
+    try:
+        text = packing.clean(algorithm.tiny(full, counter))
+    except Exception:  # noqa: BLE001 (as above)
+        _log.exception("a turn could not be shortened, and is cut")
+        whole = packing.clean(algorithm.raw([each for said in full for each in said]))
+        text = algorithm.truncate(whole, _TINY, counter)
     return TinyVariant(text, counter.count(escape(text)), sum(map(len, full)), algorithm.RECIPE)
 
 

@@ -24,6 +24,7 @@ _fact = re.compile(
     r"""
     (?P<url>\b[a-z][a-z0-9+]{1,10}://[^\s<>"'`|\])}]{1,500})
   | `(?P<code>[^`\n]{1,120})`
+  | (?P<figure>(?<![\w.,])\d{1,3}(?:,\d{3}){1,6}(?:\.\d{1,9})?%?(?!\w|,\d))
   | (?P<word>(?<!\w)(?![a-z]{1,30}(?:[\s,;!?'"’)]|[.:]\s|[.:]?$))
       (?:~|\.{0,2})/?[\w@+-][\w@+./:\\-]{0,300}(?:\(\))?)
   """,
@@ -51,6 +52,11 @@ _NO_NAMES = frozenset(
     hello hey let's don't can't it's that's there's what's won't doesn't didn't isn't i’m i’ll
     i’ve i’d let’s don’t can’t it’s that’s mr mrs ms dr oh wow yeah haha lol btw""".split()  # noqa: SIM905 (a text is easier to read)
 )
+#: Written in capitals to be heard.
+_LOUD = frozenset(
+    """not must never only always no do dont don't please important note todo warning stop all any
+    and or very now before after every none""".split()  # noqa: SIM905 (a text is easier to read)
+)
 
 
 def facts(text: str) -> tuple[str, ...]:
@@ -66,6 +72,8 @@ def mentions(text: str) -> Iterator[tuple[str, int]]:
         written = found[kind or 0]
         if kind == "url":
             yield written.rstrip(_TRAILING + "?!"), start
+        elif kind == "figure":
+            yield written, start
         elif kind == "code":
             yield from _in_code(written, start)
         elif not (written.isalpha() and written.islower()):  # most words: nothing to look at
@@ -107,14 +115,14 @@ def _in_code(code: str, start: int) -> Iterator[tuple[str, int]]:
         yield code, start
         return
     for found in _fact.finditer(code):
-        if found.lastgroup in {"url", "word"}:
+        if found.lastgroup in {"url", "word", "figure"}:
             word = found[0].rstrip(_TRAILING)
             if word and (_is_technical(word) or _number(word)):
                 yield word, start + found.start()
 
 
 def _in_word(text: str, word: str, start: int) -> Iterator[tuple[str, int]]:
-    if not word or word.casefold() in _NOTHING:
+    if not word or word.casefold() in _NOTHING or (word.isupper() and word.casefold() in _LOUD):
         return
     if _is_technical(word):
         yield word, start

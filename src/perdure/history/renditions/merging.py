@@ -1,8 +1,9 @@
 """Says in one text what happened in several neighbouring renditions.
 
 Every part gets its share of the room, so that the whole stretch is told, not only its head. Where
-there is no room for all parts, neighbours send the one that says most. What is kept stands in order
-and carries the id of its turn, by which the rest can be fetched::
+there is no room for all parts, neighbours send the one that says most: requests and what binds say
+more than chatter, and what takes something back more than what it takes back. What is kept stands
+in order and carries the id of its turn, by which the rest can be fetched::
 
     T-50: User: Add OAuth. Assistant: PKCE was chosen, tokens live in `auth.db`.
     T-53: Assistant: Login failed with `invalid_grant` until the clock was set.
@@ -16,9 +17,11 @@ from typing import NamedTuple
 
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
+from perdure.history.renditions.binding import binds, retracts
 from perdure.history.renditions.choice import gist_of, names_of, value_of
 from perdure.history.renditions.cutting import truncate
-from perdure.history.renditions.weighing import bounded
+from perdure.history.renditions.facts import facts
+from perdure.history.renditions.weighing import bounded, is_idle
 
 #: With less room than that, a part says nothing.
 _LEAST = 26
@@ -26,6 +29,7 @@ _LEAST = 26
 _NAMES_FROM = 40
 #: So many of a run of neighbours are compared.
 _HEARD = 24
+_REQUEST, _NEARLY, _LONGEST_CHATTER = 2.0, 0.6, 80
 _id = re.compile(r"T-\d+(?:\.\d+)?(?:-through-(?:T-)?\d+(?:\.\d+)?)?(?:-T)?:\s*", re.ASCII).match
 _speaker = re.compile(r"[^\s:`][^:`\n]{0,50}: ").match
 _names = re.compile(r"\s*\((?:Also|About): [^\n]*$")
@@ -90,7 +94,22 @@ def _delegates(items: list[_Item], seats: int) -> list[_Item]:
     runs = (items[seat * many // seats : (seat + 1) * many // seats] for seat in range(seats))
     # Of a long run some are heard: it makes no difference which of a thousand turns is named.
     heard = (run[:: -(-len(run) // _HEARD)] for run in runs)
-    return [max(run, key=lambda item: _worth(item.text)) for run in heard]
+    return [_delegate(run) for run in heard]
+
+
+def _delegate(run: Sequence[_Item]) -> _Item:
+    """The item that says most, or a later one that speaks of the same and says nearly as much."""
+    worths = [_worth(item.text) for item in run]
+    best = max(range(len(run)), key=lambda at: (worths[at], -at))
+    for at in range(best + 1, len(run)):
+        text = run[at].text
+        again = retracts(text)
+        if again or worths[at] >= worths[best] * _NEARLY:
+            named, before = set(facts(text)), set(facts(run[best].text))
+            shared = len(named & before)
+            if shared and (again or shared * 2 >= len(named)):
+                best = at
+    return run[best]
 
 
 def _worth(text: str) -> float:
@@ -98,7 +117,18 @@ def _worth(text: str) -> float:
     said = [line for line in text.split("\n") if _TOOL not in line]
     plain = _names.sub("", "\n".join(said))
     failed = " failed" in text
-    return value_of(plain) + 0.1 * value_of(text) + 2 * failed
+    worth = value_of(plain) + 0.1 * value_of(text) + 2 * failed + min(binds(plain), 4)
+    if any(_chatter(line) for line in said):
+        said = [line for line in said if not _chatter(line)]
+        worth = worth if said else worth * 0.2
+    return worth + _REQUEST * any(line.startswith("User") for line in said)
+
+
+def _chatter(line: str) -> bool:
+    """Whether a line is a courtesy, an announcement, or a word."""
+    begin = _speaker(line)
+    words = line[begin.end() :] if begin else line
+    return len(words) < _LONGEST_CHATTER and (is_idle(words) or words.count(" ") < 2)
 
 
 def _told(items: list[_Item], room: int, counter: Counter) -> list[str]:

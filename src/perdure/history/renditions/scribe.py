@@ -28,7 +28,7 @@ from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
 from perdure.history.renditions.asking import Asker
 from perdure.history.renditions.craft import Craft
 from perdure.history.renditions.making import Made, MadeTiny, Maker, Wish
-from perdure.history.renditions.records import BY_MODEL, Tiny, rendition_key
+from perdure.history.renditions.records import BY_MODEL, Tiny, is_stale, rendition_key
 from perdure.history.renditions.shelf import KEYS_AT_ONCE, Shelf, Wanted, portions, runs
 from perdure.history.renditions.sources import Sources
 from perdure.storage.store import Progress, Store
@@ -290,7 +290,7 @@ class Scribe:
     def could_be_better(self, made: Made) -> bool:
         """Whether `refresh` would do something for a round."""
         if made.recipe.startswith(BY_MODEL):
-            return False
+            return self.asker.is_on and is_stale(made.recipe, recipe="", prompt=self.asker.prompt)
         from perdure.history.renditions import algorithm
 
         return self.asker.is_on or made.recipe != algorithm.RECIPE

@@ -43,6 +43,9 @@ _ABBREVIATIONS = frozenset(
     ph.d viz jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri sat sun z.b d.h
     bzw usw ggf evtl u.a sog nr str bspw vgl p.ex env sra srta tel""".split()  # noqa: SIM905 (a text is easier to read)
 )
+_months = re.compile(
+    r"Jan|Feb|Mär|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez|Uhr|Etage|Stock|Klasse|Kapitel"
+).match
 #: A line this long was broken by a margin, not by a thought.
 _FULL_LINE = 56
 
@@ -97,8 +100,12 @@ def _ends(text: str, start: int, dot: int, end: int) -> bool:
     if before is None:
         return True
     word = before[1].casefold().rstrip(".")
+    if word.isdigit() and len(word) < 3 and _months(behind):
+        return False  # 14. März
     if len(word) == 1 and word.isalpha() and word != "i":
         return False  # an initial
+    if word == "no":
+        return not behind[0].isdigit()  # an answer, not a number
     return word not in _ABBREVIATIONS and not (dot - max(start, 0) <= 3 and word.isdigit())
 
 

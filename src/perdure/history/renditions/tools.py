@@ -27,6 +27,7 @@ SHARE, SHORT = 0.31, 360
 _LONGEST_ASKED = {"S": 240, "C": 90}
 _LONGEST_CAME = 160
 _LONGEST_LINE = 600
+_LONGEST_WORD = 60
 _MANY_LINES = 5_000
 #: Of a larger output, only what is kept of it is cleaned.
 _LARGE = 50_000
@@ -54,6 +55,10 @@ _telling = re.compile(r"[^\W\d_]{2}").search
 _escapes = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
 _progress = re.compile(r"^[^\n]*\r(?!\n)", re.MULTILINE)
 _blank_lines = re.compile(r"\n[ \t]*(?:\n[ \t]*)+\n")
+# Rows that say of each test only that it passed.
+_passed = re.compile(r"^(?:\S{1,200} )?[.sx]{3,200}(?: +\[ *\d+%\])?\n", re.MULTILINE).search
+_passed_lines = re.compile(r"(?:^(?:\S{1,200} )?[.sx]{3,200}(?: +\[ *\d+%\])?\n){2,}", re.MULTILINE)
+_failed_test = re.compile(r"^(?:FAILED|ERROR) (\S.*)$", re.MULTILINE).findall
 _wrapping = re.compile(
     r"^</?(?:tool_use_error|error|stdout|stderr|output|result)>|</(?:tool_use_error|error|stdout|stderr|output|result)>\s*$"
 )
@@ -91,8 +96,37 @@ def excerpt(text: str, place: str, *, trouble: bool = False) -> str:
     if len(text) <= SHORT:
         return text
     cap = max(int(len(text) * SHARE), SHORT * 3 // 4)
+    if trouble and len(text) <= _LARGE and _passed(text):
+        text = _passed_lines.sub(_counted, text)
+        if len(text) <= cap:
+            return text
     short = ends(text, _MANY_LINES, _MANY_LINES, cap, place, look=True, failed=trouble)
-    return short if len(short) < len(text) * 0.8 else text
+    return _between_words(text, short) if len(short) < len(text) * 0.8 else text
+
+
+def _counted(rows: re.Match[str]) -> str:
+    many = rows[0].count("\n")
+    return f"[… {plural(many, 'line')} of dots]\n"
+
+
+def _between_words(text: str, short: str) -> str:
+    """An excerpt whose ends, if they are no ends of lines, are at least ends of words."""
+    begin, notice, rest = short.partition("\n[… ")
+    if not notice or not text.startswith(begin):
+        return short
+    if begin and text[len(begin) : len(begin) + 1].strip():
+        space = begin.rfind(" ", len(begin) - _LONGEST_WORD)
+        begin = f"{begin[:space]}…" if space > 0 else begin
+    said, _, tail = rest.partition("]\n")
+    if "but for these" in said:
+        middle, mark, tail = tail.partition("[…]\n")
+        said = f"{said}]\n{middle}{mark}"
+    else:
+        said = f"{said}]\n"
+    if tail and len(tail) < len(text) and text.endswith(tail) and text[-len(tail) - 1].strip():
+        space = tail.find(" ", 0, _LONGEST_WORD)
+        tail = f"…{tail[space:]}" if space >= 0 else tail
+    return f"{begin}{notice}{said}{tail}"
 
 
 def smooth_use(used: Used, place: str) -> str:
@@ -130,7 +164,12 @@ def came_of(result: ToolResult, printed: Printed) -> str:
     lines = output.count("\n") + 1 if output else 0
     tail = cleaned(output[-_WINDOW:])
     if failed or (lines > 1 and trouble):
-        line = _error_line(output) or _summary_line(tail) or output.partition("\n")[0]
+        line = (
+            _failed_tests(tail)
+            or _error_line(output)
+            or _summary_line(tail)
+            or output.partition("\n")[0]
+        )
         said = _short(line, _LONGEST_CAME)
         exit_code = f" (exit code {code})" if code else ""
         # Not everything that looks like it did fail.
@@ -252,6 +291,16 @@ def _summary_line(tail: str) -> str:
     """How it went, as far as one of the last lines says so."""
     lines = [line for line in tail.splitlines()[-_LAST_LINES:] if _summary(line)]
     return lines[-1].strip(" =-") if lines else ""
+
+
+def _failed_tests(tail: str) -> str:
+    """The count and the names of the tests that failed, if a summary tells them."""
+    failed = _failed_test(tail)
+    if not failed or not all("::" in each for each in failed):
+        return ""
+    names = failed if len(failed) == 1 else [each.partition(" - ")[0] for each in failed]
+    count = _summary_line(tail)
+    return f"{count}: {', '.join(names)}" if count else ", ".join(names)
 
 
 def _first_line(output: str) -> str:

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.core.tokens import Counter
+from perdure.history.renditions.binding import binds, clauses, leans, opens, turns
 from perdure.history.renditions.facts import mentions
+from perdure.history.renditions.language import is_english
 from perdure.history.renditions.sentences import Unit, units
 
 _decision = re.compile(
@@ -49,11 +51,11 @@ _announcement = re.compile(
     re.IGNORECASE,
 ).match
 _opener = re.compile(
-    r"(?:(?:hey|hi|hello|thanks|wow|yeah|yes|no),? (?-i:[A-Z])[a-z]{1,14}[,!.]\s+"
+    r"(?:(?:hey|hi|hello|thanks|wow),? (?-i:[A-Z])[a-z]{1,14}[,!.]\s+"
     r"|(?:great|perfect|excellent|awesome|sure|ok(?:ay)?|alright|absolutely|certainly|of course"
     r"|got it|thanks(?: a lot| so much)?|thank you(?: so much| very much)?|yes please|wow|oh"
     r"|well|hey"
-    r"|hi|hello|please|now|so|also|actually|basically|i think|i see|yeah|yep"
+    r"|hi|hello|please|now|so|also|basically|i see"
     r"|you['’]re (?:absolutely "
     r")?right)(?:\s*[,!.…:—–-]{1,3}\s+|\s+(?=i\b|let\b|we\b|the\b|please\b)))+",
     re.IGNORECASE,
@@ -78,14 +80,6 @@ _PALE = frozenset(
     want wanted wasn well went were what when where which while will with without wonderful would
     yeah your yourself""".split()  # noqa: SIM905 (a text is easier to read)
 )
-#: Where a long sentence can be taken apart, and each part still says something.
-_clause = re.compile(
-    r"(?:,|;|\s?[-–—])\s(?=(?:(?:(?:and|so|or) )?(?:i|i['’]m|i['’]ve|it|it['’]s|we|they|he|she"
-    r"|you|there)"
-    r"|but|because|although|though|even (?:though|if)|which|where|while|if|when|unless|since)\b)"
-    r"|;\s|\s[–—]\s",
-    re.IGNORECASE,
-)
 _spoken = re.compile(r"[^\W_]").search
 # Nothing else is taken out of a sentence: more would change what it says.
 _filler = re.compile(
@@ -93,12 +87,15 @@ _filler = re.compile(
     r"|literally|kindly)\s+(?=[a-z])"
 )
 _error_line = re.compile(r"(?:E\s+)?[\w.]{0,80}(?:Error|Exception)\b: ").match
+_digit = re.compile(r"\d").search
+#: What a sentence that binds is worth besides, and what is worth less says nothing.
+_BINDS_USER, _BINDS, _BINDS_MOST, _SAYS = 1.6, 0.8, 3, 0.1
+_LONGEST_PAIR = 180
 #: A first sentence that is worth more is taken to say what all is about.
 _LEAD = 0.4
 _LONGEST_ANNOUNCEMENT = 160
 _FEW = 600
 _PASTED, _MOST_UNITS = 48_000, 2_400
-_LONG_SENTENCE, _SHORTEST_CLAUSE = 60, 20
 _LABEL = 5  # words of a line without a fact that only says what follows
 
 
@@ -124,6 +121,8 @@ class Candidate(NamedTuple):
     weight: float
     #: It opens what its speaker says, and says something.
     leads: bool
+    #: It is a constraint, a decision, a deadline, a reason, a failure.
+    binds: bool = False
 
 
 def candidates(
@@ -134,24 +133,62 @@ def candidates(
     for who, spoken in enumerate(said):
         weight = spoken.weight
         words = bounded(spoken.text)
+        foreign = not is_english(words)
         # Few words: what can be left out of them are parts of sentences.
-        fine = len(words) <= _FEW and not narrative
+        fine = len(words) <= _FEW and not narrative and not foreign
         led = False
-        for number, unit in enumerate(_few(units(words))):
-            for text in clauses(lean(unit)) if fine else (lean(unit),):
+        for number, unit in enumerate(_few(_whole(units(words)))):
+            for text in clauses(lean(unit), fine=fine):
                 if not _spoken(text):
                     continue
                 named = phrases(text)
+                bound = 0 if unit.kind in {"heading", "code"} else binds(text)
                 worth = _worth(unit, text, bool(named), weight > 1)
+                if bound and (worth > _SAYS or weight > 1):
+                    worth += min(bound, _BINDS_MOST) * (_BINDS_USER if weight > 1 else _BINDS)
+                if foreign and unit.kind != "code":
+                    # Its words tell little to one who has no list of those that say nothing.
+                    worth += max(0.0, 1.5 - 0.5 * number) + 2 * bool(_digit(text))
+                    bound = bound or bool(_digit(text))
+                    named = tuple((fact, "" if name.isalpha() else name) for fact, name in named)
                 if narrative and unit.kind != "sentence":
                     worth *= 0.35
-                leads = not led and number < 3 and worth > _LEAD and unit.kind == "sentence"
+                enough = _LEAD / 2 if weight > 1 else _LEAD
+                leads = not led and number < 3 and worth > enough and unit.kind == "sentence"
                 led = led or leads
                 if named and _courtesy(text):
                     named = ()  # the name of who is greeted
+                if bound or turns(text):
+                    # By themselves, these names would seem to be for what they are against.
+                    named = tuple((fact, "") for fact, _ in named)
+                elif unit.kind == "row":
+                    # And of a number nobody would know to whom it belongs.
+                    named = tuple((fact, "" if _digit(name) else name) for fact, name in named)
                 cost = counter.count(text) + 1
-                found.append(Candidate(who, text, cost, named, worth * weight, weight, leads))
+                found.append(
+                    Candidate(who, text, cost, named, worth * weight, weight, leads, bool(bound))
+                )
     return found
+
+
+def _whole(pieces: list[Unit]) -> list[Unit]:
+    """The units, each with the one behind it without which it would mislead, or say nothing."""
+    whole: list[Unit] = []
+    paired = False
+    for unit in pieces:
+        last = whole[-1] if whole and not paired else None
+        paired = (
+            last is not None
+            and unit.kind == "sentence" == last.kind
+            and last.paragraph == unit.paragraph
+            and len(last.text) + len(unit.text) < _LONGEST_PAIR
+            and (leans(unit.text) or opens(last.text))
+        )
+        if last is not None and paired:
+            whole[-1] = Unit(f"{last.text} {unit.text}", last.kind, last.paragraph)
+        else:
+            whole.append(unit)
+    return whole
 
 
 def bounded(text: str) -> str:
@@ -166,19 +203,6 @@ def _few(pieces: list[Unit]) -> list[Unit]:
     if len(pieces) <= _MOST_UNITS:
         return pieces
     return pieces[: _MOST_UNITS * 2 // 3] + pieces[-_MOST_UNITS // 3 :]
-
-
-def clauses(sentence: str) -> list[str]:
-    """The parts of a long sentence that each say something; of one with code or quotes, all."""
-    if len(sentence) < _LONG_SENTENCE or "`" in sentence or '"' in sentence or "(" in sentence:
-        return [sentence]
-    parts: list[str] = []
-    start = 0
-    for found in _clause.finditer(sentence):
-        if found.start() - start >= _SHORTEST_CLAUSE <= len(sentence) - found.end():
-            parts.append(sentence[start : found.start()].strip())
-            start = found.end()
-    return [*parts, sentence[start:]]
 
 
 def announces(text: str) -> bool:
@@ -196,6 +220,8 @@ def is_idle(text: str) -> bool:
 
 
 def _worth(unit: Unit, text: str, facts: bool, asks: bool) -> float:  # noqa: FBT001
+    if unit.kind == "row" and not _digit(text):
+        return 0.0  # mostly, the head of a table
     words = set(_meaning(text.lower()))
     many = len(words) - len(words & _PALE)
     if not text.isascii() and len(words) * 20 < len(text):
@@ -220,7 +246,8 @@ def lean(unit: Unit) -> str:
     if marked := _marker(text):
         text = text[marked.end() :]
     if unit.kind == "row" or "\t" in text:
-        text = ", ".join(cell for cell in _cells.split(text.strip().strip("|")) if cell.strip())
+        cells = [cell.strip() for cell in _cells.split(text.strip().strip("|")) if cell.strip()]
+        return f"[{' | '.join(cells)}]" if cells else ""
     if "**" in text:
         text = _bold.sub(r"\1", text)
     opened = _opener(text)
@@ -241,10 +268,11 @@ def _lean_code(text: str) -> str:
 
 
 def phrases(text: str) -> tuple[tuple[str, str], ...]:
-    """The facts of a text, and how to name each by itself.
+    """The facts of a text, and how to name each by itself: nothing, if that would say nothing.
 
-    A number takes a neighbour along (``20 passed``): alone, it says nothing. Words that make a name
-    together are named together (``Rocky Mountains``).
+    A number is named with its unit (``90 seconds``, ``$1,200/month``) or if its form tells what it
+    is (a time, a date, a version). Words that make a name together are named together (``Rocky
+    Mountains``).
     """
     named: dict[str, str] = {}
     run: list[str] = []
@@ -261,24 +289,23 @@ def phrases(text: str) -> tuple[tuple[str, str], ...]:
         if fact in named:
             run = []
             continue
-        named[fact] = _with_neighbour(text, written, at) if written[0].isdigit() else written
+        named[fact] = _with_unit(text, written, at) if written[0].isdigit() else written
         run = [fact] if written[0].isupper() else []
     return tuple(named.items())
 
 
-_behind = re.compile(r"[ -]?([^\W\d_]{1,14}|%|°C)").match
-_before = re.compile(r"([^\W\d_]{1,14})[ :=#]{1,2}$").search
-_NO_NEIGHBOURS = frozenset(
-    ("to", "of", "or", "and", "is", "in", "on", "the", "as", "at", "for", "if")
-)
+_unit = re.compile(
+    r"\s?(?:%|°[CF]|(?:[kKMGT]i?B|ms|s|h|km|cm|mm|kg|px|[ap]\.?m|EUR|USD|GBP|CHF|Uhr|euros?|dollars?"
+    r"|bytes?|tokens?|sec(?:ond)?s?|min(?:ute)?s?|hours?|days?|weeks?|months?|years?|miles?)\b|€)"
+    r"|/(?:month|year|day|hour|week)\b"
+).match
+_own_form = re.compile(r"\d{1,2}:\d\d|\d{4}-\d\d|\d+\.\d+\.\d|[\d.,]+(?:%|[a-zA-Z])").match
+_CURRENCIES = frozenset("$€£¥#")
 
 
-def _with_neighbour(text: str, number: str, at: int) -> str:
+def _with_unit(text: str, number: str, at: int) -> str:
+    start = at - 1 if at and text[at - 1] in _CURRENCIES else at
     end = at + len(number)
-    behind = _behind(text, end)
-    if behind and behind[1].lower() not in _NO_NEIGHBOURS:
-        return text[at : behind.end()]
-    before = _before(text, max(0, at - 17), at)
-    if before and before[1].lower() not in _NO_NEIGHBOURS:
-        return text[before.start() : end]
-    return number
+    while unit := _unit(text, end):
+        end = unit.end()
+    return text[start:end] if end - start > len(number) or _own_form(number) else ""

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import re2  # type: ignore[import-untyped]  # has no types
 
 from perdure.core.errors import InvalidConfig
-from perdure.history.secrets import judge
 from perdure.history.secrets.own import OWN
 from perdure.history.secrets.rules import Exemption, Kind, Rule, published
 
@@ -121,6 +120,8 @@ class Finder:
         ]
 
     def _places(self, rule: Rule, probe: bytes) -> Iterator[Found]:
+        from perdure.history.secrets import judge  # few texts come this far
+
         expression, exemptions = self._of(rule)
         for match in expression.finditer(probe):
             group = next((n for n, value in enumerate(match.groups(), 1) if value), 0)
@@ -134,7 +135,7 @@ class Finder:
             value = probe[start:end].decode("utf-8", "replace")
             if (
                 value
-                and _is_secret(rule, value, probe[match.start() : start])
+                and judge.is_secret(rule, value, probe[match.start() : start])
                 and not (rule.kind in ("token", "loose") and judge.in_blob(probe, start, end))
                 and not self._is_allowed(value)
                 and not any(exempt.covers(probe, match, value) for exempt in exemptions)
@@ -160,16 +161,24 @@ class Finder:
 
 
 class _Gates:
-    """The gates of several rules, which are known by their ranks."""
+    """The gates of several rules, which are known by their ranks.
+
+    If the rules have leads, the gates are compiled (5 ms) when a text first has one of them: a
+    process that asks for one prompt need not wait for it.
+    """
 
     def __init__(self, ranks: list[int], rules: list[Rule]) -> None:
         self._ranks = ranks
-        self._set = re2.Set.SearchSet(_options())
-        for rank in ranks:
-            self._set.Add(rules[rank].gate.encode())
-        self._set.Compile()
+        self._gates = [rules[rank].gate for rank in ranks]
+        wait = any(rules[rank].lead for rank in ranks)
+        self._leads = _set_of(rules[rank].lead or rules[rank].gate for rank in ranks)
+        self._set = None if wait else self._leads
 
     def hits(self, probe: bytes) -> list[int]:
+        if self._set is None:
+            if not self._leads.Match(probe):
+                return []
+            self._set = _set_of(self._gates)
         return [self._ranks[index] for index in self._set.Match(probe) or ()]
 
 
@@ -198,31 +207,17 @@ class _Exempt:
         return self._regex is not None and self._regex.search(looked_at) is not None
 
 
+def _set_of(regexes: Iterable[str]) -> Any:
+    made = re2.Set.SearchSet(_options())
+    for regex in regexes:
+        made.Add(regex.encode())
+    made.Compile()
+    return made
+
+
 def _any_of(regexes: Iterable[str]) -> Any:
     joined = "|".join(f"(?:{regex})" for regex in regexes)
     return re2.compile(joined.encode(), _options()) if joined else None
-
-
-def _is_secret(rule: Rule, value: str, before: bytes) -> bool:
-    if rule.entropy and judge.entropy(value) < rule.entropy:
-        return False
-    match rule.kind:
-        case "user":
-            return True
-        case "token":
-            return judge.is_token(value)
-        case "loose":
-            return judge.is_token(value) and judge.is_random(value)
-        case "vendor":
-            return judge.is_vendor_secret(value, before.decode("utf-8", "replace"))
-        case "assigned":
-            return judge.is_assigned_secret(value, before.decode("utf-8", "replace"))
-        case "password":
-            return judge.is_password(value)
-        case "block":
-            return judge.is_private_key(value)
-        case "place":
-            return not judge.is_placeholder(value)
 
 
 def _apart(found: list[Found], masks: list[tuple[int, int]]) -> list[Found]:

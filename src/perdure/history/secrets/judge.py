@@ -12,6 +12,8 @@ import re
 import string
 from collections import Counter
 
+from perdure.history.secrets.rules import Rule
+
 _PLACEHOLDER = re.compile(
     r"""^[<\[({]|^\$[A-Za-z_{(]|^@\w+@$|^%(?:\w+%|[a-z])$|[<>{}]|\$[({]
     |(?-i:^[A-Z_]{3,16}$)|x{4}|\*{3}|\.{3}|…
@@ -62,6 +64,29 @@ _ABOUT = re.compile(
     [\s'"`\]]*(?:=|>|:{1,3}=|\|\||:|=>|\?=|,)+[\s'"`=]*$""",
     re.VERBOSE,
 )
+
+
+def is_secret(rule: Rule, value: str, before: bytes) -> bool:
+    """Whether this is one, behind these words of what the rule found."""
+    if rule.entropy and entropy(value) < rule.entropy:
+        return False
+    match rule.kind:
+        case "user":
+            return True
+        case "token":
+            return is_token(value)
+        case "loose":
+            return is_token(value) and is_random(value)
+        case "vendor":
+            return is_vendor_secret(value, before.decode("utf-8", "replace"))
+        case "assigned":
+            return is_assigned_secret(value, before.decode("utf-8", "replace"))
+        case "password":
+            return is_password(value)
+        case "block":
+            return is_private_key(value)
+        case "place":
+            return not is_placeholder(value)
 
 
 def entropy(value: str) -> float:

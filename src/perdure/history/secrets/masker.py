@@ -81,7 +81,7 @@ class Masker:
     list. Passwords, and whatever else is known by the word before it only, have none.
     With no key given the masker makes one, and tags compare within its lifetime only.
 
-    The rules are read with the first text, in some 12 ms, which a bank that is only read need not
+    The rules are read with the first text, in some 8 ms, which a bank that is only read need not
     pay; what the user set is checked at once. Raises `InvalidConfig` as `Finder` does.
     """
 

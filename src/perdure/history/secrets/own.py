@@ -71,7 +71,7 @@ _PLACES = (
         regex=r"(?i)-----BEGIN[ A-Z0-9]{0,40}PRIVATE KEY(?: BLOCK)?-----"
         r"(?:\s{1,8}[\w-]{2,20}: [^\n]{1,80}){0,4}(?:\s{1,8}[A-Za-z0-9+/=]{40,})+"
         r"(?:\s{1,8}[A-Za-z0-9+/=]{1,76}){0,1}",
-        gate=r"(?i)-----BEGIN[ A-Z0-9]{0,40}PRIVATE KEY",
+        gate=r"(?i)-----BEGIN[ A-Z0-9]*PRIVATE KEY",
     ),
     Rule(
         id="authorization-header",
@@ -110,13 +110,13 @@ _PLACES = (
         kind="place",
         regex=r"""curl\b[^\n]{0,400}?\s[nt]?(?:-u|--user)[ =]['"]?[\w.@+-]{1,64}:"""
         r"""([^\s'"\x60]{3,120})""",
-        gate=r"""\s[nt]?(?:-u|--user)[ =]['"]?[\w.@+-]{1,64}:[^\s'"\x60]{3}""",
+        gate=r"""\s[nt]?(?:-u|--user)[ =]['"]?[\w.@+-]+:[^\s'"\x60]{3}""",
     ),
     Rule(
         id="netrc-password",
         kind="password",
         regex=r"login\s{1,8}\S{1,80}\s{1,8}[nt]?password\s{1,8}(\S{3,120})",
-        gate=r"login\s{1,8}\S{1,80}\s{1,8}[nt]?password\s",
+        gate=r"login\s+\S+\s+[nt]?password\s",
     ),
     Rule(
         id="command-password",

@@ -41,6 +41,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     regex: str
     #: What occurs in every text that `regex` finds something in, and in few others.
     gate: str
+    #: What occurs in every text that `gate` is open for, and takes less to look for; may be empty.
+    lead: str = ""
     kind: Kind = "token"
     #: Bits a character that a value must have, by the frequencies of its own characters.
     entropy: float = 0.0

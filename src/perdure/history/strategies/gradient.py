@@ -8,14 +8,13 @@ cold anyway.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from perdure.core.clock import SECOND
-from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.errors import BudgetTooSmall, Conflict, InvalidInput
 from perdure.core.messages import Message, Reasoning
 from perdure.core.models import is_same_model
 from perdure.core.tokens import count_messages
@@ -28,8 +27,8 @@ from perdure.history.epochs import (
     Wish,
     epoch_key,
 )
-from perdure.history.gradient import Marks, plan, total
-from perdure.history.lines import ENDLESS
+from perdure.history.escaping import escaped
+from perdure.history.gradient import TURN_TAGS, Marks, plan, total
 from perdure.history.manifest import Element, Manifest, Place
 from perdure.history.reducing import reduced
 from perdure.history.shown import Block, Native, Shown
@@ -68,6 +67,8 @@ class _State(msgspec.Struct):
     texts: dict[bytes, str]
     #: The number that the next epoch gets.
     next: int
+    #: It was deleted, because something that it showed was forgotten.
+    lost: bool = False
     #: As they are shown; made when they are first needed.
     blocks: tuple[Block, ...] | None = None
 
@@ -100,9 +101,8 @@ class Gradient:
 
     async def show(self, ask: Ask) -> Shown:
         for attempt in range(ATTEMPTS):
-            state = await self._current(ask)
             try:
-                return await self._show(ask, state)
+                return await self._show(ask, await self._current(ask))
             except Conflict:  # another process made an epoch: that one holds
                 self._state, self._request = None, 0
                 if attempt == ATTEMPTS - 1:
@@ -119,6 +119,16 @@ class Gradient:
         Returns how many tokens are written anew for that, beyond what an epoch would write anyway.
         Raises `InvalidInput` if it would take too much of the window.
         """
+        for attempt in range(ATTEMPTS):
+            try:
+                return await self._wish(ask, wish, now=now)
+            except Conflict:  # somebody else made an epoch, or a wish
+                self._state, self._request = None, 0
+                if attempt == ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _wish(self, ask: Ask, wish: Wish, *, now: bool) -> int:
         state = await self._current(ask)
         pin = await self._planning.pin(ask, wish, {})
         if pin is None:
@@ -171,12 +181,13 @@ class Gradient:
     async def _show(self, ask: Ask, state: _State) -> Shown:
         standing = await self._standing(ask, state.manifest)
         if standing is None:
-            return await self._show(ask, await self._epoch(ask, state, "budget", None))
-        reason = await self._reason(ask, state, standing)
+            state = await self._epoch(ask, state, "budget", None)
+            standing = await self._standing(ask, state.manifest, whatever=True)
+        reason = await self._reason(ask, state, standing) if standing is not None else None
         if reason is not None:
             state = await self._epoch(ask, state, reason, standing)
-            standing = await self._standing(ask, state.manifest)
-            assert standing is not None  # noqa: S101 (it was planned)
+            standing = await self._standing(ask, state.manifest, whatever=True)
+        assert standing is not None  # noqa: S101 (it was read)
         if ask.keep:
             self._sent = standing.rounds
         return self._shown(ask, state, standing)
@@ -199,14 +210,14 @@ class Gradient:
             # If there were epochs, what was sent is not known any more.
             at = about_to_be(ask, None) if number else Place(1)
             state = _State(Prefix(id=record.id), 0, Manifest(at=at), {}, number + 1)
+            state.lost = number > 0
         elif not prefix.epoch:
-            state = _State(prefix, version, Manifest(), {}, 1)
+            number = await self._desk.epochs.count(record.id)
+            state = _State(prefix, version, Manifest(), {}, number + 1)
         elif (text := await self._desk.epochs.text(record.id, prefix.epoch)) is not None:
             state = _State(prefix, version, text.manifest, text.by_digest(), prefix.epoch + 1)
-        else:  # somebody makes an epoch right now
-            self._request = 0
-            await asyncio.sleep(0)
-            return await self._current(ask)
+        else:  # somebody made another one a moment ago, or forgot
+            raise Conflict("perdure_prefixes", record.id)
         self._state = state
         return state
 
@@ -214,7 +225,10 @@ class Gradient:
         """The epoch that held where this session was forked, as its own first."""
         record = ask.record
         for stretch in reversed(record.line):
-            found = await self._desk.epochs.in_force(stretch.session, Place(stretch.turn, ENDLESS))
+            # Not one that was made inside the shared turn, behind what is shared of it.
+            (shared,) = await self._desk.reader.turns(record, ask.head, stretch.turn, stretch.turn)
+            edge = Place(stretch.turn, len(shared.rounds) + 1)
+            found = await self._desk.epochs.in_force(stretch.session, edge)
             if found is None:
                 continue
             epoch, manifest = found
@@ -231,14 +245,19 @@ class Gradient:
             return await self._kept(ask, nothing, prefix, kept, own)
         return None
 
-    async def _standing(self, ask: Ask, manifest: Manifest) -> Standing | None:
+    async def _standing(
+        self, ask: Ask, manifest: Manifest, *, whatever: bool = False
+    ) -> Standing | None:
         """What stands in the window; None if that is so much that it was not even read."""
         record, head, first = ask.record, ask.head, manifest.native
-        if head.turn - first.turn > _MANY and not self._rounds.has(record, first):
+        many = head.turn - first.turn > _MANY and not self._rounds.has(record, first)
+        if many and not whatever:
             counted = await self._desk.reader.tokens(record, first.turn, head.turn)
             if counted > ask.budget:
                 return None
         rounds = await self._rounds.since(record, head, first)
+        if not ask.prompted and ask.turn < head.turn:  # it was overtaken, and goes on alone
+            rounds = [each for each in rounds if each.place.turn <= ask.turn]
         since = max(first.turn, manifest.at.turn)
         injected = await ask.injected(since, ask.turn if not ask.prompted else ask.turn - 1)
         standing = Standing(manifest, rounds, injected)
@@ -249,12 +268,12 @@ class Gradient:
 
     def _shown(self, ask: Ask, state: _State, standing: Standing) -> Shown:
         manifest = standing.manifest
-        sent = {each.turn for each in standing.injected}
+        sent = _sent_by_us(standing)
         rounds = list[Native]()
         for each in standing.native:
             cap = manifest.cap(each.place)
             is_sent = each.place.turn in sent and each.place >= manifest.at
-            rounds.append(self._native(each, cap, thinking=is_sent))
+            rounds.append(self._native(each, cap, ask.budget, thinking=is_sent))
         under_way = None if ask.prompted else ask.turn
         raw = sum(element.raw for element in manifest.elements)
         return Shown(
@@ -268,14 +287,18 @@ class Gradient:
             raw=raw + sum(each.tokens for each in standing.rounds),
         )
 
-    def _native(self, each: Said, cap: int | None, *, thinking: bool) -> Native:
+    def _native(self, each: Said, cap: int | None, budget: int, *, thinking: bool) -> Native:
         if cap is None or cap >= each.tokens:
             return Native(each.place, each.messages, each.tokens, each.tokens, thinking=thinking)
         if self._reduced is None or self._reduced[:2] != (each, cap):
             counter = self._desk.counter
-            messages = reduced(each.messages, str(each.place), cap, counter)
-            self._reduced = (each, cap, messages, count_messages(counter, messages))
+            tags = TURN_TAGS if each.place.round == 1 else 0
+            sent = map(escaped, each.messages)
+            messages = reduced(sent, str(each.place), cap - tags, counter)
+            self._reduced = (each, cap, messages, count_messages(counter, messages) + tags)
         *_, messages, tokens = self._reduced
+        if tokens > cap:
+            raise BudgetTooSmall(budget, budget + tokens - cap)
         return Native(each.place, messages, tokens, each.tokens, thinking=thinking, reduced=True)
 
     # Epochs -----------------------------------------------------------------------------------
@@ -285,7 +308,8 @@ class Gradient:
         prefix, taken = state.prefix, standing.tokens() + ask.fixed
         if taken > ask.budget:
             return "budget"
-        if (prefix.epoch and prefix.undone != ask.head.undone) or self._has_changed(standing):
+        undone = prefix.epoch and prefix.undone != ask.head.undone
+        if state.lost or undone or self._has_changed(standing):
             return "changed"
         if prefix.asked:
             return "asked"
@@ -316,11 +340,15 @@ class Gradient:
         first = standing.manifest.native
         sent = [each for each in self._sent if each.place >= first]
         now = standing.rounds[: len(sent)]
+        cut = {each.place for each in standing.manifest.reduced}
         if len(now) < len(sent):
             return True
         return any(
             old.place != new.place
-            or (len(old.messages) != len(new.messages) and (new is not now[-1] or _waits(old)))
+            or (
+                len(old.messages) != len(new.messages)
+                and (new is not now[-1] or _waits(old) or new.place in cut)
+            )
             for old, new in zip(sent, now, strict=True)
         )
 
@@ -408,9 +436,15 @@ class Gradient:
             before=state.manifest if state.prefix.epoch else None,
             ranges=ranges,
             version=state.version,
+            forgets=ask.head.forgets,
         )
         self._state = _State(prefix, version, manifest, texts, number + 1)
         return self._state
+
+
+def _sent_by_us(standing: Standing) -> set[int]:
+    """The turns whose prompts were sent in this window: what was thought then is bound to it."""
+    return {each.turn for each in standing.injected if each.strategy in {"", "gradient"}}
 
 
 def _waits(said: Said) -> bool:
@@ -421,7 +455,7 @@ def _waits(said: Said) -> bool:
 
 def _has_thoughts_of_others(standing: Standing, model: str) -> bool:
     """Whether something stands in the window that another model thought."""
-    sent = {each.turn for each in standing.injected}
+    sent = _sent_by_us(standing)
     return any(
         message.model and not is_same_model(message.model, model)
         for each in standing.native

@@ -21,8 +21,8 @@ from perdure.history.strategies.rounds import Rounds, Said
 
 #: Reasons to write the prefix anew without taking anything down.
 _IN_PLACE = frozenset[Reason]({"model", "asked", "changed"})
-#: What the leading message takes besides its text.
-LEAD = 8
+#: What the leading message takes besides its text: itself, and a tag for a turn that begins in it.
+LEAD = 14
 
 
 class Standing(msgspec.Struct):
@@ -120,7 +120,8 @@ class Planning:
     ) -> tuple[Window, dict[Place, Made]]:
         """What the planner is told, and the newest rendition of each round."""
         first = _first_live(manifest)
-        last = Place(ask.head.turn, ENDLESS)
+        # A turn that was overtaken goes on without what came behind it.
+        last = Place(ask.head.turn if ask.prompted else ask.turn, ENDLESS)
         made = await self._desk.scribe.sizes(ask.record, ask.head, first, last)
         made = [each for each in made if not ask.head.is_undone(each.place.turn)]
         prompt = 0 if ask.prompted else await self._prompt_tokens(ask)
@@ -213,20 +214,29 @@ def about_to_be(ask: Ask, newest: Place | None) -> Place:
     """The round that is about to be made."""
     if ask.prompted or newest is None or newest.turn != ask.turn:
         return Place(ask.turn)
-    return Place(ask.turn, newest.round + 1)
+    # A prompt without a reply has a round, which the reply will be part of.
+    waits = ask.turn == ask.head.turn and not ask.head.mark.replied
+    return Place(ask.turn, newest.round if waits else newest.round + 1)
 
 
 def without_undone(manifest: Manifest, head: Head) -> Manifest:
-    """The manifest without turns that were taken back; ranges that held one are made again."""
-    elements = list[Element]()
+    """The manifest as it is planned on when turns were taken back.
+
+    Of what stands, only merged turns stay: the rest may come up again, now that there is room. A
+    range that held such a turn is made again; one that ended with it is not a range any more.
+    """
+    kept = list[Element]()
     for element in manifest.elements:
+        if element.level != "T" or not element.generation or head.is_undone(element.last.turn):
+            break
         turns = range(element.first.turn, element.last.turn + 1)
-        gone = sum(map(head.is_undone, turns))
-        if gone < len(turns):
-            fresh = msgspec.structs.replace(element, digest=b"") if gone else element
-            elements.append(fresh)
+        dirty = any(map(head.is_undone, turns))
+        kept.append(msgspec.structs.replace(element, digest=b"") if dirty else element)
+    after = Place(kept[-1].last.turn + 1) if kept else Place(max(manifest.hidden.turn, 0) + 1)
     pins = tuple(pin for pin in manifest.pins if not head.is_undone(pin.first.turn))
-    return msgspec.structs.replace(manifest, elements=tuple(elements), pins=pins)
+    return msgspec.structs.replace(
+        manifest, elements=tuple(kept), pins=pins, native=after, reduced=()
+    )
 
 
 def _first_live(manifest: Manifest) -> Place:

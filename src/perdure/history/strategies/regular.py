@@ -77,6 +77,8 @@ class Regular:
 
     async def _enough(self, ask: Ask, rounds: Rounds, before: Place | None = None) -> list[Said]:
         """The newest rounds, of those before a place, and more than fit if there are."""
+        if before is None and not ask.prompted:
+            before = Place(ask.turn + 1)  # a turn that was overtaken goes on alone
         newest = ask.head.turn if before is None else before.turn
         step = _STEP
         while True:

@@ -40,6 +40,7 @@ class Opening(msgspec.Struct, frozen=True, gc=False):
     turn: int
     messages: tuple[Message, ...]
     tokens: int
+    forgets: int = 0
 
 
 class _Kept(msgspec.Struct):
@@ -47,6 +48,7 @@ class _Kept(msgspec.Struct):
     first: Place
     pieces: int
     undone: tuple[Span, ...]
+    forgets: int
     rounds: dict[Place, Said]
 
 
@@ -71,7 +73,11 @@ class Rounds:
     async def since(self, record: SessionRecord, head: Head, first: Place) -> Sequence[Said]:
         """The rounds from `first` on that were not taken back, oldest first."""
         kept = self._kept
-        if kept is None or kept.first > first or kept.undone != head.undone:
+        if (
+            kept is None
+            or kept.first > first
+            or (kept.undone, kept.forgets) != (head.undone, head.forgets)
+        ):
             return await self._all(record, head, first)
         if kept.first < first:
             kept.rounds = {place: each for place, each in kept.rounds.items() if place >= first}
@@ -87,12 +93,13 @@ class Rounds:
 
     async def prompt(self, record: SessionRecord, head: Head, number: int) -> Opening:
         """What a turn began with."""
-        if (self._opening.session, self._opening.turn) != (record.id, number):
+        known = self._opening
+        if (known.session, known.turn, known.forgets) != (record.id, number, head.forgets):
             turn = await self._reader.turn(record, head, number)
             said = prompt_of(turn.rounds[0].messages if turn.rounds else ())
             found = await resolved(said, self._artifacts)
             tokens = sent_tokens(self._meter.counter, found)
-            self._opening = Opening(record.id, number, found, tokens)
+            self._opening = Opening(record.id, number, found, tokens, head.forgets)
         return self._opening
 
     async def _all(self, record: SessionRecord, head: Head, first: Place) -> Sequence[Said]:
@@ -108,7 +115,7 @@ class Rounds:
                 place = Place(turn.number, round.number)
                 if place >= first and round.messages:
                     found[place] = await self._said(place, round.messages, round.tokens)
-        self._kept = _Kept(record.id, first, head.pieces, head.undone, found)
+        self._kept = _Kept(record.id, first, head.pieces, head.undone, head.forgets, found)
         return list(found.values())
 
     async def _extend(self, kept: _Kept, record: SessionRecord, head: Head) -> bool:
