@@ -15,12 +15,10 @@ from perdure.bank.care import Care
 from perdure.bank.folders import artifact_folder, make_folder
 from perdure.bank.infos import Info, SessionInfo, describe_session
 from perdure.config import Config
-from perdure.context.composer import LEAST_BUDGET
 from perdure.context.composer import Rooms as ContextRooms
 from perdure.context.places import Shows
 from perdure.core.clock import Clock, now, to_datetime
 from perdure.core.errors import (
-    BudgetTooSmall,
     Closed,
     Conflict,
     InvalidInput,
@@ -41,6 +39,7 @@ from perdure.history.strategies import Desk, parse_strategy
 from perdure.history.verify import verify_chains, verify_uses
 from perdure.jobs import Runner
 from perdure.session import Rooms, Session
+from perdure.session.given import budget_in
 from perdure.storage import registry, urls
 from perdure.storage.adapter import DEFAULT, Options
 from perdure.storage.collection import Collection
@@ -252,8 +251,7 @@ class Bank:
         """
         if strategy is not None:
             parse_strategy(strategy)
-        if budget is not None and budget < LEAST_BUDGET:
-            raise BudgetTooSmall(budget, LEAST_BUDGET)
+        budget = budget_in(budget)
         agent = agent_of(name)
         records = self.store.collection(SessionRecord)
         record = await records.get(name)

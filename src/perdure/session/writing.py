@@ -21,7 +21,7 @@ from perdure.history.log import Hook, Order, Written
 from perdure.history.records import Draft, Head, SessionRecord, Span, turn_key
 from perdure.history.strategies.rounds import prompt_of
 from perdure.session.conversation import Conversation, turns_of
-from perdure.session.given import runs, tags_of, turn_number
+from perdure.session.given import count_in, runs, tags_of, turn_number
 from perdure.storage.adapter import DEFAULT, Options
 from perdure.storage.transaction import Transaction
 
@@ -132,6 +132,7 @@ class Writing(Conversation):
         conversation; an answer that was arriving for one of them is dropped. Numbers go on: the
         next turn does not take theirs.
         """
+        turns = count_in(turns, "undone") if numbers is None else turns
         undone = list[int]()
 
         def change(head: Head) -> Head:

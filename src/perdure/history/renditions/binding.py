@@ -24,6 +24,10 @@ _TURN = frozenset(
 )
 #: Where a sentence comes to its point.
 _VERDICT = frozenset(("recommend", "decided", "agreed", "conclusion", "fails", "failed"))
+_OUTCOME = frozenset(
+    """fixed added changed created implemented renamed removed updated upgraded deployed merged
+    finished wrote built installed moved replaced set""".split()  # noqa: SIM905 (a text is easier to read)
+)
 _BIND = frozenset(
     """never cannot only instead unless except without must always decided decision
     agree agreed forbid forbids forbidden prohibit prohibits prohibited banned require requires
@@ -88,6 +92,11 @@ def binds(text: str) -> int:
 def decides(text: str) -> bool:
     """Whether the sentence gives a verdict."""
     return not _VERDICT.isdisjoint(_words(text.lower()))
+
+
+def reports(text: str) -> bool:
+    """Whether the sentence gives a verdict, or tells what was done."""
+    return not (_VERDICT | _OUTCOME).isdisjoint(_words(text.lower()))
 
 
 def turns(text: str) -> bool:

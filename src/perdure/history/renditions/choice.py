@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Sequence
 
 from perdure.core.tokens import Counter
-from perdure.history.renditions.binding import cut, decides, turns
+from perdure.history.renditions.binding import cut, decides, reports, turns
 from perdure.history.renditions.cutting import truncate
 from perdure.history.renditions.language import is_english
 from perdure.history.renditions.sentences import split, units
@@ -40,7 +40,7 @@ _LITTLE = 48
 #: What is worth less need not be said.
 _WORTHY = 0.3
 #: For what binds there is so much more room: of its tokens, and at most.
-_BOUND_USER, _BOUND, _MOST_BOUND = 0.9, 0.45, 40
+_BOUND_USER, _BOUND, _MOST_BOUND = 0.9, 0.35, 40
 #: A fact that takes more tokens is not named by itself.
 _LONGEST_NAME = 24
 _LONGEST_IDLE = 160
@@ -216,9 +216,9 @@ def _must(
 def _firsts(offered: Sequence[Candidate], own: Sequence[int], length: int, room: int) -> list[int]:
     """Of an answer: its verdict, or what opens it, or the best of it."""
     verdicts = [at for at in own if offered[at].binds and decides(offered[at].text)]
-    if verdicts:
-        return verdicts[-1:]
     leads = [at for at in own if offered[at].leads]
+    if verdicts and not (leads and reports(offered[leads[0]].text)):
+        return verdicts[-1:]
     if leads and offered[leads[0]].cost * 8 < length:
         return leads
     best = _best(offered, own, room)
@@ -319,7 +319,7 @@ def _sentence(spoken: Spoken, room: int, counter: Counter) -> str:
     if best is None or room < 4:
         return ""
     verdicts = [at for at, each in enumerate(offered) if each.binds and decides(each.text)]
-    if spoken.weight <= 1 and verdicts and not decides(offered[best].text):
+    if spoken.weight <= 1 and verdicts and not reports(offered[best].text):
         best = verdicts[-1]
     for at, each in enumerate(offered if spoken.weight > 1 else ()):
         if each.binds and each.worth > max(_FAR_MORE * offered[best].worth, _FAR_MORE):
