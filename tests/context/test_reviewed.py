@@ -192,3 +192,15 @@ async def test_an_answer_can_be_given_again_after_an_undo(session: Session) -> N
     turn = await session.append("Second.", context=context)
     assert isinstance(turn, perdure.Turn)
     assert [message.text for message in turn.messages] == ["Try.", "Second."]
+
+
+async def test_a_range_with_a_forgotten_turn_can_be_fetched(bank: Bank, session: Session) -> None:
+    for number in range(1, 6):
+        async for _ in live(session, number):
+            pass
+    await bank.forget(session.name, turns=["T-3"])
+    await session.undo(numbers=[4])
+    said = await session.run_tool("history_get_turn", {"id": "T-2-through-5", "level": "T"})
+    assert "T-3: (not here any more)" in said
+    assert "T-4: (not here any more)" in said
+    assert "T-5: " in said

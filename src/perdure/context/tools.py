@@ -188,7 +188,10 @@ async def _range(desk: Desk, wanted: Wanted, level: Level) -> str:
         head = f"{wanted.name}: each turn at T (ask for one turn to get it at R, S or C)"
     lines, length = list[str](), 0
     for place in places[:MOST_OF_RANGE]:
-        line = f"{place}: {await desk.text_of(place, level)}"
+        try:
+            line = f"{place}: {await desk.text_of(place, level)}"
+        except InvalidInput:  # one that was taken back or forgotten hides no others
+            line = f"{place}: (not here any more)"
         if lines and length + len(line) > MOST_TEXT:
             break
         lines.append(line)
