@@ -293,6 +293,10 @@ class Meter:
         self._timer = None
         self._task = loop.create_task(self._run(go_on, follow), name="perdure-meter")
 
+    def is_appending(self) -> bool:
+        """Whether an append is under way."""
+        return self._appending > 0
+
     @property
     def is_busy(self) -> bool:
         """Whether somebody has appended just now."""

@@ -170,4 +170,6 @@ def _at_break(head: str, quarters: int = 1) -> str:
     if not head.endswith("…"):
         return head
     at = max((found.start() for found in _break.finditer(head)), default=0)
-    return f"{head[:at]}…" if at * 4 > len(head) * (4 - quarters) else head
+    if at * 4 <= len(head) * (4 - quarters) or _turn.search(head, at):
+        return head
+    return f"{head[:at]}…"

@@ -40,7 +40,7 @@ _LITTLE = 48
 #: What is worth less need not be said.
 _WORTHY = 0.3
 #: For what binds there is so much more room: of its tokens, and at most.
-_BOUND_USER, _BOUND, _MOST_BOUND = 0.9, 0.35, 40
+_BOUND_USER, _BOUND, _MOST_BOUND = 0.9, 0.45, 40
 #: A fact that takes more tokens is not named by itself.
 _LONGEST_NAME = 24
 _LONGEST_IDLE = 160
@@ -57,7 +57,7 @@ def chosen(said: Sequence[Spoken], room: int, counter: Counter) -> list[str]:
     """
     offered = candidates(said, counter)
     more, others = _more(offered)
-    share = more + room // 2
+    share = more + (room * 2 // 3 if room < _LITTLE // 2 else room // 2)
     room += more + others
     must = _must(offered, said, room, share, counter)
     taken, named = _taken(offered, room if room < _LITTLE else int(room * _UNITS), must, room)
@@ -184,7 +184,7 @@ def _must(
     others = [who for who, spoken in enumerate(said) if spoken.weight <= 1 and own[who]]
     share = share if others else room
     for who in users:
-        own_share = max(share // len(users), 8)
+        own_share = max(share // len(users), 12)
         first = next((at for at in own[who] if offered[at].worth > _WORTHY), None)
         if first is None:
             first = _best(offered, own[who], own_share)
@@ -196,7 +196,7 @@ def _must(
         must += binding
         left = own_share - sum(offered[at].cost for at in binding)
         if offered[first].cost > left + _ROUNDED:
-            _shorten(offered, first, max(left, 8), counter)
+            _shorten(offered, first, max(left, 12), counter)
         must.append(first)
     left = room - sum(offered[at].cost for at in must)
     for who in reversed(others):  # what was said last stands

@@ -25,6 +25,8 @@ from perdure.history.tags import escape
 
 #: Seconds of work after which others get a turn on the event loop.
 _SLICE = 0.002
+#: How often an append is looked after before there is work again.
+_PATIENCE = 20
 #: Characters above which a round is worked on in a thread: it would take longer than a slice.
 _HEAVY = 4_096
 #: Seconds for which a thread may keep the interpreter to itself while we work in another.
@@ -71,8 +73,15 @@ class Craft:
         return await self._worked(_weight(full), lambda: count_messages(self.counter, full))
 
     async def breathe(self) -> None:
-        """Let others run, if there was work for a while."""
-        if time.perf_counter() - self._since > _SLICE:
+        """Let others run, if there was work for a while; and an append at once, to its end."""
+        if self._meter.is_appending():
+            # It gives way several times itself, and would find us at work each time.
+            for _ in range(_PATIENCE):
+                await asyncio.sleep(_SLICE / 2)
+                if not self._meter.is_appending():
+                    break
+            self._since = time.perf_counter()
+        elif time.perf_counter() - self._since > _SLICE:
             await asyncio.sleep(0)
             self._since = time.perf_counter()
 

@@ -28,6 +28,8 @@ _LONGEST_ASKED = {"S": 240, "C": 90}
 _LONGEST_CAME = 160
 _LONGEST_LINE = 600
 _LONGEST_WORD = 60
+#: What failed is shown whole if it is no longer, and the rest was dots.
+_FAILURES = 1_200
 _MANY_LINES = 5_000
 #: Of a larger output, only what is kept of it is cleaned.
 _LARGE = 50_000
@@ -98,7 +100,7 @@ def excerpt(text: str, place: str, *, trouble: bool = False) -> str:
     cap = max(int(len(text) * SHARE), SHORT * 3 // 4)
     if trouble and len(text) <= _LARGE and _passed(text):
         text = _passed_lines.sub(_counted, text)
-        if len(text) <= cap:
+        if len(text) <= max(cap, _FAILURES):
             return text
     short = ends(text, _MANY_LINES, _MANY_LINES, cap, place, look=True, failed=trouble)
     return _between_words(text, short) if len(short) < len(text) * 0.8 else text
@@ -120,13 +122,21 @@ def _between_words(text: str, short: str) -> str:
     said, _, tail = rest.partition("]\n")
     if "but for these" in said:
         middle, mark, tail = tail.partition("[…]\n")
-        said = f"{said}]\n{middle}{mark}"
+        lines = (_to_a_word(text, line) for line in middle.splitlines())
+        said = "".join((f"{said}]\n", *(f"{line}\n" for line in lines), mark))
     else:
         said = f"{said}]\n"
     if tail and len(tail) < len(text) and text.endswith(tail) and text[-len(tail) - 1].strip():
         space = tail.find(" ", 0, _LONGEST_WORD)
         tail = f"…{tail[space:]}" if space >= 0 else tail
     return f"{begin}{notice}{said}{tail}"
+
+
+def _to_a_word(text: str, line: str) -> str:
+    """A line of the text that was cut at its end, without the word that was cut."""
+    end = text.find(line) + len(line)
+    space = line.rfind(" ", 1)
+    return f"{line[:space]}…" if space > 0 and text[end : end + 1].strip() else line
 
 
 def smooth_use(used: Used, place: str) -> str:

@@ -90,7 +90,10 @@ _error_line = re.compile(r"(?:E\s+)?[\w.]{0,80}(?:Error|Exception)\b: ").match
 _digit = re.compile(r"\d").search
 #: What a sentence that binds is worth besides, and what is worth less says nothing.
 _BINDS_USER, _BINDS, _BINDS_MOST, _SAYS = 1.6, 0.8, 3, 0.1
-_LONGEST_PAIR = 180
+_open = re.compile(
+    r"\W*(?:should|shall|would|could|can|may|might|do you|want|next)\b", re.IGNORECASE
+).match
+_LONGEST_PAIR, _LONGEST_CONDITION = 180, 60
 #: A first sentence that is worth more is taken to say what all is about.
 _LEAD = 0.4
 _LONGEST_ANNOUNCEMENT = 160
@@ -137,7 +140,7 @@ def candidates(
         # Few words: what can be left out of them are parts of sentences.
         fine = len(words) <= _FEW and not narrative and not foreign
         led = False
-        for number, unit in enumerate(_few(_whole(units(words)))):
+        for number, unit in enumerate(_few(_whole(_with_condition(units(words))))):
             for text in clauses(lean(unit), fine=fine):
                 if not _spoken(text):
                     continue
@@ -168,6 +171,23 @@ def candidates(
                 found.append(
                     Candidate(who, text, cost, named, worth * weight, weight, leads, bool(bound))
                 )
+    return found
+
+
+def _with_condition(pieces: list[Unit]) -> list[Unit]:
+    """The units; items of a list that is asked or denied, not told, with the words that do so."""
+    found: list[Unit] = []
+    before = ""
+    for unit in pieces:
+        if unit.kind != "item":
+            conditional = unit.text.endswith(":") and len(unit.text) < _LONGEST_CONDITION
+            before = unit.text if conditional and (_open(unit.text) or turns(unit.text)) else ""
+        elif before:
+            marked = _marker(unit.text)
+            text = f"{before} {unit.text[marked.end() :] if marked else unit.text}"
+            found.append(Unit(text, unit.kind, unit.paragraph))
+            continue
+        found.append(unit)
     return found
 
 
