@@ -6,6 +6,7 @@ Tokens are counted from what is sent, not from what the context says of itself.
 from __future__ import annotations
 
 import json
+import os
 import random
 from typing import Any
 
@@ -34,6 +35,8 @@ WORDS = (
     *("alpha", "beta", "src/app/m.py", "ValueError", "decided", "42", "retry", "config.toml"),
     *("<T-3-R>", "</T-1-C>", "< /perdure-note>", "function", "née", "日本語"),
 )
+#: `make fuzz` takes more.
+SEEDS = 1_200 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 12
 _ASKED: dict[str, Any] = {"model": "m", "tools": HISTORY_TOOLS}
 
 
@@ -115,12 +118,8 @@ async def live_through(seed: int) -> None:
             assert [blocks(past, wire) for wire in WIRES] == made, place
 
 
-@pytest.mark.parametrize("seed", range(12))
-async def test_random_sessions(seed: int) -> None:
-    await live_through(seed)
-
-
 @pytest.mark.long
-async def test_many_random_sessions() -> None:
-    for seed in range(100, 900):
+@pytest.mark.parametrize("first", range(12))
+async def test_random_sessions(first: int) -> None:
+    for seed in range(first, SEEDS, 12):
         await live_through(seed)

@@ -33,6 +33,9 @@ async def prepare(url: str, folder: str) -> None:
         session = await bank.session(SESSION)
         for number in range(1, TURNS + 1):
             await session.append(turn(number), count=True)
+        bank.scribe._bulk.clear()  # as if it had been killed right now
+        for kind in (Rendition, Tiny):
+            await bank.collection(kind).query().prefix(f"{SESSION}/").delete()
 
 
 async def check(bank: Bank, session: Session) -> int:

@@ -209,15 +209,18 @@ class Gradient:
                 return adopted
             # If there were epochs, what was sent is not known any more.
             at = about_to_be(ask, None) if number else Place(1)
-            state = _State(Prefix(id=record.id), 0, Manifest(at=at), {}, number + 1)
-            state.lost = number > 0
+            nothing = Prefix(id=record.id)
+            state = _State(nothing, 0, Manifest(at=at), {}, number + 1, lost=number > 0)
         elif not prefix.epoch:
             number = await self._desk.epochs.count(record.id)
             state = _State(prefix, version, Manifest(), {}, number + 1)
         elif (text := await self._desk.epochs.text(record.id, prefix.epoch)) is not None:
             state = _State(prefix, version, text.manifest, text.by_digest(), prefix.epoch + 1)
-        else:  # somebody made another one a moment ago, or forgot
-            raise Conflict("perdure_prefixes", record.id)
+        else:
+            # Its text is gone, and is made anew; unless somebody has just made another epoch: then
+            # recording this one is a conflict, and that one holds.
+            at = about_to_be(ask, None)
+            state = _State(prefix, version, Manifest(at=at), {}, prefix.epoch + 1, lost=True)
         self._state = state
         return state
 
@@ -226,8 +229,8 @@ class Gradient:
         record = ask.record
         for stretch in reversed(record.line):
             # Not one that was made inside the shared turn, behind what is shared of it.
-            (shared,) = await self._desk.reader.turns(record, ask.head, stretch.turn, stretch.turn)
-            edge = Place(stretch.turn, len(shared.rounds) + 1)
+            shared = await self._desk.reader.turns(record, ask.head, stretch.turn, stretch.turn)
+            edge = Place(stretch.turn, sum(len(turn.rounds) for turn in shared) + 1)
             found = await self._desk.epochs.in_force(stretch.session, edge)
             if found is None:
                 continue
