@@ -206,11 +206,13 @@ class _Batch:
             rounds.append(Made(place, raw, used.smooth, used.compact, at, used.recipe))
         tiny = None
         if wish.tiny and (closed or wish.open_tiny):
-            tiny = await self._tiny(told, go_on)
+            tiny = await self._tiny(told, go_on, closed=closed)
             left = left or tiny is None
         return Turned(told, closed, rounds, tiny, left)
 
-    async def _tiny(self, told: Told, go_on: Callable[[], bool]) -> MadeTiny | None:
+    async def _tiny(
+        self, told: Told, go_on: Callable[[], bool], *, closed: bool
+    ) -> MadeTiny | None:
         key, messages = turn_key(self._session, told.number), told.messages
         row = self._changed_tinies.get(key) or self._tinies.get(key) or Tiny(key)
         at = row.best(messages)
@@ -221,6 +223,8 @@ class _Batch:
             if known is None:
                 known = await self._craft.tiny(told.rounds.values())
                 self._made.tinies[told.number, messages] = known
+            if not closed:  # one for each message would fill the row: it is made again if asked for
+                return MadeTiny(known.tokens, len(row.variants))
             variants = (*row.variants[: MOST_VARIANTS - 1], known)
             due = self._wish.due
             work = Work(due) if due is not None else work_of(row)
