@@ -71,6 +71,7 @@ lock:  ## pin the newest dependencies with hashes (needs uv)
 	$(LOCK) --output-file requirements/run.txt pyproject.toml requirements/build.in
 	$(LOCK) --output-file requirements/dev.txt pyproject.toml requirements/build.in \
 		--extra dev --constraint requirements/run.txt
+	$(LOCK) --output-file requirements/sqlite3mc.txt requirements/sqlite3mc.in
 	$(LOCK) --output-file requirements/peers.txt requirements/peers.in
 	$(LOCK) --output-file requirements/litellm.txt requirements/litellm.in
 	$(LOCK) --output-file requirements/model.txt requirements/model.in
@@ -116,9 +117,11 @@ $(VENV)/.run: requirements/run.txt pyproject.toml $(VENV)/.made
 	@$(PY) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt pyproject.toml $(VENV)/.made
+$(VENV)/.dev: requirements/dev.txt requirements/sqlite3mc.txt pyproject.toml $(VENV)/.made
 	@echo "Installing what Perdure needs to run, and the developer's tools ..."
 	@$(PY) $(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@$(PY) $(PIP_INSTALL) --require-hashes --upgrade --target $(VENV)/sqlite3mc \
+		-r requirements/sqlite3mc.txt
 	@$(PY) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $(VENV)/.run $@
 

@@ -20,7 +20,11 @@ from perdure.testing import ManualClock, perform, run, trials_for
 from perdure.testing.conformance import LEVELS, Report, Standing, Trial, registered
 from tests.conftest import DURABLE
 
-COVERED = frozenset(Capability) - {Capability.FULL_TEXT, Capability.VECTORS}
+COVERED = frozenset(Capability) - {
+    Capability.FULL_TEXT,
+    Capability.SNAPSHOTS,
+    Capability.VECTORS,
+}
 LASTING = {Capability.DURABLE, Capability.STRONG, Capability.SHARED}
 ADAPTERS: dict[str, Any] = {
     "memory": MemoryAdapter,

@@ -18,7 +18,7 @@ from perdure.storage.adapter import DEFAULT, Adapter, Batch, Check, Options, Put
 from perdure.storage.collection import Stored
 from perdure.storage.compression import Compression, Dictionary, InUse, Renewal, renewal
 from perdure.storage.compression.dictionaries import Sample, train
-from perdure.storage.middleware import Call, Find, Get, Handler, Middleware
+from perdure.storage.middleware import Call, Find, Get, Handler, Middleware, Stage
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Key, record
 from perdure.storage.registry import adapter_for
@@ -338,6 +338,8 @@ async def test_recoding_is_no_change_to_those_who_expect_a_version(start: Start)
 
 class Meanwhile:
     """Middleware below compression: does something once, between the read of rows and its end."""
+
+    stage = Stage.BACKEND
 
     def __init__(self, collection: str) -> None:
         self.collection = collection

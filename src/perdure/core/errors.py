@@ -13,6 +13,7 @@ The tree::
     │   ├── InvalidQuery        a query that cannot be answered as asked
     │   │   └── NotIndexed      … because a field in it has no index
     │   ├── BudgetTooSmall      a prompt does not fit the budget of its context
+    │   ├── SchemaMismatch      data that does not fit the schema of its collection
     │   └── InvalidConfig       a configuration file or variable that cannot be used
     ├── Conflict                somebody else wrote first; nothing was changed
     ├── Unsupported             this backend does not have that capability
@@ -35,6 +36,8 @@ The tree::
         ├── Corrupted           stored bytes are not what was written
         ├── NewerSchema         written by a newer version of the code; left untouched
         ├── MigrationFailed     an upgrade function raised; the old record is still there
+        ├── KeyRefused          the master key is missing, or is not the one that was used
+        ├── BadBackup           a backup is not whole, or not what was written
         ├── NotAStore           the place holds something that is not a bank
         ├── ArtifactMissing     an artifact is referred to but not there
         └── Closed              used after `close`
@@ -102,6 +105,17 @@ class InvalidQuery(InvalidInput):
 
 class NotIndexed(InvalidQuery):
     """A field of the query has no index."""
+
+
+class SchemaMismatch(InvalidInput):
+    """The data does not fit the schema of its collection.
+
+    `field` names the place in it, such as ``address.city``.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", field: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.field = field
 
 
 class InvalidConfig(InvalidInput):
@@ -268,6 +282,14 @@ class NewerSchema(StorageError):
 
 class MigrationFailed(StorageError):
     """A migration function raised an error."""
+
+
+class KeyRefused(StorageError):
+    """The master key is missing, or is not the one that the data was encrypted with."""
+
+
+class BadBackup(StorageError):
+    """A backup is not whole, or not what was written."""
 
 
 class NotAStore(StorageError):

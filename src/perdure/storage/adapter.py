@@ -17,6 +17,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import ClassVar, Literal, TypeAlias
 
@@ -56,6 +57,8 @@ class Capability(StrEnum):
     SHARED = "shared"
     #: `Adapter.scrub`.
     ERASURE = "erasure"
+    #: `Adapter.snapshot` and `Adapter.load`: the whole store as it was at one moment.
+    SNAPSHOTS = "snapshots"
     #: `Adapter.search_text`.
     FULL_TEXT = "full_text"
     #: `Adapter.search_vectors`.
@@ -109,6 +112,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULT = Options()
 STRONG = Options(consistency=Consistency.STRONG)
+
+
+def bounded(seconds: float) -> Options:
+    """Options of a read that may be so many seconds old, and no older."""
+    return Options(consistency=Consistency.BOUNDED, max_staleness=seconds)
+
 
 Kind: TypeAlias = Literal["text", "integer", "real"]
 
@@ -273,13 +282,43 @@ class Fill(msgspec.Struct, frozen=True):
 class Recode(msgspec.Struct, frozen=True):
     """The content of a row in other bytes, for the row as it was read and for no later one.
 
-    A row with another version, creation time or checksum is a later one.
+    A row with another version, creation time or checksum is a later one. With `schema` and
+    `columns` it is also brought to a newer schema; without, both stay. Who makes one with another
+    value leaves the checksum at 0: the store computes it then.
     """
 
     row: Row
     value: bytes
     content_type: str
-    checksum: int
+    checksum: int = 0
+    schema: int | None = None
+    #: In the order of `Layout.columns`.
+    columns: tuple[Scalar, ...] | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A row with everything that belongs to it: what a backup keeps."""
+
+    row: Row
+    #: In the order of `Layout.columns`.
+    columns: tuple[Scalar, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+
+
+class Snapshot(ABC):
+    """A store as it was at one moment, whatever is written meanwhile. Rows are as stored."""
+
+    @abstractmethod
+    async def layouts(self) -> list[Layout]:
+        """The collections, by name; columns that their rows do not hold yet are left out."""
+
+    @abstractmethod
+    def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+        """All rows of a collection, in pages, in no particular order; expired ones left out."""
+
+    @abstractmethod
+    def events(self) -> AsyncIterator[list[Delivered]]:
+        """The events that are still kept, in order, in pages."""
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -368,6 +407,31 @@ class Adapter(ABC):
         Raises `Conflict`, having changed nothing, if a check does not hold.
         """
         raise self._unsupported(Capability.TRANSACTIONS)
+
+    async def generation(self) -> int | None:
+        """A number that differs from an earlier one if somebody else has committed since.
+
+        Somebody else is whoever does not write through this adapter. None if that cannot be told
+        at once and for next to nothing.
+        """
+        return None
+
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+        """The whole store as it is now, for as long as the context lasts.
+
+        Others read and write meanwhile.
+        """
+        raise self._unsupported(Capability.SNAPSHOTS)
+
+    async def load(self, source: Snapshot, *, replace: bool = False) -> int:
+        """Take over everything from a snapshot of any backend, all of it or nothing.
+
+        Rows keep their versions and times; events are kept in their order, under new ids. With
+        `replace`, whatever is in this store is gone afterwards. Returns how many rows there were.
+
+        Raises `Conflict` if the store holds records and `replace` was not given.
+        """
+        raise self._unsupported(Capability.SNAPSHOTS)
 
     async def scrub(self) -> None:
         """Make unreadable whatever was deleted or overwritten before this call.

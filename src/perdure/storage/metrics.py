@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import bisect
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from perdure.core.errors import PerdureError
 from perdure.storage.adapter import Put
-from perdure.storage.middleware import Call, Commit, Find, Get, Handler, collection_of
+from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Stage, collection_of
 
 #: Upper edges of the latency histogram, in seconds; a last bucket holds the rest.
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -41,6 +41,8 @@ class Measure(msgspec.Struct):
 
 class Metrics:
     """The middleware. Outermost in the chain, it sees what callers see."""
+
+    stage: ClassVar[Stage] = Stage.WATCH
 
     def __init__(self) -> None:
         #: By operation ("get", "find", "summarize", "commit", "remove") and collection.

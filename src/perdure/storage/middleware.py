@@ -10,17 +10,23 @@ A middleware is a callable that gets an operation and the rest of the chain::
 It may change the call before it proceeds, the answer after, catch an error, or not proceed at all.
 The first in the list is the outermost. Values are bytes here: records are encoded before the chain
 and decoded after it.
+
+Where the ones that come with Perdure stand is not a matter of taste: what is encrypted no longer
+compresses, and a cache above encryption would hold what was meant to be secret. So each says its
+`Stage`, and `compose` refuses a chain in another order.
 """
 
 from __future__ import annotations
 
-import functools
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
+from enum import IntEnum
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from perdure.storage.adapter import Batch, Options
+from perdure.core.errors import InvalidInput
+from perdure.storage.adapter import Batch, Check, Options, Recode
 from perdure.storage.query import Query, Summary
 
 
@@ -60,7 +66,20 @@ class Remove(msgspec.Struct, frozen=True):
     options: Options
 
 
-Call: TypeAlias = Get | Find | Summarize | Commit | Remove
+class Rewrite(msgspec.Struct, frozen=True):
+    """Keep the content of rows in other bytes → ``int``, how many were still as they were read.
+
+    Versions and times stay. At the top of the chain values are plain, as in a `Commit`; whoever
+    changes them leaves their checksums at 0.
+    """
+
+    collection: str
+    recodes: tuple[Recode, ...]
+    options: Options
+    checks: tuple[Check, ...] = ()
+
+
+Call: TypeAlias = Get | Find | Summarize | Commit | Remove | Rewrite
 Handler: TypeAlias = Callable[[Call], Awaitable[Any]]
 
 
@@ -70,9 +89,67 @@ class Middleware(Protocol):
     def __call__(self, call: Call, proceed: Handler, /) -> Awaitable[Any]: ...
 
 
-def compose(chain: Sequence[Middleware], innermost: Handler) -> Handler:
-    """One handler that runs the chain, first to last, around the innermost."""
-    return functools.reduce(_around, reversed(chain), innermost)
+class Stage(IntEnum):
+    """Where in the chain a middleware stands, outermost first."""
+
+    #: Sees what callers see: tracing, metrics.
+    WATCH = 0
+    #: Anything else; a middleware that does not say has this.
+    FREE = 1
+    #: Adds its records to the batch: they are compressed and encrypted like others.
+    AUDIT = 2
+    COMPRESS = 3
+    ENCRYPT = 4
+    #: Holds rows as the backend holds them.
+    CACHE = 5
+    #: Sees what the backend sees.
+    BACKEND = 6
+
+
+_REASONS = {
+    Stage.WATCH: "it would not see what callers see",
+    Stage.FREE: "it would get values in another form than it was written for",
+    Stage.AUDIT: "it would record bytes that mean nothing to a reader",
+    Stage.COMPRESS: "encrypted bytes do not compress",
+    Stage.ENCRYPT: "what stands before it would hold secrets in clear",
+    Stage.CACHE: "it would answer for what it does not see",
+}
+
+
+def stage_of(middleware: Middleware) -> Stage:
+    """Where it stands: what its attribute `stage` says, else among the free ones."""
+    return getattr(middleware, "stage", Stage.FREE)
+
+
+def compose(chain: Sequence[Middleware], innermost: Handler) -> list[Handler]:
+    """Handlers: that of the whole chain, then that below each of its middlewares.
+
+    Raises `InvalidInput` if the order cannot work.
+    """
+    _check_order(chain)
+    handlers = [innermost]
+    for middleware in reversed(chain):
+        handlers.append(_around(handlers[-1], middleware))
+    return handlers[::-1]
+
+
+def _check_order(chain: Sequence[Middleware]) -> None:
+    for outer, inner in itertools.pairwise(chain):
+        first, then = stage_of(outer), stage_of(inner)
+        if first > then:
+            raise InvalidInput(
+                f"{_name(inner)} cannot stand below {_name(outer)} in the chain: {_REASONS[then]}.",
+                hint="Put them in the order of perdure.storage.middleware.Stage.",
+            )
+        if first == then and Stage.AUDIT <= then <= Stage.CACHE:
+            raise InvalidInput(
+                f"{_name(outer)} and {_name(inner)} are both for {then.name.lower()}.",
+                hint="Leave one of them out.",
+            )
+
+
+def _name(middleware: Middleware) -> str:
+    return str(getattr(middleware, "__name__", type(middleware).__name__))
 
 
 def _around(handler: Handler, middleware: Middleware) -> Handler:
@@ -83,7 +160,7 @@ def collection_of(call: Call) -> str:
     """The collection a call is about; of a batch, its first write's."""
     if isinstance(call, Commit):
         return call.batch.writes[0].collection if call.batch.writes else ""
-    if isinstance(call, Get):
+    if isinstance(call, Get | Rewrite):
         return call.collection
     if isinstance(call, Summarize):
         return call.summary.query.collection

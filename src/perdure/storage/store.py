@@ -28,10 +28,12 @@ from perdure.storage.adapter import (
     Adapter,
     Batch,
     Capability,
+    Check,
     Delete,
     Fill,
     Options,
     Put,
+    Recode,
     Row,
     checksum,
 )
@@ -44,6 +46,7 @@ from perdure.storage.middleware import (
     Handler,
     Middleware,
     Remove,
+    Rewrite,
     Summarize,
     compose,
 )
@@ -76,7 +79,9 @@ class Store:
         self.adapter = adapter
         self._clock = clock
         self._progress = progress
-        self._handle: Handler = compose(middleware, self._perform)
+        self._chain = tuple(middleware)
+        self._handlers = compose(middleware, self._perform)
+        self._handle = self._handlers[0]
         self._declared: dict[str, RecordType[Any]] = {}
         self._declaring: dict[str, asyncio.Lock] = {}
         #: Called after a commit that emitted events, so that delivery need not wait for a poll.
@@ -206,6 +211,17 @@ class Store:
             self.on_events()
         return cast("list[int]", versions)
 
+    async def rewrite(
+        self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check] = ()
+    ) -> int:
+        """Keep the content of rows in other bytes; returns how many were still as read."""
+        call = Rewrite(collection, tuple(recodes), DEFAULT, tuple(checks))
+        return cast("int", await self._handle(call))
+
+    def below(self, middleware: Middleware) -> Handler:
+        """What the rest of the chain does, below one that is in it: rows as it gets them."""
+        return self._handlers[self._chain.index(middleware) + 1]
+
     # The innermost step -----------------------------------------------------------------------
 
     async def _perform(self, call: Call) -> Any:
@@ -222,6 +238,9 @@ class Store:
             return found
         if isinstance(call, Summarize):
             return await adapter.summarize(call.summary, call.options)
+        if isinstance(call, Rewrite):
+            sealed = [_seal_recode(recode) for recode in call.recodes]
+            return await adapter.recode(call.collection, sealed, call.checks)
         return await adapter.remove(call.query, call.options)
 
     async def _readable(self, name: str, after: tuple[str, ...] | None) -> list[Row]:
@@ -279,6 +298,15 @@ def _seal(write: Put | Delete) -> Put | Delete:
         return write
     sum_ = checksum(write.key, write.content_type, write.schema, write.value)
     return msgspec.structs.replace(write, checksum=sum_)
+
+
+def _seal_recode(recode: Recode) -> Recode:
+    if recode.checksum:
+        return recode
+    row = recode.row
+    schema = row.schema if recode.schema is None else recode.schema
+    sum_ = checksum(row.key, recode.content_type, schema, recode.value)
+    return msgspec.structs.replace(recode, checksum=sum_)
 
 
 def _verify(collection: str, rows: Sequence[Row | None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import zstandard
 
@@ -30,7 +30,7 @@ from perdure.storage.compression.dictionaries import (
     train,
 )
 from perdure.storage.compression.renewal import Renewal
-from perdure.storage.middleware import Call, Commit, Find, Get, Handler
+from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Stage
 from perdure.storage.store import Progress
 
 #: What dictionaries need of a backend: the check in every commit, and lists of them.
@@ -81,6 +81,8 @@ class Compression:
     On a backend that cannot check a row along with a commit, values are compressed without
     dictionaries.
     """
+
+    stage: ClassVar[Stage] = Stage.COMPRESS
 
     def __init__(self, *, writing: bool = True) -> None:
         self._writing = writing

@@ -58,6 +58,7 @@ class PostgresAdapter(Adapter):
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
         Capability.FULL_TEXT,
+        Capability.SNAPSHOTS,
         Capability.VECTORS,
     }
 

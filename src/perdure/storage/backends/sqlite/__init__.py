@@ -74,6 +74,7 @@ class SQLiteAdapter(Adapter):
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
         Capability.FULL_TEXT,
+        Capability.SNAPSHOTS,
         Capability.VECTORS,
     }
 

@@ -1,0 +1,60 @@
+"""One configuration file, overridden by environment variables.
+
+The file is TOML, at the path in ``PERDURE_CONFIG`` or in the user's configuration folder::
+
+    bank = "postgresql://localhost/perdure"
+
+    [jobs]
+    concurrency = 8
+
+Each key can be set by a variable: ``PERDURE_BANK``, ``PERDURE_JOBS_CONCURRENCY``; models have one
+for each purpose: ``PERDURE_MODEL_CHAT="openai/gpt-5, ollama/qwen3"``. Arguments in code and on the
+command line come before both.
+"""
+
+from perdure.config.gateway import (
+    BudgetConfig,
+    ByComplexity,
+    GatewayConfig,
+    ModelsConfig,
+    PriceConfig,
+    ProviderConfig,
+)
+from perdure.config.history import HistoryConfig, PruneRule, RenditionsConfig, SecretsConfig
+from perdure.config.loading import Config, JobsConfig, config_file, data_folder, load
+from perdure.config.sections import choices
+from perdure.config.storage import (
+    AlertConfig,
+    ArtifactsConfig,
+    AuditConfig,
+    CacheConfig,
+    EncryptionConfig,
+    MetricsConfig,
+    StorageConfig,
+)
+
+__all__ = [
+    "AlertConfig",
+    "ArtifactsConfig",
+    "AuditConfig",
+    "BudgetConfig",
+    "ByComplexity",
+    "CacheConfig",
+    "Config",
+    "EncryptionConfig",
+    "GatewayConfig",
+    "HistoryConfig",
+    "JobsConfig",
+    "MetricsConfig",
+    "ModelsConfig",
+    "PriceConfig",
+    "ProviderConfig",
+    "PruneRule",
+    "RenditionsConfig",
+    "SecretsConfig",
+    "StorageConfig",
+    "choices",
+    "config_file",
+    "data_folder",
+    "load",
+]

@@ -1,0 +1,108 @@
+"""What a section of the configuration is, and how it says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from perdure.core.errors import InvalidConfig
+
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+#: What people call the key that a provider wants.
+_KEYS = frozenset({"key", "apikey", "token", "apitoken", "secret"})
+
+
+class Refused(InvalidConfig, ValueError):
+    """What a section says of itself. As a ValueError, msgspec adds the place where it stands."""
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings. Those made in code are held to the same rules as those of a file.
+
+    Raises `InvalidConfig`, naming the key, for a value that cannot be used. Lists become tuples.
+    """
+
+    #: Keys are not written here, but in a variable whose name is.
+    holds_no_keys: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if _is_default(self):
+            return  # at once: to read the types of every section takes some milliseconds
+        for field in msgspec.structs.fields(self):
+            given = getattr(self, field.name)
+            if given is field.default or (field.default_factory is dict and given == {}):
+                continue
+            value = checked(given, field.type, f"{type(self).__name__}.{field.name}")
+            msgspec.structs.force_setattr(self, field.name, value)
+
+
+def _is_default(section: Section) -> bool:
+    """Whether nothing in it was given."""
+    defaults = section.__struct_defaults__
+    return len(defaults) == len(section.__struct_fields__) and all(
+        given is default or (getattr(default, "factory", None) is dict and given == {})
+        for given, default in zip(msgspec.structs.astuple(section), defaults, strict=True)
+    )
+
+
+def choices(wanted: Any) -> tuple[str, ...]:
+    """The words that a type allows; none if it does not list them."""
+    if get_origin(wanted) is Literal:
+        return tuple(str(word) or '""' for word in get_args(wanted))
+    return tuple(word for kind in _kinds(wanted) if kind is not wanted for word in choices(kind))
+
+
+def checked(value: Any, wanted: Any, key: str = "") -> Any:
+    """The value as this type. Raises `InvalidConfig`, naming the key."""
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as exc:
+        # Msgspec does not say which entry of a table it was: look for it.
+        for place, inner, kind in _inside(value, wanted):
+            checked(inner, kind, f"{key}{place}" if key else place.lstrip("."))
+        raise trouble(exc, wanted, key) from exc
+
+
+def trouble(exc: msgspec.ValidationError, wanted: Any, key: str) -> InvalidConfig:
+    own = exc.__cause__ if isinstance(exc.__cause__, Refused) else None
+    text = own.message if own else f"{str(exc).partition(' - at ')[0]}."
+    allowed = choices(wanted)
+    hint = f"Use one of {', '.join(allowed)}." if allowed else own.hint if own else "Correct it."
+    if "unknown field" in text:
+        field = text.rpartition("field `")[2].rstrip("`.")
+        if getattr(wanted, "holds_no_keys", False) and field.lower().replace("_", "") in _KEYS:
+            hint = "Put the key in a variable, and the variable's name in key_variable."
+        key = f"{key}.{field}" if key else field
+        return InvalidConfig(
+            f"{key} is not a setting; docs/configuration.md lists them.", hint=hint
+        )
+    return InvalidConfig(f"{key}: {text[0].lower()}{text[1:]}" if key else text, hint=hint)
+
+
+def _inside(value: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
+    """What a value is made of: each with its place, and the type that it has to have."""
+    for kind in _kinds(wanted):
+        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, Section):
+            for field in msgspec.structs.fields(kind):
+                if field.name in value:
+                    yield f".{field.name}", value[field.name], field.type
+        elif isinstance(value, dict) and get_origin(kind) is dict:
+            yield from ((f".{name}", each, get_args(kind)[1]) for name, each in value.items())
+        elif isinstance(value, list | tuple) and get_origin(kind) is tuple:
+            yield from ((f"[{at}]", each, get_args(kind)[0]) for at, each in enumerate(value))
+
+
+def _kinds(wanted: Any) -> Iterator[Any]:
+    """The types that a type is one of."""
+    origin = get_origin(wanted)
+    if origin is Annotated:
+        yield from _kinds(get_args(wanted)[0])
+    elif origin in {Union, UnionType}:
+        for kind in get_args(wanted):
+            yield from _kinds(kind)
+    else:
+        yield wanted
