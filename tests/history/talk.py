@@ -19,7 +19,7 @@ from perdure.history.records import (
     Use,
 )
 from perdure.session import Session
-from perdure.storage.middleware import Call, Commit, Get, Handler, Summarize
+from perdure.storage.middleware import Call, Commit, Get, Handler, Rewrite, Summarize
 from perdure.storage.records import type_of
 
 
@@ -110,7 +110,7 @@ def _collections(call: Call) -> set[str]:
     match call:
         case Commit():
             return {write.collection for write in call.batch.writes}
-        case Get():
+        case Get() | Rewrite():
             return {call.collection}
         case Summarize():
             return {call.summary.query.collection}

@@ -14,7 +14,7 @@ import msgspec
 from perdure.core import clock
 from perdure.core.errors import Conflict
 from perdure.storage import keys
-from perdure.storage.adapter import DEFAULT, Delete, Options, Put, Row
+from perdure.storage.adapter import DEFAULT, STRONG, Delete, Options, Put, Row
 from perdure.storage.finder import Finder, Page
 from perdure.storage.query import Order, Query, Scalar, Summary
 from perdure.storage.records import RecordType, type_of
@@ -149,7 +149,9 @@ class Collection(Generic[T]):
         a record with the same key.
         """
         for attempt in range(ATTEMPTS):
-            found = await self.fetch(key, options)
+            # What made it conflict may not have reached a cache or a replica.
+            looking = options if not attempt else STRONG
+            found = await self.fetch(key, looking)
             record = change(None if found is None else found.value)
             # What a transaction has written itself has no version yet, and needs no check.
             expected = 0 if found is None else found.version or None

@@ -10,6 +10,7 @@ What that means:
   by query was changed by others, the commit raises `Conflict` and nothing was written.
 * A query sees the transaction's own writes too, but records that *others* add meanwhile and that
   the query would have found do not make it fail.
+* It reads from the primary, whatever caches and replicas there are: what it read is checked.
 * A transaction that only reads is not checked at the end.
 * A cancelled commit is either withdrawn or carried to its end before `CancelledError` is raised.
 """
@@ -24,7 +25,19 @@ import msgspec
 
 from perdure.core.errors import InvalidInput, TooLarge, Unsupported
 from perdure.storage import codecs, evaluate, keys
-from perdure.storage.adapter import Batch, Check, Delete, Event, Layout, Options, Put, Row
+from perdure.storage.adapter import (
+    DEFAULT,
+    STRONG,
+    Batch,
+    Check,
+    Consistency,
+    Delete,
+    Event,
+    Layout,
+    Options,
+    Put,
+    Row,
+)
 from perdure.storage.query import Query, Scalar, Summary, columns_of
 from perdure.storage.records import RecordType
 
@@ -142,7 +155,7 @@ class Transaction:
     async def read(self, name: str, wanted: Sequence[str], options: Options) -> list[Row | None]:
         self._check_open()
         asked = [key for key in wanted if (name, key) not in self._writes]
-        rows = await self._store.read(name, asked, options) if asked else []
+        rows = await self._store.read(name, asked, _primary(options)) if asked else []
         for key, row in zip(asked, rows, strict=True):
             self._saw(name, key, row)
         found = dict(zip(asked, rows, strict=True))
@@ -160,7 +173,7 @@ class Transaction:
         if own:
             limit = None if query.limit is None else query.limit + query.offset + len(own)
             asked = msgspec.structs.replace(query, limit=limit, offset=0)
-        rows = await self._store.find(asked, options)
+        rows = await self._store.find(asked, _primary(options))
         for row in rows:
             self._saw(query.collection, row.key, row)
         if not own:
@@ -174,7 +187,7 @@ class Transaction:
                 " cannot count what is not committed.",
                 hint="Count before you write, or execute the query and count its results.",
             )
-        return await self._store.summarize(summary, options)
+        return await self._store.summarize(summary, _primary(options))
 
     async def write(self, writes: Sequence[Put | Delete], options: Options) -> list[int]:
         self._check_open()
@@ -219,7 +232,8 @@ class Transaction:
         looked_at = {part.column for part in query.order} | columns_of(query.where)
         if "created" not in looked_at:
             return {}
-        rows = await self._store.read(query.collection, [write.key for write in own], options)
+        keys_written = [write.key for write in own]
+        rows = await self._store.read(query.collection, keys_written, _primary(options))
         return {row.key: row.created for row in rows if row is not None}
 
     def _overlay(
@@ -256,6 +270,12 @@ class Transaction:
             updated=row.updated,
             version=row.version,
         )
+
+
+def _primary(options: Options) -> Options:
+    if options is DEFAULT:
+        return STRONG
+    return msgspec.structs.replace(options, consistency=Consistency.STRONG, max_staleness=None)
 
 
 def _as_row(write: Put | Delete, moment: int, created: int | None = None) -> Row | None:

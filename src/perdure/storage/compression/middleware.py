@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar
 
+import msgspec
 import zstandard
 
 from perdure.core.errors import Conflict, Corrupted, InvalidInput
@@ -14,8 +15,10 @@ from perdure.storage.adapter import (
     Batch,
     Capability,
     Check,
+    Consistency,
     Delete,
     Put,
+    Recode,
     Row,
     checksum,
 )
@@ -30,7 +33,7 @@ from perdure.storage.compression.dictionaries import (
     train,
 )
 from perdure.storage.compression.renewal import Renewal
-from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Stage
+from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Rewrite, Stage
 from perdure.storage.store import Progress
 
 #: What dictionaries need of a backend: the check in every commit, and lists of them.
@@ -103,6 +106,8 @@ class Compression:
             if self._writing and self._concerns(call.batch):
                 return await self._commit(call, proceed)
             return await proceed(call)
+        if isinstance(call, Rewrite):
+            return await self._rewrite(call, proceed)
         answer = await proceed(call)
         if isinstance(call, Get):
             return await self._expanded(call, call.collection, answer, proceed)
@@ -213,6 +218,21 @@ class Compression:
                     raise
                 first = False
 
+    async def _rewrite(self, rewrite: Rewrite, proceed: Handler) -> Any:
+        declared = self._attached().declared.get(rewrite.collection)
+        if not self._writing or declared is None or not declared.compressed:
+            return await proceed(rewrite)
+        while True:
+            edition = (await self._state(rewrite.collection)).edition
+            recodes = tuple(_compress_again(recode, edition) for recode in rewrite.recodes)
+            checks = rewrite.checks + edition.checks
+            try:
+                return await proceed(Rewrite(rewrite.collection, recodes, rewrite.options, checks))
+            except Conflict as conflict:
+                mine = _check_of(conflict, edition.checks)
+                if mine is None or (await self._reload(mine.key)).edition.row == mine:
+                    raise
+
     def _concerns(self, batch: Batch) -> bool:
         declared = self._attached().declared
         for write in batch.writes:  # noqa: SIM110  # any() would cost more than it looks at
@@ -254,7 +274,7 @@ class Compression:
     # On the way out ---------------------------------------------------------------------------
 
     async def _expanded(
-        self, call: Call, collection: str, rows: list[Row | None], proceed: Handler
+        self, call: Get | Find, collection: str, rows: list[Row | None], proceed: Handler
     ) -> list[Row | None]:
         missing: set[int] = set()
         while True:
@@ -283,7 +303,7 @@ class Compression:
             # A dictionary is deleted when no row needs it. So this row was written anew after we
             # read it, and reading it again helps: once, for each dictionary.
             missing.add(number)
-            rows = await proceed(call)
+            rows = await proceed(_from_primary(call))
 
     async def _load(
         self, state: _State, collection: str, number: int
@@ -305,6 +325,14 @@ class Compression:
                 "This compression belongs to no store.", hint="Call attach(store) first."
             )
         return self._host
+
+
+def _from_primary(call: Get | Find) -> Get | Find:
+    """The same read, from no cache or replica."""
+    options = msgspec.structs.replace(
+        call.options, consistency=Consistency.STRONG, max_staleness=None
+    )
+    return msgspec.structs.replace(call, options=options)
 
 
 def _check_of(conflict: Conflict, checks: tuple[Check, ...]) -> Check | None:
@@ -331,6 +359,16 @@ def _compress(put: Put, edition: Edition) -> Put:
         put.expires,
         put.expected,
     )
+
+
+def _compress_again(recode: Recode, edition: Edition) -> Recode:
+    if len(recode.value) < WORTH_IT:
+        return recode
+    packed = edition.compress(recode.value)
+    if len(packed) >= len(recode.value):
+        return recode
+    content_type = recode.content_type + edition.mark
+    return msgspec.structs.replace(recode, value=packed, content_type=content_type, checksum=0)
 
 
 def _expand(

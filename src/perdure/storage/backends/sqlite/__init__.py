@@ -329,6 +329,9 @@ class SQLiteAdapter(Adapter):
 
         return await self._open_writer().run(work, weight=_HEAVY)
 
+    async def generation(self) -> int | None:
+        return self._open_writer().data_version()
+
     # The outbox -------------------------------------------------------------------------------
 
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:

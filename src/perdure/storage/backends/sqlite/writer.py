@@ -24,7 +24,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import apsw
 import msgspec
@@ -118,6 +118,18 @@ class Writer:
         """
         strong = options.consistency is Consistency.STRONG
         return self._submit(_Job(work, weight, strong=strong), options.deadline)
+
+    def data_version(self) -> int | None:
+        """SQLite's count of what other connections committed; None while the connection is in use.
+
+        This connection makes all of this process's commits, so they are not counted.
+        """
+        if not self._busy.acquire(blocking=False):
+            return None
+        try:
+            return cast("int", self._db.pragma("data_version"))
+        finally:
+            self._busy.release()
 
     async def scrub(self) -> None:
         """Make deleted content unreadable; see `scrub`. Cancelled, it is stopped first."""
