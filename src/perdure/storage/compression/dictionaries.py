@@ -1,10 +1,15 @@
-"""The dictionaries of collections: how they are trained and kept, and which one is in use."""
+"""The dictionaries of collections: how they are trained and kept, and which one is in use.
+
+A *stock* is what is trained and numbered by itself: ``notes``, all records of a collection, or
+``notes/ada``, those of one key scope in it. What is encrypted with one key must not leave traces in
+a dictionary that another one opens.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import zstandard
@@ -12,6 +17,7 @@ import zstandard
 from perdure.storage import keys
 from perdure.storage.adapter import STRONG, Adapter, Check, Options
 from perdure.storage.collection import Collection
+from perdure.storage.middleware import Handler, Middleware
 from perdure.storage.records import Key, RecordType, system_record
 from perdure.storage.transaction import Transaction
 
@@ -20,6 +26,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 Sample: TypeAlias = bytes | bytearray | memoryview
 
 _MARK = ";zstd="
+#: Before the number of a dictionary that belongs to the scope of its record.
+_OWN = "@"
 _LEVEL = 3
 #: Longer values are worth more effort: 6 % less, at a third of the speed.
 _LONG, _LONG_LEVEL = 16 * 1024, 6
@@ -41,19 +49,19 @@ _DICTIONARY_BYTES = 32 * 1024
 class Dictionary(msgspec.Struct, frozen=True):
     """A trained dictionary. Kept for as long as a value may need it."""
 
-    id: Annotated[str, Key()]  # collection/number
+    id: Annotated[str, Key()]  # stock/number
     content: bytes
     samples: int
 
 
 @system_record("dictionaries_in_use")
 class InUse(msgspec.Struct, frozen=True):
-    """Which dictionary a collection is written with. Whoever writes with it checks this row.
+    """Which dictionary a stock is written with. Whoever writes with it checks this row.
 
     Never deleted, so that the numbers go on.
     """
 
-    id: Annotated[str, Key()]  # the collection
+    id: Annotated[str, Key()]  # the stock
     number: int
     #: Bytes of values that had been seen when it was trained. 0: there is none of this number,
     #: values are compressed without one.
@@ -71,10 +79,11 @@ class Host(Protocol):
     def declared(self) -> dict[str, RecordType[Any]]: ...
     def collection(self, cls: type[T]) -> Collection[T]: ...
     def transaction(self, options: Options) -> Transaction: ...
+    def below(self, middleware: Middleware) -> Handler: ...
 
 
 class Edition:
-    """What a collection is written with: one of its dictionaries, or none. Does not change."""
+    """What a stock is written with: one of its dictionaries, or none. Does not change."""
 
     def __init__(self, in_use: InUse | None, check: Check, content: bytes = b"") -> None:
         #: How the row of `InUse` was found, or that there was none.
@@ -93,7 +102,8 @@ class Edition:
         #: What a commit of values that were compressed with this has to check. The same tuple
         #: each time: the backend can see that it is the same.
         self.checks = (check,) if content else ()
-        self.mark = f"{_MARK}{self.number if content else 0}"
+        own = _OWN if "/" in check.key else ""
+        self.mark = f"{_MARK}{own}{self.number}" if content else f"{_MARK}0"
         self.compress = self.compressor()
 
     def compressor(self) -> Callable[[bytes], bytes]:
@@ -151,31 +161,31 @@ class Shelf:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    async def edition(self, collection: str) -> Edition:
-        """What a collection is written with now.
+    async def edition(self, stock: str) -> Edition:
+        """What a stock is written with now.
 
         A dictionary that is missing, which `verify` tells of, is done without.
         """
         before: Check | None = None
         while True:
-            found = await self._in_use().fetch(collection)
+            found = await self._in_use().fetch(stock)
             if found is None:
-                return Edition(None, Check(self._in_use().name, collection, 0))
-            check = Check(self._in_use().name, collection, found.version, found.created_us)
+                return Edition(None, Check(self._in_use().name, stock, 0))
+            check = Check(self._in_use().name, stock, found.version, found.created_us)
             content = b""
             if found.value.learnt:
-                content = await self.content(collection, found.value.number)
+                content = await self.content(stock, found.value.number)
             if content or not found.value.learnt or check == before:
                 return Edition(found.value, check, content)
             before = check  # it was replaced between the two reads, or it is missing
 
-    async def content(self, collection: str, number: int) -> bytes:
+    async def content(self, stock: str, number: int) -> bytes:
         """The content of a dictionary; empty if there is none of this number."""
-        found = await self._dictionaries().get(_key(collection, number))
+        found = await self._dictionaries().get(_key(stock, number))
         return b"" if found is None else found.content
 
     async def publish(
-        self, collection: str, before: Edition, content: bytes, samples: Samples, *, only: bool
+        self, stock: str, before: Edition, content: bytes, samples: Samples, *, only: bool
     ) -> None:
         """Make this the dictionary in use; empty content means none.
 
@@ -183,36 +193,40 @@ class Shelf:
         edition that it follows is not in use any more. So what was learnt from values that somebody
         has since made sure to be forgotten never comes to be used.
         """
-        newest = await self._dictionaries().list(f"{collection}/", limit=1, descending=True)
-        number = max(before.number, *(number_in(each.id) for each in newest.values), 0) + 1
+        number = max(before.number, *await self._contents(stock), 0) + 1
         async with self._host.transaction(STRONG) as transaction:
             learnt = samples.seen if content else 0
             kept = number if only else before.kept
-            in_use = InUse(collection, number, learnt, kept)
+            in_use = InUse(stock, number, learnt, kept)
             following = Options(expected=before.row.version)
             await transaction.collection(InUse).put(in_use, following)
             if content:
-                made = Dictionary(_key(collection, number), content, len(samples.values))
+                made = Dictionary(_key(stock, number), content, len(samples.values))
                 await transaction.collection(Dictionary).put(made, Options(expected=0))
 
-    async def withdrawn(self, collection: str) -> dict[int, bytes]:
-        """The dictionaries of a collection that are to be deleted, by number."""
-        found = await self._in_use().get(collection)
+    async def withdrawn(self, stock: str) -> dict[int, bytes]:
+        """The dictionaries of a stock that are to be deleted, by number."""
+        found = await self._in_use().get(stock)
         if found is None or not found.kept:
             return {}
-        finder = self._dictionaries().query().prefix(f"{collection}/").order_by("key")
-        numbers = {number_in(each.id): each.content for each in await finder.values()}
-        return {number: content for number, content in numbers.items() if number < found.kept}
+        contents = await self._contents(stock)
+        return {number: content for number, content in contents.items() if number < found.kept}
 
-    async def discard(self, collection: str, numbers: Sequence[int]) -> None:
+    async def discard(self, stock: str, numbers: Sequence[int]) -> None:
         """Delete dictionaries that no value needs."""
-        places = [_key(collection, number) for number in numbers]
+        places = [_key(stock, number) for number in numbers]
         await self._dictionaries().delete_many(places, STRONG)
 
-    async def collections(self) -> list[str]:
-        """The collections that have or had a dictionary."""
-        finder = self._in_use().query().order_by("key")
-        return [each.id for each in await finder.values()]
+    async def stocks(self, collection: str = "") -> list[str]:
+        """What has or had a dictionary: in this collection, or everywhere."""
+        names = [each.id for each in await self._in_use().query().order_by("key").values()]
+        return [name for name in names if collection in ("", name.partition("/")[0])]
+
+    async def _contents(self, stock: str) -> dict[int, bytes]:
+        """The dictionaries of a stock, by number."""
+        finder = self._dictionaries().query().prefix(f"{stock}/").order_by("key")
+        found = [(*each.id.rpartition("/"), each.content) for each in await finder.values()]
+        return {int(number): content for place, _, number, content in found if place == stock}
 
     def _dictionaries(self) -> Collection[Dictionary]:
         return self._host.collection(Dictionary)
@@ -221,19 +235,36 @@ class Shelf:
         return self._host.collection(InUse)
 
 
-def number_in(key: str) -> int:
-    return int(key.rpartition("/")[2])
+def _key(stock: str, number: int) -> str:
+    return f"{stock}/{keys.numbered(number)}"
 
 
-def _key(collection: str, number: int) -> str:
-    return f"{collection}/{keys.numbered(number)}"
+class Form(NamedTuple):
+    """How a compressed value was made."""
+
+    #: The content type of the plain value.
+    content_type: str
+    #: The number of the dictionary; 0: none.
+    number: int
+    #: Whether it is one of its record's own key scope.
+    own: bool
 
 
 @functools.lru_cache(maxsize=256)
-def parts(content_type: str) -> tuple[str, int] | None:
-    """The content type of the plain value, and the number of the dictionary; None if it is plain.
+def form(content_type: str) -> Form | None:
+    """How a value was compressed; None if it was not, or if something else was done to it since."""
+    plain, mark, number = content_type.rpartition(_MARK)
+    if not mark or ";" in number:
+        return None
+    return Form(plain, int(number.removeprefix(_OWN)), number.startswith(_OWN))
 
-    The number is 0 for a value that was compressed without a dictionary.
-    """
-    plain, mark, number = content_type.partition(_MARK)
-    return (plain, int(number)) if mark else None
+
+def is_hidden(content_type: str) -> bool:
+    """Whether a value was compressed, and then something else was done to it."""
+    return _MARK in content_type and form(content_type) is None
+
+
+def stock_of(collection: str, key: str, *, own: bool) -> str:
+    """The stock that a record belongs to."""
+    scope, slash, _ = key.partition("/")
+    return f"{collection}/{scope}" if own and slash else collection

@@ -20,7 +20,6 @@ from perdure.storage.adapter import (
     Put,
     Recode,
     Row,
-    checksum,
 )
 from perdure.storage.compression import renewal
 from perdure.storage.compression.dictionaries import (
@@ -29,10 +28,12 @@ from perdure.storage.compression.dictionaries import (
     Host,
     Samples,
     Shelf,
-    parts,
+    form,
+    stock_of,
     train,
 )
 from perdure.storage.compression.renewal import Renewal
+from perdure.storage.compression.values import compressed, compressed_again, expanded
 from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Rewrite, Stage
 from perdure.storage.store import Progress
 
@@ -41,7 +42,7 @@ _NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS, Capability.LI
 
 
 class _State:
-    """Compression of one collection, as far as this process knows."""
+    """Compression of one stock, as far as this process knows."""
 
     def __init__(self, edition: Edition) -> None:
         self.training = False
@@ -83,12 +84,18 @@ class Compression:
 
     On a backend that cannot check a row along with a commit, values are compressed without
     dictionaries.
+
+    `scope_of` tells which key a record is encrypted with (see `encryption`), "" if it is not:
+    records of one agent's key share dictionaries with no others.
     """
 
     stage: ClassVar[Stage] = Stage.COMPRESS
 
-    def __init__(self, *, writing: bool = True) -> None:
+    def __init__(
+        self, *, writing: bool = True, scope_of: Callable[[str, str], str] | None = None
+    ) -> None:
         self._writing = writing
+        self._scope_of = scope_of
         self._host: Host | None = None
         self._trains = False
         self._states: dict[str, _State] = {}
@@ -125,7 +132,12 @@ class Compression:
         """
         async with self._training:
             if collection is not None:
-                names = [collection] if (await self._state(collection)).samples.values else []
+                await self._state(collection)
+                names = [
+                    name
+                    for name, state in self._states.items()
+                    if name.partition("/")[0] == collection and state.samples.values
+                ]
             else:
                 names = [name for name, state in self._states.items() if state.due]
             for name in names:
@@ -147,15 +159,19 @@ class Compression:
         """
         if not self._trains or await self._is_plain(collection):
             return Renewal(collection)
-        await renewal.begin(self._attached(), self._shelf, collection, progress)
-        await self._reload(collection)
-        return await self._finish(collection, progress)
+        rewritten = deleted = 0
+        for stock in {collection: None, **dict.fromkeys(await self._shelf.stocks(collection))}:
+            await renewal.begin(self._source(stock), self._shelf, progress)
+            await self._reload(stock)
+            done = await self._finish(stock, progress)
+            rewritten, deleted = rewritten + done.rewritten, deleted + done.deleted
+        return Renewal(collection, rewritten, deleted)
 
     async def finish(self, progress: Progress | None = None) -> list[Renewal]:
         """Carry renewals to their end that were interrupted; returns what was done."""
         if not self._trains:
             return []
-        done = [await self._finish(name, progress) for name in await self._shelf.collections()]
+        done = [await self._finish(stock, progress) for stock in await self._shelf.stocks()]
         return [each for each in done if each.deleted]
 
     async def _is_plain(self, collection: str) -> bool:
@@ -163,13 +179,21 @@ class Compression:
         declared = self._attached().declared.get(collection)
         if declared is None or declared.compressed:
             return False
-        return (await self._shelf.edition(collection)).row.version == 0
+        return not await self._shelf.stocks(collection)
 
-    async def _finish(self, collection: str, progress: Progress | None) -> Renewal:
+    async def _finish(self, stock: str, progress: Progress | None) -> Renewal:
         async def edition() -> Edition:
-            return (await self._reload(collection)).edition
+            return (await self._reload(stock)).edition
 
-        return await renewal.finish(self._attached(), self._shelf, collection, edition, progress)
+        return await renewal.finish(self._source(stock), self._shelf, edition, progress)
+
+    def _source(self, stock: str) -> renewal.Source:
+        host, collection = self._attached(), stock.partition("/")[0]
+
+        def belongs(key: str) -> bool:
+            return self._stock(collection, key) == stock
+
+        return renewal.Source(host.adapter, host.below(self), stock, belongs)
 
     async def _train(self, name: str, state: _State) -> None:
         state.training = True
@@ -187,17 +211,24 @@ class Compression:
         finally:
             state.training = False
 
-    async def _state(self, collection: str) -> _State:
-        """What is known about a collection; at first, its edition is looked up."""
-        known = self._states.get(collection)
+    def _stock(self, collection: str, key: str) -> str:
+        """The stock that a record is written from."""
+        if self._scope_of is None:
+            return collection
+        own = self._scope_of(collection, key).startswith("agent:")
+        return stock_of(collection, key, own=own)
+
+    async def _state(self, stock: str) -> _State:
+        """What is known about a stock; at first, its edition is looked up."""
+        known = self._states.get(stock)
         if known is None:
-            edition = await self._shelf.edition(collection)
-            known = self._states.setdefault(collection, _State(edition))
+            edition = await self._shelf.edition(stock)
+            known = self._states.setdefault(stock, _State(edition))
         return known
 
-    async def _reload(self, collection: str) -> _State:
-        state = await self._state(collection)
-        edition = await self._shelf.edition(collection)
+    async def _reload(self, stock: str) -> _State:
+        state = await self._state(stock)
+        edition = await self._shelf.edition(stock)
         if edition.row != state.edition.row:
             state.adopt(edition)
         return state
@@ -223,13 +254,24 @@ class Compression:
         if not self._writing or declared is None or not declared.compressed:
             return await proceed(rewrite)
         while True:
-            edition = (await self._state(rewrite.collection)).edition
-            recodes = tuple(_compress_again(recode, edition) for recode in rewrite.recodes)
-            checks = rewrite.checks + edition.checks
+            recodes: list[Recode] = []
+            checks: dict[Check, None] = {}
+            for recode in rewrite.recodes:
+                stock = self._stock(rewrite.collection, recode.row.key)
+                edition = (self._states.get(stock) or await self._state(stock)).edition
+                recodes.append(compressed_again(recode, edition))
+                checks |= dict.fromkeys(edition.checks)
             try:
-                return await proceed(Rewrite(rewrite.collection, recodes, rewrite.options, checks))
+                return await proceed(
+                    Rewrite(
+                        rewrite.collection,
+                        tuple(recodes),
+                        rewrite.options,
+                        (*rewrite.checks, *checks),
+                    )
+                )
             except Conflict as conflict:
-                mine = _check_of(conflict, edition.checks)
+                mine = _check_of(conflict, tuple(checks))
                 if mine is None or (await self._reload(mine.key)).edition.row == mine:
                     raise
 
@@ -251,11 +293,12 @@ class Compression:
                 and len(write.value) >= WORTH_IT
                 and declared[write.collection].compressed
             ):
-                state = self._states.get(write.collection) or await self._state(write.collection)
+                stock = self._stock(write.collection, write.key)
+                state = self._states.get(stock) or await self._state(stock)
                 if noting:
                     self._note(write.value, state)
                 edition = state.edition
-                writes.append(_compress(write, edition))
+                writes.append(compressed(write, edition))
                 if edition.checks and edition.checks[0] not in checks:
                     checks = checks + edition.checks if checks else edition.checks
             else:
@@ -276,39 +319,38 @@ class Compression:
     async def _expanded(
         self, call: Get | Find, collection: str, rows: list[Row | None], proceed: Handler
     ) -> list[Row | None]:
-        missing: set[int] = set()
+        missing: set[tuple[str, int]] = set()
         while True:
-            expanded: list[Row | None] = []
+            answer: list[Row | None] = []
             for row in rows:
-                found = None if row is None else parts(row.content_type)
-                if row is None or found is None:
-                    expanded.append(row)
+                made = None if row is None else form(row.content_type)
+                if row is None or made is None:
+                    answer.append(row)
                     continue
-                content_type, number = found
-                state = self._states.get(collection) or await self._state(collection)
-                tool = state.decompressors.get(number) or await self._load(
-                    state, collection, number
-                )
+                number = made.number
+                stock = stock_of(collection, row.key, own=True) if made.own else collection
+                state = self._states.get(stock) or await self._state(stock)
+                tool = state.decompressors.get(number) or await self._load(state, stock, number)
                 if tool is None:
                     break
-                expanded.append(_expand(collection, row, content_type, tool))
+                answer.append(expanded(collection, row, made.content_type, tool))
             else:
-                return expanded
-            if number in missing:
+                return answer
+            if (stock, number) in missing:
                 raise Corrupted(
-                    f"Dictionary {number} of the collection {collection!r} is missing; records that"
+                    f"Dictionary {number} of the collection {stock!r} is missing; records that"
                     " were compressed with it cannot be read.",
                     hint="Restore the collection perdure_dictionaries from a backup.",
                 )
             # A dictionary is deleted when no row needs it. So this row was written anew after we
             # read it, and reading it again helps: once, for each dictionary.
-            missing.add(number)
+            missing.add((stock, number))
             rows = await proceed(_from_primary(call))
 
     async def _load(
-        self, state: _State, collection: str, number: int
+        self, state: _State, stock: str, number: int
     ) -> zstandard.ZstdDecompressor | None:
-        content = await self._shelf.content(collection, number)
+        content = await self._shelf.content(stock, number)
         if not content:
             return None
         data = zstandard.ZstdCompressionDict(content)
@@ -340,57 +382,3 @@ def _check_of(conflict: Conflict, checks: tuple[Check, ...]) -> Check | None:
         if (check.collection, check.key) == (conflict.collection, conflict.key):
             return check
     return None
-
-
-def _compress(put: Put, edition: Edition) -> Put:
-    packed = edition.compress(put.value)
-    if len(packed) >= len(put.value):
-        return put
-    content_type = put.content_type + edition.mark
-    return Put(
-        put.collection,
-        put.key,
-        packed,
-        content_type,
-        put.schema,
-        checksum(put.key, content_type, put.schema, packed),
-        put.columns,
-        put.tags,
-        put.expires,
-        put.expected,
-    )
-
-
-def _compress_again(recode: Recode, edition: Edition) -> Recode:
-    if len(recode.value) < WORTH_IT:
-        return recode
-    packed = edition.compress(recode.value)
-    if len(packed) >= len(recode.value):
-        return recode
-    content_type = recode.content_type + edition.mark
-    return msgspec.structs.replace(recode, value=packed, content_type=content_type, checksum=0)
-
-
-def _expand(
-    collection: str, row: Row, content_type: str, decompressor: zstandard.ZstdDecompressor
-) -> Row:
-    try:
-        value = decompressor.decompress(row.value)
-    except zstandard.ZstdError as exc:
-        name = f"{collection}/{row.key}"
-        raise Corrupted(
-            f"The record {name} cannot be decompressed: {exc}.",
-            hint="Restore it from a backup.",
-            record=name,
-        ) from exc
-    return Row(
-        row.key,
-        value,
-        content_type,
-        row.schema,
-        row.version,
-        row.created,
-        row.updated,
-        row.expires,
-        row.checksum,
-    )

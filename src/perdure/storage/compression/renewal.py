@@ -1,4 +1,4 @@
-"""Renewal: a collection's dictionaries are replaced, and nothing of the old ones stays.
+"""Renewal: the dictionaries of a stock are replaced, and nothing of the old ones stays.
 
 1. A new dictionary is trained on the values that are there, and becomes the one in use. From then
    on no value can be added that needs an older one: see the package's docstring.
@@ -7,6 +7,8 @@
 3. The older dictionaries are deleted.
 
 Each step can be interrupted and done again, and two who do the same at once do not harm each other.
+Rows are read and rewritten through what stands below compression in the chain, so that encrypted
+ones are opened and closed again on the way.
 """
 
 from __future__ import annotations
@@ -14,22 +16,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import cast
 
 import msgspec
 import zstandard
 
-from perdure.core.errors import Conflict
-from perdure.storage.adapter import Adapter, Recode, Row, checksum
+from perdure.core.errors import Conflict, Corrupted
+from perdure.storage.adapter import DEFAULT, STRONG, Adapter, Check, Recode, Row, checksum
 from perdure.storage.collection import ATTEMPTS, back_off
 from perdure.storage.compression.dictionaries import (
     WORTH_IT,
     Edition,
-    Host,
     Samples,
     Shelf,
-    parts,
+    form,
+    is_hidden,
     train,
 )
+from perdure.storage.middleware import Get, Handler, Rewrite
 from perdure.storage.store import Progress
 
 _log = logging.getLogger(__name__)
@@ -50,21 +54,88 @@ class Renewal(msgspec.Struct, frozen=True):
     deleted: int = 0
 
 
-async def begin(host: Host, shelf: Shelf, collection: str, progress: Progress | None) -> None:
-    """Put another dictionary in use, trained on what the collection holds now, or none.
+class Source:
+    """The rows of a stock, as compression sees them."""
+
+    def __init__(
+        self, adapter: Adapter, below: Handler, stock: str, belongs: Callable[[str], bool]
+    ) -> None:
+        self.stock = stock
+        self.collection, self._own, scope = stock.partition("/")
+        #: Whether the record of a key is written from this stock.
+        self.belongs = belongs
+        self._prefix = f"{scope}/" if self._own else ""
+        self._adapter = adapter
+        self._below = below
+
+    async def pages(self) -> AsyncIterator[list[Row]]:
+        """All sound rows in key order, also those that have expired by our clock but not by
+        another's.
+        """
+        after, limit = self._prefix, _FIRST_ROWS
+        while page := await self._adapter.salvage(self.collection, after, limit):
+            inside = [row for row in page if row.key.startswith(self._prefix)]
+            yield await self._opened(inside)
+            if len(inside) < len(page):
+                return
+            after = page[-1].key
+            size = sum(len(row.value) for row in page) // len(page)
+            limit = max(1, min(_ROWS, _BYTES // (size + 1)))
+
+    def needs(self, row: Row) -> int:
+        """The number of the dictionary of this stock that a row needs; 0 if it needs none."""
+        made = form(row.content_type)
+        return made.number if made is not None and made.own == bool(self._own) else 0
+
+    async def rewrite(self, recodes: Sequence[Recode], checks: tuple[Check, ...]) -> int:
+        """Send the rows back; returns how many were still as they were read."""
+        call = Rewrite(self.collection, tuple(recodes), DEFAULT, checks)
+        return cast("int", await self._below(call))
+
+    async def _opened(self, rows: list[Row]) -> list[Row]:
+        """The rows as they were when compression handed them down."""
+        hidden = [row.key for row in rows if is_hidden(row.content_type)]
+        shown = {row.key: row for row in rows if self._is_sound(row)}
+        for key in hidden:
+            del shown[key]
+        for row in await self._read(hidden):
+            shown[row.key] = row
+        return [shown[row.key] for row in rows if row.key in shown]
+
+    async def _read(self, keys: list[str]) -> list[Row]:
+        if not keys:
+            return []
+        try:
+            found = await self._below(Get(self.collection, keys, STRONG))
+        except Corrupted as exc:
+            if len(keys) == 1:
+                _log.warning("not renewed, because it is damaged: %s", exc.message)
+                return []
+            return [row for key in keys for row in await self._read([key])]
+        return [row for row in found if row is not None]
+
+    def _is_sound(self, row: Row) -> bool:
+        sound = row.checksum == checksum(row.key, row.content_type, row.schema, row.value)
+        if not sound:
+            _log.warning("not renewed, because it is damaged: %s/%s", self.collection, row.key)
+        return sound
+
+
+async def begin(source: Source, shelf: Shelf, progress: Progress | None) -> None:
+    """Put another dictionary in use, trained on what the stock holds now, or none.
 
     Also where there was none yet: somebody might be about to train one on what is to be forgotten.
     """
     for attempt in range(ATTEMPTS):
-        before = await shelf.edition(collection)
+        before = await shelf.edition(source.stock)
         samples = Samples()
         if before.learnt:
-            await _sample(host.adapter, shelf, collection, samples, progress)
+            await _sample(source, shelf, samples, progress)
         content = b""
         if samples.suffice():
             content = await asyncio.to_thread(train, samples.values)
         try:
-            await shelf.publish(collection, before, content, samples, only=True)
+            await shelf.publish(source.stock, before, content, samples, only=True)
         except Conflict:
             # Somebody else put one in use. It may know what was deleted after they had read it.
             if attempt == ATTEMPTS - 1:
@@ -75,60 +146,50 @@ async def begin(host: Host, shelf: Shelf, collection: str, progress: Progress | 
 
 
 async def finish(
-    host: Host,
+    source: Source,
     shelf: Shelf,
-    collection: str,
     edition: Callable[[], Awaitable[Edition]],
     progress: Progress | None,
 ) -> Renewal:
     """Write rows anew that need a withdrawn dictionary, then delete those dictionaries.
 
-    `edition` tells what the collection is written with now.
+    `edition` tells what the stock is written with now.
     """
-    old = await shelf.withdrawn(collection)
+    old = await shelf.withdrawn(source.stock)
     if not old:
-        return Renewal(collection)
+        return Renewal(source.collection)
     tools, current = _tools(old), await edition()
     rewritten = done = 0
-    async for page in _pages(host.adapter, collection):
-        rows = [row for row in page if _dictionary_of(row) in old]
+    async for page in source.pages():
+        rows = [row for row in page if source.needs(row) in old]
         while rows:
-            recodes = await asyncio.to_thread(_recoded, collection, rows, tools, current)
+            recodes = await asyncio.to_thread(_recoded, rows, tools, current)
             try:
-                rewritten += await host.adapter.recode(collection, recodes, current.checks)
+                rewritten += await source.rewrite(recodes, current.checks)
                 break
             except Conflict:
                 current = await edition()  # by now, another dictionary is in use
         done += len(page)
         if progress is not None:
-            progress(f"rewriting {collection}", done, 0)
-    await shelf.discard(collection, list(old))
-    return Renewal(collection, rewritten, len(old))
+            progress(f"rewriting {source.collection}", done, 0)
+    await shelf.discard(source.stock, list(old))
+    return Renewal(source.collection, rewritten, len(old))
 
 
 async def _sample(
-    adapter: Adapter, shelf: Shelf, collection: str, samples: Samples, progress: Progress | None
+    source: Source, shelf: Shelf, samples: Samples, progress: Progress | None
 ) -> None:
     tools = _tools({})
     done = 0
-    async for page in _pages(adapter, collection):
-        for number in {_dictionary_of(row) for row in page} - tools.keys():
-            if content := await shelf.content(collection, number):
+    async for page in source.pages():
+        rows = [row for row in page if source.belongs(row.key)]
+        for number in {source.needs(row) for row in rows} - tools.keys():
+            if content := await shelf.content(source.stock, number):
                 tools |= _tools({number: content})
-        await asyncio.to_thread(_note, page, tools, samples)
+        await asyncio.to_thread(_note, rows, tools, samples)
         done += len(page)
         if progress is not None:
-            progress(f"sampling {collection}", done, 0)
-
-
-async def _pages(adapter: Adapter, collection: str) -> AsyncIterator[list[Row]]:
-    """All rows in key order, also those that have expired by our clock but not by another's."""
-    after, limit = "", _FIRST_ROWS
-    while page := await adapter.salvage(collection, after, limit):
-        yield page
-        after = page[-1].key
-        size = sum(len(row.value) for row in page) // len(page)
-        limit = max(1, min(_ROWS, _BYTES // (size + 1)))
+            progress(f"sampling {source.collection}", done, 0)
 
 
 def _tools(dictionaries: Mapping[int, bytes]) -> dict[int, zstandard.ZstdDecompressor]:
@@ -138,12 +199,6 @@ def _tools(dictionaries: Mapping[int, bytes]) -> dict[int, zstandard.ZstdDecompr
         for number, content in dictionaries.items()
     }
     return {0: zstandard.ZstdDecompressor(), **tools}
-
-
-def _dictionary_of(row: Row) -> int:
-    """The number of the dictionary that a row needs; 0 if it needs none."""
-    found = parts(row.content_type)
-    return found[1] if found else 0
 
 
 # In a thread --------------------------------------------------------------------------------------
@@ -159,35 +214,30 @@ def _note(
 
 
 def _recoded(
-    collection: str,
-    rows: Sequence[Row],
-    tools: Mapping[int, zstandard.ZstdDecompressor],
-    edition: Edition,
+    rows: Sequence[Row], tools: Mapping[int, zstandard.ZstdDecompressor], edition: Edition
 ) -> list[Recode]:
     compress = edition.compressor()
     recodes = []
     for row in rows:
         value, content_type = _plain(row, tools)
         if not content_type:
-            _log.warning("not renewed, because it is damaged: %s/%s", collection, row.key)
+            _log.warning("not renewed, because it cannot be expanded: %s", row.key)
             continue
         packed = compress(value)
         if len(packed) < len(value):
             content_type, value = content_type + edition.mark, packed
-        sum_ = checksum(row.key, content_type, row.schema, value)
-        recodes.append(Recode(row, value, content_type, sum_))
+        recodes.append(Recode(row, value, content_type))
     return recodes
 
 
 def _plain(row: Row, tools: Mapping[int, zstandard.ZstdDecompressor]) -> tuple[bytes, str]:
-    """Value and content type as they were before compression; both empty if it is damaged."""
-    damaged = row.checksum != checksum(row.key, row.content_type, row.schema, row.value)
-    content_type, number = parts(row.content_type) or (row.content_type, None)
-    if damaged or (number is not None and number not in tools):
+    """Value and content type as they were before compression; both empty if that cannot be told."""
+    made = form(row.content_type)
+    if made is None:
+        return row.value, row.content_type
+    if made.number not in tools:
         return b"", ""
-    if number is None:
-        return row.value, content_type
     try:
-        return tools[number].decompress(row.value), content_type
+        return tools[made.number].decompress(row.value), made.content_type
     except zstandard.ZstdError:
         return b"", ""
