@@ -68,6 +68,9 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("group_ratio_to_raw", 1.5, "group-by over 100k records, to the same SQL by hand"),
     ),
     "disk_records": (Target("ratio", 0.6, "bytes on disk per byte of text, compressed"),),
+    "dictionary": (
+        Target("1024.ratio", 0.75, "messages of 1 KB, stored bytes with a dictionary to without"),
+    ),
     "append_turn": (
         Target("ratio_to_best_peer", 0.3, "a turn of four messages, both as they come"),
         Target("ratio_to_best_peer_strong", 0.85, "both with an fsync for each turn"),
