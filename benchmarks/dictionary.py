@@ -38,7 +38,6 @@ class Contestant:
         self._learns = learns
         self._compression = Compression()
         self.store = Store(MemoryAdapter("memory://"), middleware=[self._compression])
-        self._compression.attach(self.store)
         self.messages = self.store.collection(Message)
 
     async def learn(self, messages: Sequence[Message]) -> None:

@@ -19,7 +19,6 @@ class Compressing:
     def __init__(self, url: str) -> None:
         self.compression = Compression()
         self.store = Store(adapter_for(url), middleware=[self.compression])
-        self.compression.attach(self.store)
         self.entries = self.store.collection(Entry)
 
     async def __aenter__(self) -> Self:

@@ -46,11 +46,7 @@ async def chain(store_url: str) -> AsyncIterator[Callable[..., Awaitable[Store]]
     await adapter.initialize()
 
     async def make(*middleware: Middleware) -> Store:
-        store = Store(adapter, middleware=middleware)
-        for part in middleware:
-            if isinstance(part, Compression):
-                part.attach(store)
-        return store
+        return Store(adapter, middleware=middleware)
 
     yield make
     await adapter.close()

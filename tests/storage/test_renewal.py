@@ -54,7 +54,6 @@ class Process:
     ) -> None:
         self.compression = Compression(writing=writing)
         self.store = Store(adapter, middleware=[self.compression, *inner], clock=clock)
-        self.compression.attach(self.store)
         self.notes = self.store.collection(Note)
 
     async def types(self, collection: str = "notes") -> set[str]:

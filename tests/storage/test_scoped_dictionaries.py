@@ -61,7 +61,6 @@ class Diaries:
     def __init__(self, url: str) -> None:
         self.compression = Compression(scope_of=scope_of)
         self.store = Store(adapter_for(url), middleware=[self.compression])
-        self.compression.attach(self.store)
         self.pages = self.store.collection(Page)
 
     async def fill(self) -> list[Page]:
@@ -126,7 +125,6 @@ async def test_what_was_written_before_there_were_scopes_stays_readable(store_ur
     before = Diaries(store_url)
     before.compression = Compression()
     before.store = Store(adapter_for(store_url), middleware=[before.compression])
-    before.compression.attach(before.store)
     before.pages = before.store.collection(Page)
     async with before.store:
         pages = await before.fill()

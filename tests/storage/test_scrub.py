@@ -55,7 +55,6 @@ async def test_what_was_forgotten_is_in_no_file(file: Path, inline: str) -> None
     adapter = SQLiteAdapter(f"sqlite:///{file}?inline={inline}")
     dice = random.Random(3)
     async with Store(adapter, middleware=[compression]) as store:
-        compression.attach(store)
         authors, notes = store.collection(Author), store.collection(Note)
         kept = Author("kept", "Ada")
         await authors.put_many([Author("secret", TEXT, [TEXT] * 300), kept])

@@ -86,7 +86,6 @@ class Bank:
         chain: list[Middleware] = [self.metrics, *middleware, self._compression]
         adapter = registry.adapter_for(self.url, clock)
         self.store = Store(adapter, middleware=chain, clock=clock, progress=progress)
-        self._compression.attach(self.store)
         self.jobs = Runner(self.store, concurrency=self.config.jobs.concurrency)
         self.subscriptions = Subscriptions(self.store)
         self._care = Care(self.store, self._compression, self.subscriptions, self.jobs)

@@ -89,6 +89,19 @@ class Middleware(Protocol):
     def __call__(self, call: Call, proceed: Handler, /) -> Awaitable[Any]: ...
 
 
+class Resident:
+    """A middleware that lives with its store: it is told of it, opened and closed with it."""
+
+    def attach(self, store: Any) -> None:
+        """Called once, when the store is made: this is the one whose chain it is in."""
+
+    async def open(self) -> None:
+        """Called when the backend is open."""
+
+    async def close(self) -> None:
+        """Called before the backend is closed, if `open` was."""
+
+
 class Stage(IntEnum):
     """Where in the chain a middleware stands, outermost first."""
 

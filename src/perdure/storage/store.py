@@ -46,6 +46,7 @@ from perdure.storage.middleware import (
     Handler,
     Middleware,
     Remove,
+    Resident,
     Rewrite,
     Summarize,
     compose,
@@ -82,18 +83,31 @@ class Store:
         self._chain = tuple(middleware)
         self._handlers = compose(middleware, self._perform)
         self._handle = self._handlers[0]
+        self._residents = [each for each in self._chain if isinstance(each, Resident)]
         self._declared: dict[str, RecordType[Any]] = {}
         self._declaring: dict[str, asyncio.Lock] = {}
         #: Called after a commit that emitted events, so that delivery need not wait for a poll.
         self.on_events: Callable[[], None] = lambda: None
+        for resident in self._residents:
+            resident.attach(self)
 
     async def open(self) -> None:
         """Connect to the backend."""
         await self.adapter.initialize()
+        try:
+            for resident in self._residents:
+                await resident.open()
+        except BaseException:
+            await self.close()  # nobody else closes a store that could not be opened
+            raise
 
     async def close(self) -> None:
         """Finish what was accepted and release the backend."""
-        await self.adapter.close()
+        try:
+            for resident in self._residents:
+                await resident.close()
+        finally:
+            await self.adapter.close()
 
     async def __aenter__(self) -> Self:
         await self.open()

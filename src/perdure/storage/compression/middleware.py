@@ -34,7 +34,7 @@ from perdure.storage.compression.dictionaries import (
 )
 from perdure.storage.compression.renewal import Renewal
 from perdure.storage.compression.values import compressed, compressed_again, expanded
-from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Rewrite, Stage
+from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Resident, Rewrite, Stage
 from perdure.storage.store import Progress
 
 #: What dictionaries need of a backend: the check in every commit, and lists of them.
@@ -76,8 +76,8 @@ class _State:
         return enough is not None and not self.training and self.samples.suffice(enough)
 
 
-class Compression:
-    """The middleware. `attach` it to the store whose chain it is in.
+class Compression(Resident):
+    """The middleware.
 
     With ``writing=False`` it compresses nothing: what was compressed before stays readable, and can
     still be renewed.
@@ -103,10 +103,10 @@ class Compression:
         #: Called when a dictionary could be trained; somebody then calls `train`.
         self.on_due: Callable[[], None] = lambda: None
 
-    def attach(self, host: Host) -> None:
+    def attach(self, store: Host) -> None:
         """Say where dictionaries are kept and record types are known."""
-        self._host = host
-        self._trains = host.adapter.capabilities >= _NEEDED
+        self._host = store
+        self._trains = store.adapter.capabilities >= _NEEDED
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
         if isinstance(call, Commit):
@@ -364,7 +364,7 @@ class Compression:
     def _attached(self) -> Host:
         if self._host is None:
             raise InvalidInput(
-                "This compression belongs to no store.", hint="Call attach(store) first."
+                "This compression belongs to no store.", hint="Put it in a store's chain."
             )
         return self._host
 
