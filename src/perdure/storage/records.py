@@ -14,13 +14,14 @@ adding one to a collection that has records is a migration, carried out when it 
 
 from __future__ import annotations
 
+import copy
 import enum
+import functools
 import operator
 import re
-import typing
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar, get_args, get_origin
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -35,7 +36,6 @@ from perdure.core.errors import (
 from perdure.storage import codecs, columns, keys
 from perdure.storage.adapter import (
     MAX_VALUE_BYTES,
-    Column,
     Index,
     Kind,
     Layout,
@@ -44,37 +44,40 @@ from perdure.storage.adapter import (
     checksum,
     newer_schema,
 )
-from perdure.storage.query import BUILT_IN, Scalar
+from perdure.storage.codecs import PROTOBUF, Codec
+from perdure.storage.codecs.codec import in_words
+from perdure.storage.declaring import (
+    Compressed,
+    Encrypted,
+    Indexed,
+    Key,
+    Tags,
+    columns_of,
+    indexes_of,
+    is_name,
+    marked_fields,
+    only_key,
+    refuse_exposed,
+)
+from perdure.storage.query import Scalar
+
+__all__ = [
+    "Compressed",
+    "Encrypted",
+    "Indexed",
+    "Key",
+    "Migration",
+    "RecordType",
+    "Tags",
+    "record",
+    "system_record",
+    "type_of",
+]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 #: From plain data of one schema version to the next.
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-class Key(msgspec.Struct, frozen=True):
-    """Marks the field that is the record's key."""
-
-
-class Indexed(msgspec.Struct, frozen=True):
-    """Marks a field that can be queried and ordered by: it gets a column and an index."""
-
-
-class Compressed(msgspec.Struct, frozen=True):
-    """Marks a field that is worth compressing: values of this type are stored compressed, whole."""
-
-
-class Tags(msgspec.Struct, frozen=True):
-    """Marks the field, a dict of strings, whose pairs are the record's tags."""
-
-
-class Encrypted(msgspec.Struct, frozen=True):
-    """Marks a field that may only be stored encrypted. Not honoured yet, and so refused."""
-
-
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}").fullmatch
-_CONSTANT = re.compile(r"[A-Za-z0-9_.-]*").fullmatch
-_RESERVED = re.compile(r"perdure_|sqlite_|pg_").match
 
 
 class RecordType(Generic[T]):
@@ -95,21 +98,27 @@ class RecordType(Generic[T]):
         self.schema = len(migrations) + 1
         self.ttl = None if ttl is None else clock.duration(ttl)
         self._migrations = tuple(migrations)
+        self.serializer = serializer
+        #: The type as it was declared; one that is bound to a store knows more.
+        self.origin = self
         codec = codecs.BY_NAME[serializer]
         self._encode = codec.encode
         self._decode = codec.decode
         self._content_type = codec.content_type
-        marked = _marked_fields(cls)
-        self.key_field = _only_key(cls, marked)
+        self._codec_of: Callable[[str], Codec] = codecs.codec_of
+        marked = marked_fields(cls)
+        refuse_exposed(cls, marked, indexes)
+        self.key_field = only_key(cls, marked)
         self.compressed = any(Compressed in marks for marks, _ in marked.values())
+        self.encrypted = any(Encrypted in marks for marks, _ in marked.values())
         self._key = operator.attrgetter(self.key_field)
         tags = [field for field, (marks, _) in marked.items() if Tags in marks]
         self._tags = operator.attrgetter(tags[0]) if tags else None
-        declared, self._columns = _columns(cls, marked, indexes)
+        declared, self._columns = columns_of(cls, marked, indexes)
         self.layout = Layout(
             name,
             declared,
-            _indexes(cls, marked, declared, indexes),
+            indexes_of(cls, marked, declared, indexes),
             expires=ttl is not None,
             tagged=bool(tags),
             schema=self.schema,
@@ -119,6 +128,30 @@ class RecordType(Generic[T]):
             field for field, (_, hint) in marked.items() if columns.is_time(hint)
         }
         self.kinds: dict[str, Kind] = {column.name: column.kind for column in declared}
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a type of Perdure's own."""
+        return self.name.startswith("perdure_")
+
+    @property
+    def content_type(self) -> str:
+        """What its serializer writes."""
+        return self._content_type
+
+    def bound(self, protobuf: Callable[[], Codec]) -> RecordType[T]:
+        """This type in a store that keeps the numbers of its messages.
+
+        The codec is made at once if the type writes messages, else when one has to be read.
+        """
+        bound = copy.copy(self)
+        bound._bind(functools.cache(protobuf))  # noqa: SLF001 (it is one of us)
+        return bound
+
+    def _bind(self, protobuf: Callable[[], Codec]) -> None:
+        if self.serializer == "protobuf":
+            self._encode, self._decode = protobuf().encode, protobuf().decode
+        self._codec_of = lambda kind: protobuf() if kind == PROTOBUF else codecs.codec_of(kind)
 
     def key(self, record: T) -> str:
         """The record's key, checked."""
@@ -163,34 +196,48 @@ class RecordType(Generic[T]):
         try:
             self._decode(value, self.cls)
         except Corrupted as exc:
+            cause = exc.__cause__
+            if not isinstance(cause, msgspec.ValidationError):
+                raise InvalidValue(
+                    f"{self.name}/{key} could not be read again: {exc.message}",
+                    hint="Mend the value, or declare the record with another serializer.",
+                ) from exc
             raise InvalidValue(
                 f"{self.name}/{key} has a field of another type than {self.cls.__name__} declares:"
-                f" {exc.__cause__}.",
+                f" {in_words(cause)}.",
                 hint="Use a value of the declared type.",
             ) from exc
 
     def decode(self, row: Row) -> T:
-        """The record of a row, brought to the current schema."""
-        codec = codecs.codec_of(row.content_type)
-        if row.schema == self.schema:
-            try:
+        """The record of a row, brought to the current schema.
+
+        Raises `Corrupted` if it does not fit the type, `NewerSchema` if newer code wrote it, and
+        `MigrationFailed` if it cannot be brought to this version; each names the record.
+        """
+        try:
+            codec = self._codec_of(row.content_type)
+            if row.schema == self.schema:
                 return codec.decode(row.value, self.cls)
-            except Corrupted as exc:
-                name = f"{self.name}/{row.key}"
-                raise Corrupted(f"{name}: {exc.message}", hint=exc.hint, record=name) from exc
-        if row.schema > self.schema:
-            raise newer_schema(self.name, row.key, row.schema, self.schema)
-        plain = codec.decode_plain(row.value)
-        step = row.schema
+            if row.schema < self.schema:
+                return self._upgraded(row, codec.decode_plain(row.value))
+        except Corrupted as exc:
+            name = f"{self.name}/{row.key}"
+            raise Corrupted(f"{name}: {exc.message}", hint=exc.hint, record=name) from exc
+        raise newer_schema(self.name, row.key, row.schema, self.schema)
+
+    def _upgraded(self, row: Row, plain: Any) -> T:
+        step, upto = row.schema, row.schema + 1
         try:
             for step in range(row.schema, self.schema):
+                upto = step + 1
                 plain = self._migrations[step - 1](plain)
+            step = row.schema
             # JSON has no keys but text.
-            return msgspec.convert(plain, self.cls, str_keys="json" in row.content_type)
+            return msgspec.convert(plain, self.cls, str_keys=True)
         except Exception as exc:  # it is the user's function: anything may come out of it
             raise MigrationFailed(
-                f"{self.name}/{row.key} could not be brought from schema {step} to"
-                f" {self.schema}: {type(exc).__name__}: {exc}.",
+                f"{self.name}/{row.key} could not be brought from schema {step} to {upto}:"
+                f" {type(exc).__name__}: {exc}.",
                 hint="Mend the migration; the stored record is unchanged.",
             ) from exc
 
@@ -234,6 +281,7 @@ class RecordType(Generic[T]):
         return columns.real(value, column)  # type: ignore[arg-type]
 
 
+_RESERVED = re.compile(r"perdure_|sqlite_|pg_").match
 _HOLDS = {"text": "text", "integer": "whole numbers or times", "real": "numbers"}
 _types: dict[type, RecordType[Any]] = {}
 
@@ -283,7 +331,7 @@ def _declare(
     migrations: Sequence[Migration],
     serializer: str,
 ) -> Callable[[type[T]], type[T]]:
-    if not _NAME(name) or "__" in name:
+    if not is_name(name) or "__" in name:
         raise InvalidRecordType(
             f"{name!r} cannot be the name of a collection.",
             hint="Use up to 48 lower-case letters, digits and single underscores.",
@@ -291,7 +339,8 @@ def _declare(
     if serializer not in codecs.BY_NAME:
         raise InvalidRecordType(
             f"There is no serializer {serializer!r}.",
-            hint=f"Use one of {', '.join(codecs.BY_NAME)}.",
+            hint=f"Use one of {', '.join(codecs.BY_NAME)}, or register yours before:"
+            " perdure.storage.codecs.register(name, codec).",
         )
 
     def declare(cls: type[T]) -> type[T]:
@@ -299,6 +348,11 @@ def _declare(
             raise InvalidRecordType(
                 f"{cls.__name__} is not a frozen msgspec struct.",
                 hint=f"Write: class {cls.__name__}(msgspec.Struct, frozen=True).",
+            )
+        if serializer == "protobuf" and cls.__struct_config__.array_like:
+            raise InvalidRecordType(
+                f"{cls.__name__} is written as a list (array_like), which protobuf cannot do.",
+                hint="Leave array_like out, or use another serializer.",
             )
         _types[cls] = RecordType(
             cls, name, ttl=ttl, indexes=indexes, migrations=migrations, serializer=serializer
@@ -312,6 +366,11 @@ def _is_frozen_struct(cls: type) -> bool:
     return issubclass(cls, msgspec.Struct) and cls.__struct_config__.frozen
 
 
+def all_types() -> list[RecordType[Any]]:
+    """Every record type that is declared in this process; of one collection, the latest."""
+    return list({declared.name: declared for declared in _types.values()}.values())
+
+
 def type_of(cls: type[T]) -> RecordType[T]:
     """The declaration of a record class."""
     try:
@@ -321,90 +380,3 @@ def type_of(cls: type[T]) -> RecordType[T]:
             f"{getattr(cls, '__name__', repr(cls))} is not declared as a record type.",
             hint='Decorate it with @perdure.record("name").',
         ) from None
-
-
-# Reading a declaration -------------------------------------------------------------------------
-
-_Marked = dict[str, tuple[set[type], Any]]
-
-
-def _marked_fields(cls: type[msgspec.Struct]) -> _Marked:
-    """Field → (its markers, its bare type)."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    marked: _Marked = {}
-    for field in cls.__struct_fields__:
-        hint = hints[field]
-        marks: set[type] = set()
-        if get_origin(hint) is typing.Annotated:
-            hint, *extras = get_args(hint)
-            marks = {extra if isinstance(extra, type) else type(extra) for extra in extras}
-        if Encrypted in marks:
-            raise InvalidRecordType(
-                f"{cls.__name__}.{field} is marked Encrypted, but encryption is not available yet.",
-                hint="Remove the marker, or keep the field elsewhere: it would be stored plain.",
-            )
-        marked[field] = (marks, hint)
-    return marked
-
-
-def _only_key(cls: type, marked: _Marked) -> str:
-    found = [field for field, (marks, _) in marked.items() if Key in marks]
-    if len(found) != 1 or marked[found[0]][1] is not str:
-        raise InvalidRecordType(
-            f"{cls.__name__} needs exactly one text field marked Key.",
-            hint="Write, for example: id: Annotated[str, Key()].",
-        )
-    return found[0]
-
-
-_Getter = tuple[Callable[[Any], Any], Callable[[Any], Scalar]]
-
-
-def _columns(
-    cls: type, marked: _Marked, indexes: Sequence[Index]
-) -> tuple[tuple[Column, ...], list[_Getter]]:
-    mentioned = {column for index in indexes for column in index.columns}
-    mentioned |= {column for index in indexes for column, _ in index.where}
-    found: list[Column] = []
-    getters: list[_Getter] = []
-    for field, (marks, hint) in marked.items():
-        if Indexed not in marks and field not in mentioned:
-            continue
-        if field in BUILT_IN or not _NAME(field) or Key in marks:
-            if Key in marks and Indexed not in marks:
-                continue
-            raise InvalidRecordType(
-                f"{cls.__name__}.{field} cannot be an indexed field.",
-                hint=f"The key always is; {', '.join(BUILT_IN)} are taken: rename the field.",
-            )
-        kind, convert = columns.column_of(cls, field, hint)
-        found.append(Column(field, kind))
-        getters.append((operator.attrgetter(field), convert))
-    return tuple(found), getters
-
-
-def _indexes(
-    cls: type, marked: _Marked, fields: tuple[Column, ...], declared: Sequence[Index]
-) -> tuple[Index, ...]:
-    known = {column.name for column in fields}
-    for index in declared:
-        unknown = {*index.columns, *(c for c, _ in index.where)} - known - {"created", "updated"}
-        if unknown or not index.columns or len(index.columns) > 4:
-            raise InvalidRecordType(
-                f"{cls.__name__} declares an index over {', '.join(index.columns) or 'nothing'}"
-                f"{', ' + ', '.join(sorted(unknown)) + ' not being a field' if unknown else ''}.",
-                hint="Name one to four fields of the type, or created or updated.",
-            )
-        if not all(isinstance(value, int) or _CONSTANT(value) for _, value in index.where):
-            raise InvalidRecordType(
-                f"{cls.__name__} declares a partial index with a constant that is no plain word.",
-                hint="Use letters, digits, '_', '.' and '-', or a whole number.",
-            )
-    # An index serves its first column as well as one of that column alone would.
-    leading = {index.columns[0] for index in declared if not index.where}
-    single = [
-        Index((field,))
-        for field, (marks, _) in marked.items()
-        if Indexed in marks and field not in leading
-    ]
-    return (*single, *declared)

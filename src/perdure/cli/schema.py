@@ -1,0 +1,305 @@
+"""``perdure schema``: what the record types of a bank look like, and whether its records do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+from perdure.core.errors import AccessDenied
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from perdure.storage.schemas.checking import Checked
+    from perdure.storage.schemas.records import Schema, Version
+    from perdure.storage.schemas.registry import SchemaRegistry
+    from perdure.storage.schemas.shapes import Description
+
+app = typer.Typer(
+    help="Show what record types look like, and check records against them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_Collection = Annotated[
+    str, typer.Argument(metavar="COLLECTION", help="Its name.", show_default=False)
+]
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """List the collections whose record types are known."""
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    found, rows = asyncio.run(_list(settings))
+    if settings.json:
+        terminal.emit({"collections": [_summary(schema, rows) for schema in found]})
+    elif not found:
+        terminal.say("No record type was written to this bank yet.")
+    else:
+        from perdure.cli import moments
+
+        terminal.table(
+            ("Collection", "Type", "Serializer", "Since", "Schema", "Fields", "Records"),
+            [
+                (
+                    schema.collection,
+                    schema.current.description.name,
+                    schema.current.serializer,
+                    moments.absolute(schema.current.since),
+                    str(schema.current.schema),
+                    str(len(schema.current.description.fields)),
+                    f"{rows.get(schema.collection, 0):,}",
+                )
+                for schema in found
+            ],
+            right=3,
+        )
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    collection: _Collection,
+    *,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show the fields of a collection's records, and how they changed."""
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    schema = asyncio.run(_schema(settings, collection))
+    if settings.json:
+        terminal.emit({**_summary(schema), "versions": [_described(v) for v in schema.versions]})
+    else:
+        _show(schema)
+
+
+@app.command()
+def proto(
+    ctx: typer.Context,
+    collection: _Collection,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write here; else to stdout."),
+    ] = None,
+    *,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write the .proto file of a collection whose serializer is protobuf.
+
+    With it, `protoc --decode=perdure.notes.Note notes.proto` reads a stored value.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    text = asyncio.run(_proto(settings, collection))
+    if out is not None:
+        _write(out, text)
+    if settings.json:
+        shown = {"collection": collection, "file": None if out is None else str(out)}
+        terminal.emit({**shown, "proto": text})
+    elif out is None:
+        print(text, end="")
+    else:
+        terminal.say(f"Wrote {out}.")
+
+
+@app.command()
+def check(
+    ctx: typer.Context,
+    collection: Annotated[
+        str | None,
+        typer.Argument(metavar="[COLLECTION]", help="All, if none is named.", show_default=False),
+    ] = None,
+    *,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Compare every record with the schema that is kept of its collection.
+
+    Needs no code of yours. Records of older schema versions are counted: they are migrated when
+    they are read. Exits with 1 if a record does not fit.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    found = asyncio.run(_check(settings, collection))
+    unfit = sum(checked.unfit for checked in found)
+    if settings.json:
+        terminal.emit({"ok": not unfit, "collections": found})
+    else:
+        _show_checked(found)
+    if unfit:
+        raise typer.Exit(1)
+
+
+# Asking the bank --------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _registry(settings: Settings) -> AsyncIterator[SchemaRegistry]:
+    from perdure.cli import places
+
+    async with places.existing_bank(settings, settings.load()) as bank:
+        yield bank.store.schemas
+
+
+async def _list(settings: Settings) -> tuple[list[Schema], dict[str, int]]:
+    from perdure.cli import places
+
+    async with places.existing_bank(settings, settings.load()) as bank:
+        schemas = bank.store.schemas
+        found = [await schemas.describe(name) for name in await schemas.collections()]
+        sizes = await bank.store.adapter.sizes()
+    return found, {size.collection: size.rows for size in sizes}
+
+
+async def _schema(settings: Settings, collection: str) -> Schema:
+    async with _registry(settings) as schemas:
+        return await schemas.describe(collection)
+
+
+async def _proto(settings: Settings, collection: str) -> str:
+    async with _registry(settings) as schemas:
+        return await schemas.proto(collection)
+
+
+async def _check(settings: Settings, collection: str | None) -> list[Checked]:
+    from perdure.cli.progress import Bar
+
+    with Bar("checking records") as bar:
+        async with _registry(settings) as schemas:
+            names = await schemas.collections() if collection is None else [collection]
+            return [await schemas.check(name, bar) for name in names]
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise AccessDenied(
+            f"{out} cannot be written: {exc.strerror or exc}.", hint="Name another file."
+        ) from exc
+
+
+# For people -------------------------------------------------------------------------------------
+
+
+def _show(schema: Schema) -> None:
+    from perdure.cli import moments
+
+    current = schema.current
+    terminal.say(
+        f"{schema.collection}: {current.description.name}, schema version {current.schema},"
+        f" {current.serializer}."
+    )
+    for index in current.indexes:
+        where = ", ".join(f"{column} = {value}" for column, value in index.where)
+        terminal.say(f"index over {', '.join(index.columns)}{f' where {where}' if where else ''}")
+    terminal.say()
+    terminal.table(("Field", "Type", ""), _fields(current.description))
+    if len(schema.versions) > 1:
+        terminal.say()
+        rows = [
+            (moments.absolute(now.since), str(now.schema), now.serializer, change)
+            for before, now in zip((None, *schema.versions), schema.versions, strict=False)
+            for change in _changes(before, now)
+        ]
+        terminal.table(("Since", "Schema", "Serializer", "Change"), rows)
+
+
+def _fields(description: Description) -> Iterator[tuple[str, str, str]]:
+    for name, fields in description.types.items():
+        for field in fields.fields:
+            path = f"{name}.{field.name}" if name else field.name
+            yield path, str(field.shape), "" if field.required else "has a default"
+
+
+def _changes(before: Version | None, now: Version) -> list[str]:
+    from perdure.storage.schemas.compare import compare
+
+    if before is None:
+        return ["declared"]
+    found = compare(before.description, now.description)
+    unsafe = found.needs_migration and before.schema == now.schema
+    told = [str(change) for change in found.changes]
+    if unsafe:
+        told.append("this needed a migration, and has none")
+    return told or ["the same fields"]
+
+
+def _show_checked(found: list[Checked]) -> None:
+    for checked in found:
+        for key, problems in checked.problems.items():
+            terminal.say(f"{checked.collection}/{key}: {'; '.join(problems)}")
+    unfit = sum(checked.unfit for checked in found)
+    older = sum(
+        count
+        for checked in found
+        for schema, count in checked.versions.items()
+        if schema < checked.schema
+    )
+    records = terminal.plural(sum(checked.records for checked in found), "record")
+    terminal.say(
+        f"{records} checked: {f'{unfit:,} do not fit' if unfit else 'all fit'}"
+        f"{f'; {older:,} of older versions, to be migrated when read' if older else ''}.",
+        style="red" if unfit else "",
+    )
+
+
+# As a JSON object -------------------------------------------------------------------------------
+
+
+def _summary(schema: Schema, rows: dict[str, int] | None = None) -> dict[str, Any]:
+    current = schema.current
+    records = {} if rows is None else {"records": rows.get(schema.collection, 0)}
+    return {
+        "collection": schema.collection,
+        "type": current.description.name,
+        "schema": current.schema,
+        "serializer": current.serializer,
+        "since": current.since.isoformat(),
+        **records,
+    }
+
+
+def _described(version: Version) -> dict[str, Any]:
+    return {
+        "schema": version.schema,
+        "serializer": version.serializer,
+        "since": version.since.isoformat(),
+        "indexes": version.indexes,
+        "fields": {
+            path: {"type": type_, "required": not default}
+            for path, type_, default in _fields(version.description)
+        },
+    }

@@ -1,0 +1,80 @@
+"""Values to bytes and back.
+
+Each stored value carries the content type of the codec that wrote it, so a collection can change
+its codec and still read what it has. ``msgpack`` (the default), ``json`` and ``protobuf`` are here;
+`register` adds one of your own::
+
+    codecs.register("yaml", Yaml())
+
+    @record("settings", serializer="yaml")
+    class Setting(msgspec.Struct, frozen=True): ...
+
+Whatever text a value holds comes back as it went in, NUL included. Lone surrogates do so in
+msgpack, mostly in JSON, and are refused by protobuf.
+"""
+
+from __future__ import annotations
+
+from perdure.core.errors import Corrupted, InvalidInput, KeyRefused
+from perdure.storage.codecs.codec import Codec
+from perdure.storage.codecs.foreign import Foreign
+from perdure.storage.codecs.json import Json
+from perdure.storage.codecs.msgpack import Msgpack
+from perdure.storage.codecs.unbound import PROTOBUF, Unbound
+
+__all__ = ["BY_NAME", "PROTOBUF", "Codec", "codec_of", "name_of", "register"]
+
+#: The serializers that a record type may name.
+BY_NAME: dict[str, Codec] = {"msgpack": Msgpack(), "json": Json(), "protobuf": Unbound()}
+_BY_TYPE: dict[str, Codec] = {codec.content_type: codec for codec in BY_NAME.values()}
+
+
+def register(name: str, codec: Codec) -> None:
+    """Add a serializer of your own, for this process: `@record(…, serializer=name)`.
+
+    Every process that reads what it wrote has to register it. Whatever it raises becomes an
+    `InvalidValue` or a `Corrupted` of ours with its message. Registering the same object again
+    does nothing.
+
+    Raises `InvalidInput` if the name or the content type is taken by another one, or if the
+    content type cannot be one.
+    """
+    known = BY_NAME.get(name)
+    if isinstance(known, Foreign) and known.codec is codec:
+        return
+    content_type = codec.content_type
+    if not name or not content_type or not content_type.isascii() or ";" in content_type:
+        raise InvalidInput(
+            f"{content_type!r} cannot be the content type of the serializer {name!r}.",
+            hint="Use one like 'application/yaml': ASCII, without ';' and parameters.",
+        )
+    if known is not None or content_type in _BY_TYPE:
+        what = f"name {name!r}" if known is not None else f"content type {content_type!r}"
+        raise InvalidInput(
+            f"There is another serializer with the {what}.", hint="Give yours another one."
+        )
+    BY_NAME[name] = _BY_TYPE[content_type] = Foreign(codec)
+
+
+def codec_of(content_type: str) -> Codec:
+    """The codec that wrote a value of this type.
+
+    Raises `Corrupted` if it is not known here, and `KeyRefused` for a value that is encrypted.
+    """
+    try:
+        return _BY_TYPE[content_type]
+    except KeyError:
+        if ";aesgcm=" in content_type:
+            raise KeyRefused(
+                "A record is encrypted, and the store was opened without a master key.",
+                hint="Name the key in encryption.key, or give it as master_key=….",
+            ) from None
+        raise Corrupted(
+            f"A value has the content type {content_type!r}, which nothing here can read.",
+            hint="Register the codec that wrote it: perdure.storage.codecs.register(name, codec).",
+        ) from None
+
+
+def name_of(content_type: str) -> str:
+    """The name of the serializer with this content type."""
+    return next(name for name, codec in BY_NAME.items() if codec.content_type == content_type)
