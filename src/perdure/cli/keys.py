@@ -1,0 +1,230 @@
+"""``perdure keys``: make a master key, look at keys, replace them, destroy them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.storage.encryption import Rewrapped, Rotated, ScopeStanding
+
+app = typer.Typer(
+    help="Make a master key; look at keys, replace or destroy them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+def make(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not exist yet.")],
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write a new random master key to a file that only you may read.
+
+    Name it in the configuration, as encryption.key = "file:FILE", and keep a copy in another place:
+    without it, nothing that it encrypts can ever be read again.
+    """
+    from perdure.storage.encryption import make_file
+
+    settings = refine(ctx, json=json, debug=debug)
+    master = make_file(file)
+    if settings.json:
+        terminal.emit({"file": str(file), "fingerprint": master.fingerprint})
+    else:
+        terminal.say(f"Made the master key {master.fingerprint} in {file}.")
+        terminal.note(
+            f'Set encryption.key = "file:{file.absolute()}", and keep a copy in another place:'
+            " without the key nothing can be read."
+        )
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    *,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Count the records that need each key.")
+    ] = False,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show which data keys there are, and which master keys they are wrapped with."""
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    found = asyncio.run(_list(settings, rows=rows))
+    if settings.json:
+        masters = sorted({each.master for scope in found for each in scope.generations})
+        terminal.emit({"masters": masters, "scopes": found})
+    else:
+        _show(found)
+
+
+@app.command()
+def rotate(
+    ctx: typer.Context,
+    *,
+    master: Annotated[
+        bool,
+        typer.Option("--master", help="Wrap all data keys with the master key in encryption.key."),
+    ] = False,
+    scope: Annotated[
+        str | None,
+        typer.Option(
+            "--scope", metavar="SCOPE", help="Only the data keys of this: collection:notes."
+        ),
+    ] = None,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Replace data keys, or the master key, while others read and write.
+
+    Records are encrypted anew, and the old data keys destroyed. Interrupted, it goes on where it
+    was when it is called again. Exits with 1 if a record could not be encrypted anew.
+    """
+    import asyncio
+
+    if master and scope is not None:
+        raise typer.BadParameter("The master key is that of all scopes.", param_hint="--scope")
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    done = asyncio.run(_rotate(settings, scope, master=master))
+    if settings.json:
+        terminal.emit(done)
+    else:
+        for line in _in_words(done):
+            terminal.say(line)
+    if getattr(done, "failed", 0):
+        raise typer.Exit(1)
+
+
+@app.command()
+def shred(
+    ctx: typer.Context,
+    scope: Annotated[
+        str, typer.Argument(metavar="SCOPE", help="collection:NAME or agent:NAME; see list.")
+    ],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Destroy the data keys of a scope, so that nobody can ever read what it holds.
+
+    Backups from before hold these keys too, wrapped with the master key.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    if settings.json and not yes:
+        raise InvalidInput("With --json nobody is asked.", hint="Add --yes to destroy the keys.")
+    if not yes and not _agreed(scope):
+        terminal.note("Nothing was destroyed.")
+        raise typer.Exit(1)
+    erased = asyncio.run(_shred(settings, scope))
+    if settings.json:
+        terminal.emit({"scope": scope, "shredded": True, "erased": erased})
+        return
+    terminal.say(f"The data keys of {scope} are destroyed.")
+    if not erased:
+        terminal.note("Traces of them may still be in the store's files: others had them open.")
+
+
+async def _list(settings: Settings, *, rows: bool) -> list[ScopeStanding]:
+    from perdure.cli import places
+    from perdure.cli.progress import Bar
+
+    with Bar("looking at keys"):
+        async with places.existing_bank(settings, settings.load()) as bank:
+            return await bank.encryption.status(rows=rows)
+
+
+async def _rotate(settings: Settings, scope: str | None, *, master: bool) -> Rotated | Rewrapped:
+    from perdure.cli import places
+    from perdure.cli.progress import Bar
+
+    with Bar("replacing keys") as bar:
+        async with places.existing_bank(settings, settings.load()) as bank:
+            if master:
+                return await bank.encryption.rotate_master(bar)
+            return await bank.encryption.rotate_data_keys(scope, bar)
+
+
+async def _shred(settings: Settings, scope: str) -> bool:
+    from perdure.cli import places
+    from perdure.cli.progress import Bar
+
+    with Bar("destroying keys"):
+        async with places.existing_bank(settings, settings.load()) as bank:
+            return await bank.encryption.shred(scope, confirm=scope)
+
+
+# For people ------------------------------------------------------------------------------------
+
+
+def _show(found: list[ScopeStanding]) -> None:
+    from perdure.cli import moments
+
+    if not found:
+        terminal.say("There are no data keys yet: nothing was encrypted.")
+        return
+    rows: list[tuple[str, ...]] = []
+    for scope in found:
+        for each in scope.generations:
+            count = "" if each.rows is None else f"{each.rows:,}"
+            made = moments.absolute(each.created)
+            rows.append((scope.scope, str(each.number), each.state, each.master, made, count))
+        if scope.shredded:
+            count = "" if scope.forgotten is None else f"{scope.forgotten:,}"
+            when = moments.absolute(scope.shredded_at)
+            rows.append((scope.scope, f"to {scope.shredded}", "shredded", "", when, count))
+    terminal.table(("Scope", "Key", "State", "Master", "Since", "Rows"), rows, right=1)
+
+
+def _in_words(done: Rotated | Rewrapped) -> list[str]:
+    from perdure.storage.encryption import Rewrapped
+
+    if isinstance(done, Rewrapped):
+        scopes = terminal.plural(done.scopes, "scope")
+        return [
+            f"Wrapped {terminal.plural(done.rewrapped, 'data key')} again.",
+            f"All keys of {scopes} are wrapped with the master key {done.master} now.",
+            "Former master keys are not needed any more.",
+        ]
+    records = terminal.plural(done.rewritten, "record")
+    destroyed = terminal.plural(done.destroyed, "old key")
+    scopes = terminal.plural(len(done.scopes), "scope")
+    lines = [f"{scopes}: {records} encrypted anew, {destroyed} destroyed."]
+    if done.kept:
+        lines.append(f"{terminal.plural(done.kept, 'old key')} still needed, and kept.")
+    lines += [f"{failure.key}: {failure.what}" for failure in done.failures]
+    return lines
+
+
+def _agreed(scope: str) -> bool:
+    terminal.note(f"This makes everything in {scope} unreadable for ever.")
+    try:
+        return typer.confirm("Destroy its keys?", err=True)
+    except typer.Abort:  # nobody is there to answer
+        return False

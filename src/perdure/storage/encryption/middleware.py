@@ -1,0 +1,390 @@
+"""The middleware: values are encrypted on their way in and decrypted on their way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from perdure.core.clock import to_datetime
+from perdure.core.errors import (
+    Conflict,
+    Corrupted,
+    InvalidInput,
+    KeyRefused,
+    PerdureError,
+    Unsupported,
+)
+from perdure.storage.adapter import (
+    STRONG,
+    Batch,
+    Capability,
+    Check,
+    Consistency,
+    Put,
+    Row,
+)
+from perdure.storage.collection import ATTEMPTS, back_off
+from perdure.storage.encryption.keyring import Ring
+from perdure.storage.encryption.keys import DataKeys, Host
+from perdure.storage.encryption.masters import MasterKeys
+from perdure.storage.encryption.rotation import Holder, Rewrapped, Rotated, Rotation
+from perdure.storage.encryption.scopes import (
+    CLEAR,
+    DICTIONARIES,
+    Mark,
+    collection_scope,
+    mark_of,
+    scope_at,
+)
+from perdure.storage.encryption.sealing import (
+    Place,
+    checked_version,
+    seal_batch,
+    seal_recode,
+    unseal,
+    with_checks,
+)
+from perdure.storage.encryption.shredding import shred
+from perdure.storage.encryption.standing import ScopeStanding, standing
+from perdure.storage.encryption.versions import Versions
+from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Resident, Rewrite, Stage
+from perdure.storage.records import RecordType
+from perdure.storage.store import Progress
+
+_NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS})
+
+
+class Encryption(Resident):
+    """The middleware.
+
+    It encrypts the values of types with a field marked `Encrypted`; with `everything`, those of all
+    collections. Without master keys such types cannot be written, and nothing that is encrypted can
+    be read.
+
+    A record's version is part of what is encrypted. Where the caller does not say which one to
+    expect, it is guessed: what this process saw last, else that the record is new. A wrong guess is
+    noticed by the backend, and the write repeated.
+    """
+
+    stage: ClassVar[Stage] = Stage.ENCRYPT
+
+    def __init__(
+        self,
+        masters: MasterKeys | None,
+        *,
+        scope: Literal["collection", "agent"] = "collection",
+        everything: bool = False,
+    ) -> None:
+        self._masters = masters
+        self._by_agent = scope == "agent"
+        self._everything = everything
+        self._host: Host | None = None
+        self._keys: DataKeys | None = None
+        self._holders: list[Holder] = []
+        self._versions = Versions()
+        self._is_capable = False
+
+    def attach(self, store: Host) -> None:
+        """Say where keys are kept and record types are known."""
+        self._host = store
+        self._keys = DataKeys(store, self._masters)
+        self._is_capable = store.adapter.capabilities >= _NEEDED
+
+    @property
+    def keys(self) -> DataKeys:
+        """The data keys of the store."""
+        if self._keys is None:
+            raise InvalidInput(
+                "This encryption belongs to no store.", hint="Call attach(store) first."
+            )
+        return self._keys
+
+    # What is encrypted, and with which key ----------------------------------------------------
+
+    def encrypts(self, collection: str) -> bool:
+        """Whether records of a collection are stored encrypted.
+
+        Of dictionaries, those that belong to such collections are.
+        """
+        if collection in CLEAR:
+            return False
+        if self._everything:
+            return True
+        declared = self._attached().declared
+        if collection == DICTIONARIES:
+            return any(each.encrypted for each in declared.values())
+        known = declared.get(collection)
+        return known is not None and known.encrypted
+
+    def scope_of(self, collection: str, key: str) -> str:
+        """The scope whose data key a record is encrypted with; empty if it is not encrypted."""
+        source = collection if collection != DICTIONARIES else key.partition("/")[0]
+        if not self.encrypts(source):
+            return ""
+        if not self._by_agent:
+            return collection_scope(source)
+        return scope_at(collection, key, agent=True)
+
+    def is_due(self, declared: RecordType[Any], row: Row) -> bool:
+        """Whether a row was stored in clear, but would be encrypted now."""
+        return self.encrypts(declared.name) and mark_of(row.content_type) is None
+
+    # Keys -------------------------------------------------------------------------------------
+
+    def join(self, holder: Holder) -> None:
+        """Have rotations also renew objects that are encrypted with data keys."""
+        self._holders.append(holder)
+
+    async def rotate_data_keys(
+        self, scope: str | None = None, progress: Progress | None = None
+    ) -> Rotated:
+        """Give a scope, or all, a new data key; encrypt its rows anew; destroy the old keys.
+
+        Rows that should be encrypted and are not yet are, too. Everybody may read and write
+        meanwhile, in every process. Interrupted, even by kill -9, it leaves everything readable,
+        and the next call goes on with it instead of making yet another key.
+        """
+        return await self._rotation().data_keys(scope, progress)
+
+    async def rotate_master(self, progress: Progress | None = None) -> Rewrapped:
+        """Wrap all data keys with the current master key. No row is touched.
+
+        The former master keys have to be given, and can be thrown away afterwards. May be repeated.
+        Raises `KeyRefused` if one is missing, after wrapping what can be.
+        """
+        return await self._rotation().master(progress)
+
+    async def shred(self, scope: str, *, confirm: str) -> bool:
+        """Destroy all data keys of a scope: nothing it holds can ever be read again.
+
+        `confirm` has to repeat the scope. Its rows stay where they are, and raise `Corrupted` until
+        they are deleted. Other processes may still read them for up to a minute. What is written
+        afterwards gets a new key.
+
+        Returns whether nothing of the keys is left in the files of the store. In backups from
+        before they are still there, wrapped: see the guide.
+        """
+        return await shred(self._attached(), self.keys, scope, confirm)
+
+    async def status(self, *, rows: bool = False) -> list[ScopeStanding]:
+        """All scopes with their data keys; with `rows`, also how many rows need which."""
+        return await standing(self._attached(), self.keys, rows=rows)
+
+    def _rotation(self) -> Rotation:
+        return Rotation(self._attached(), self, self._holders)
+
+    # The chain --------------------------------------------------------------------------------
+
+    async def __call__(self, call: Call, proceed: Handler) -> Any:
+        if isinstance(call, Commit):
+            scopes = [
+                self.scope_of(write.collection, write.key) if isinstance(write, Put) else ""
+                for write in call.batch.writes
+            ]
+            if any(scopes):
+                return await self._commit(call, scopes, proceed)
+            return await proceed(call)
+        if isinstance(call, Rewrite):
+            return await self._rewrite(call, proceed)
+        answer = await proceed(call)
+        if isinstance(call, Get):
+            rows = await self._decrypted(call, call.collection, answer, proceed)
+            if self.encrypts(call.collection):
+                for row in rows:
+                    if row is not None:
+                        self._versions.learn((call.collection, row.key), row.version)
+            return rows
+        if isinstance(call, Find):
+            return await self._decrypted(call, call.query.collection, answer, proceed)
+        return answer
+
+    # On the way in ----------------------------------------------------------------------------
+
+    async def _commit(self, commit: Commit, scopes: Sequence[str], proceed: Handler) -> Any:
+        batch = commit.batch
+        if self._masters is None or not self._is_capable:
+            raise self._refusal(batch, scopes)
+        guesses = self._guesses(batch, scopes)
+        for attempt in range(ATTEMPTS):
+            rings = await self._rings(scopes)
+            sealed = seal_batch(batch, scopes, rings, guesses)
+            try:
+                versions = await proceed(Commit(sealed, commit.options))
+            except Conflict as conflict:
+                if (conflict.collection, conflict.key) in guesses:
+                    guesses = await self._looked_up(guesses, conflict)
+                elif not await self._is_outdated(conflict, batch.checks, rings):
+                    raise
+                if attempt == ATTEMPTS - 1:
+                    raise
+            else:
+                for write, version in zip(batch.writes, versions, strict=True):
+                    self._versions.learn((write.collection, write.key), version)
+                return versions
+            if attempt:
+                await back_off(attempt)
+        raise AssertionError("unreachable")
+
+    def _refusal(self, batch: Batch, scopes: Sequence[str]) -> PerdureError:
+        """The error for what may not be stored."""
+        write = next(write for write, scope in zip(batch.writes, scopes, strict=True) if scope)
+        name = f"{write.collection}/{write.key}"
+        if self._masters is None:
+            return KeyRefused(
+                f"{name} would be stored in clear: its type has a field marked Encrypted, and there"
+                " is no master key.",
+                hint="Make one with `perdure keys make FILE`, and set encryption.key to file:FILE.",
+            )
+        return Unsupported(
+            f"{type(self._attached().adapter).__name__} cannot check versions and keys along with a"
+            f" commit, so no encrypted record such as {name} can be kept in it.",
+            hint="Open the bank on sqlite:// or postgresql://.",
+        )
+
+    def _guesses(self, batch: Batch, scopes: Sequence[str]) -> dict[Place, int]:
+        """Where those records probably stand that are to be written whatever their version is."""
+        return {
+            (write.collection, write.key): self._versions.guess((write.collection, write.key))
+            for write, scope in zip(batch.writes, scopes, strict=True)
+            if scope and write.expected is None and checked_version(write, batch.checks) is None
+        }
+
+    async def _looked_up(self, places: dict[Place, int], wrong: Conflict) -> dict[Place, int]:
+        """Where they stand, after one of the guesses was wrong."""
+        if len(places) == 1 and wrong.found is not None:
+            return dict.fromkeys(places, wrong.found)
+        keys: dict[str, list[str]] = {}
+        for collection, key in places:
+            keys.setdefault(collection, []).append(key)
+        found: dict[Place, int] = {}
+        for collection, asked in keys.items():
+            # Not through the chain: also a damaged row can be written over.
+            rows = await self._attached().adapter.get(collection, asked, STRONG)
+            for key, row in zip(asked, rows, strict=True):
+                found[collection, key] = 0 if row is None else row.version
+        return found
+
+    async def _rings(self, scopes: Sequence[str]) -> dict[str, Ring]:
+        """The keys to write with, by scope."""
+        keys = self.keys
+        return {scope: keys.known(scope) or await keys.writable(scope) for scope in scopes if scope}
+
+    async def _rewrite(self, rewrite: Rewrite, proceed: Handler) -> Any:
+        scopes = [self.scope_of(rewrite.collection, each.row.key) for each in rewrite.recodes]
+        if not any(scopes):
+            return await proceed(rewrite)
+        return await self.rewrite_in(rewrite, scopes, proceed)
+
+    async def rewrite_in(self, rewrite: Rewrite, scopes: Sequence[str], proceed: Handler) -> Any:
+        """Rewrite rows, each encrypted in the scope given for it; those without one as they are."""
+        collection = rewrite.collection
+        for attempt in range(ATTEMPTS):
+            rings = await self._rings(scopes)
+            recodes = tuple(
+                seal_recode(recode, collection, rings[scope]) if scope else recode
+                for recode, scope in zip(rewrite.recodes, scopes, strict=True)
+            )
+            checks = with_checks(rewrite.checks, rings)
+            try:
+                return await proceed(Rewrite(collection, recodes, rewrite.options, checks))
+            except Conflict as conflict:
+                outdated = await self._is_outdated(conflict, rewrite.checks, rings)
+                if not outdated or attempt == ATTEMPTS - 1:
+                    raise
+            await back_off(attempt)
+        raise AssertionError("unreachable")
+
+    async def _is_outdated(
+        self, conflict: Conflict, theirs: Sequence[Check], rings: dict[str, Ring]
+    ) -> bool:
+        """Whether it is a conflict because keys were changed since we read them."""
+        place = conflict.collection, conflict.key
+        if any((check.collection, check.key) == place for check in theirs):
+            return False
+        for scope, ring in rings.items():
+            if (ring.check.collection, ring.check.key) == place:
+                found = await self.keys.reload(scope)
+                return found is None or found.check != ring.check
+        return False
+
+    # On the way out ---------------------------------------------------------------------------
+
+    async def _decrypted(
+        self, call: Get | Find, collection: str, rows: list[Row | None], proceed: Handler
+    ) -> list[Row | None]:
+        destroyed: set[tuple[str, int]] = set()
+        keys = self.keys
+        while True:
+            plain: list[Row | None] = []
+            for row in rows:
+                mark = None if row is None else mark_of(row.content_type)
+                if row is None or mark is None:
+                    plain.append(row)
+                    continue
+                scope = scope_at(collection, row.key, agent=mark.agent)
+                ring = keys.fresh(scope)
+                if ring is None or mark.generation not in ring.ciphers:
+                    ring = await self._opened(scope, mark.generation)
+                if ring is None or mark.generation not in ring.ciphers:
+                    break
+                plain.append(unseal(row, collection, mark, ring))
+            else:
+                return plain
+            missing = (scope, mark.generation)
+            if missing in destroyed:
+                raise _unreadable(collection, row, mark, scope, ring)
+            # A key is destroyed when no row needs it. So this row was written anew after we, or a
+            # cache, read it, and reading it again helps: once, for each key.
+            destroyed.add(missing)
+            rows = await proceed(_from_primary(call))
+
+    async def _opened(self, scope: str, generation: int) -> Ring | None:
+        """The ring with this key unwrapped, if there still is one."""
+        ring = self.keys.fresh(scope)
+        if ring is None or not await ring.unlock(generation, self._masters):
+            ring = await self.keys.reload(scope)
+            if ring is not None:
+                await ring.unlock(generation, self._masters)
+        return ring
+
+    async def decrypted(self, collection: str, row: Row) -> Row | None:
+        """A row as it is stored, decrypted; one that is not encrypted comes back as it is.
+
+        None if it was deleted, with its key.
+        """
+        call, below = Get(collection, (row.key,), STRONG), self._attached().below(self)
+        (plain,) = await self._decrypted(call, collection, [row], below)
+        return plain
+
+    def _attached(self) -> Host:
+        if self._host is None:
+            raise InvalidInput(
+                "This encryption belongs to no store.", hint="Call attach(store) first."
+            )
+        return self._host
+
+
+def _from_primary(call: Get | Find) -> Get | Find:
+    """The same read, from no cache or replica."""
+    options = msgspec.structs.replace(
+        call.options, consistency=Consistency.STRONG, max_staleness=None
+    )
+    return msgspec.structs.replace(call, options=options)
+
+
+def _unreadable(collection: str, row: Row, mark: Mark, scope: str, ring: Ring | None) -> Corrupted:
+    name = f"{collection}/{row.key}"
+    if ring is not None and mark.generation <= ring.record.shredded:
+        when = to_datetime(ring.record.shredded_at).date()
+        return Corrupted(
+            f"{name} is forgotten: the key it was encrypted with was destroyed on {when}.",
+            hint="Nobody can read it any more; delete it.",
+            record=name,
+        )
+    return Corrupted(
+        f"{name} needs data key {mark.generation} of {scope}, which is missing.",
+        hint="Restore the collection perdure_keys from a backup.",
+        record=name,
+    )

@@ -1,0 +1,86 @@
+"""Which data key a record is encrypted with, and how its content type tells.
+
+A scope is what has data keys of its own: ``collection:notes``, or ``agent:ada`` for everything
+whose key begins with ``ada/``. A stored value names the kind of its scope and the generation of the
+key, as the last suffix of its content type: ``application/msgpack;zstd=3;aesgcm=a12``. So it stays
+readable when the setting is changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+
+import msgspec
+
+from perdure.core.errors import InvalidInput
+from perdure.storage import keys
+
+#: Where data keys are kept.
+KEYS = "perdure_keys"
+#: Never encrypted: data keys are wrapped, and schemas are kept beside the chain.
+CLEAR = frozenset({KEYS, "perdure_schemas"})
+#: Dictionaries hold fragments of the records of a collection, so they have the scope of those.
+#: Their keys: ``notes/00000002``, or ``notes/ada/00000002`` for the records of one agent.
+DICTIONARIES = "perdure_dictionaries"
+
+_MARK = ";aesgcm="
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What the content type of an encrypted value tells."""
+
+    #: Of the value before it was encrypted.
+    content_type: str
+    agent: bool
+    generation: int
+
+
+@functools.lru_cache(maxsize=4096)
+def mark_of(content_type: str) -> Mark | None:
+    """What a content type tells of encryption; None if the value is not encrypted."""
+    plain, mark, told = content_type.rpartition(_MARK)
+    return Mark(plain, told[0] == "a", int(told[1:])) if mark else None
+
+
+def suffix(scope: str, generation: int) -> str:
+    """What is put behind the content type of a value that is encrypted."""
+    return f"{_MARK}{scope[0]}{generation}"
+
+
+def scope_at(collection: str, key: str, *, agent: bool) -> str:
+    """The scope of a record, if it belongs to its agent, or to its collection.
+
+    A key without a slash belongs to no agent.
+    """
+    if collection == DICTIONARIES:
+        collection, _, rest = key.partition("/")
+        key = rest  # the number, behind the agent if there is one
+    if agent:
+        name, slash, _ = key.partition("/")
+        if slash:
+            return f"agent:{name}"
+    return collection_scope(collection)
+
+
+@functools.cache
+def collection_scope(collection: str) -> str:
+    """The scope of a collection."""
+    return f"collection:{collection}"
+
+
+def row_key(scope: str) -> str:
+    """The key of the row that holds a scope's data keys."""
+    if len(scope.encode()) <= keys.MAX_KEY_BYTES:
+        return scope
+    return f"{scope.partition(':')[0]}:{hashlib.sha256(scope.encode()).hexdigest()}"
+
+
+def check_scope(scope: str) -> str:
+    """The scope itself, if it is named like one. Raises `InvalidInput`."""
+    kind, _, name = scope.partition(":")
+    if kind not in {"collection", "agent"} or not name or "/" in name:
+        raise InvalidInput(
+            f"{scope!r} is no scope.", hint="Write it like collection:notes or agent:ada."
+        )
+    return scope
