@@ -1,0 +1,178 @@
+"""``perdure audit``: who did what to which record, and when."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.storage.audit import AuditEntry, TrailPage, Verdict
+
+#: Digits of a hash that are shown; --json has all of them.
+_HASH = 8
+
+
+def audit(
+    ctx: typer.Context,
+    about: Annotated[
+        str,
+        typer.Argument(
+            metavar="[COLLECTION[/KEY]]", help="A collection, or one record of it; else all."
+        ),
+    ] = "",
+    *,
+    actor: Annotated[
+        str | None, typer.Option("--actor", metavar="NAME", help="Only what this one did.")
+    ] = None,
+    action: Annotated[
+        str | None,
+        typer.Option(
+            "--action",
+            metavar="ACTION",
+            help="Only this: put, delete, rewrite, read, find, summarize or prune.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="From then on: 2026-02-12, 30d."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=10_000, help="At most so many entries.")
+    ] = 50,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Check whether the entries of COLLECTION/KEY join."),
+    ] = False,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show the audit trail, the newest entries first.
+
+    Entries are left by banks whose configuration names collections in audit.collections. With
+    --verify, exits with 1 if the trail of the record shows that it was changed without an entry.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    collection, _, key = about.partition("/")
+    if verify:
+        if not key:
+            raise typer.BadParameter("Name one record: COLLECTION/KEY.", param_hint="--verify")
+        _show_verdict(settings, asyncio.run(_verify(settings, collection, key)))
+        return
+    wanted = {"collection": collection, "key": key, "actor": actor, "action": action}
+    page = asyncio.run(_entries(settings, wanted, _moment(since), limit))
+    if settings.json:
+        terminal.emit(page)
+    else:
+        _show(page)
+
+
+def _moment(since: str | None) -> datetime | None:
+    """Raises `typer.BadParameter` if that is no time."""
+    from perdure.cli import moments
+    from perdure.core import clock
+
+    try:
+        return None if since is None else moments.parse(since, clock.now())
+    except InvalidInput as exc:
+        raise typer.BadParameter(str(exc), param_hint="--since") from exc
+
+
+async def _entries(
+    settings: Settings, wanted: dict[str, str | None], since: datetime | None, limit: int
+) -> TrailPage:
+    from perdure.cli import places
+    from perdure.storage.audit import AuditTrail
+
+    async with places.existing_bank(settings, settings.load()) as bank:
+        return await AuditTrail(bank.store).entries(
+            collection=wanted["collection"] or None,
+            key=wanted["key"] or None,
+            actor=wanted["actor"],
+            action=wanted["action"],
+            since=since,
+            limit=limit,
+            newest_first=True,
+        )
+
+
+async def _verify(settings: Settings, collection: str, key: str) -> Verdict:
+    from perdure.cli import places
+    from perdure.storage.audit import AuditTrail
+
+    async with places.existing_bank(settings, settings.load()) as bank:
+        return await AuditTrail(bank.store).verify(collection, key)
+
+
+def _show(page: TrailPage) -> None:
+    if not page.entries:
+        terminal.say("No entries.")
+        return
+    rows = [
+        (
+            _time(entry),
+            entry.actor,
+            entry.action.value,
+            f"{entry.collection}/{entry.record}" if entry.record else entry.collection,
+            _change(entry),
+            entry.reason,
+        )
+        for entry in page.entries
+    ]
+    terminal.table(("When", "Who", "What", "Record", "Change", "Why"), rows)
+    if page.next is not None:
+        terminal.aside("There are older ones: raise --limit, or narrow the question.")
+
+
+def _time(entry: AuditEntry) -> str:
+    return f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _change(entry: AuditEntry) -> str:
+    if not entry.record:
+        counted = terminal.plural(entry.count, "record")
+        return f"{counted} · {entry.query}" if entry.query else counted
+    before = _state(entry.version_before, entry.hash_before)
+    after = _state(entry.version_after, entry.hash_after)
+    return before if before == after else f"{before} → {after}"
+
+
+def _state(version: int, hash_: str) -> str:
+    return f"v{version} {hash_[:_HASH]}" if version else "–"
+
+
+def _show_verdict(settings: Settings, verdict: Verdict) -> None:
+    if settings.json:
+        import msgspec
+
+        terminal.emit({"ok": verdict.ok, **msgspec.structs.asdict(verdict)})
+    else:
+        entries = "1 entry" if verdict.entries == 1 else f"{verdict.entries:,} entries"
+        name = f"{verdict.collection}/{verdict.key}"
+        for gap in verdict.gaps:
+            terminal.say(f"{name}: {gap}")
+        if not verdict.entries:
+            terminal.say(f"{name} has no entries: nothing can be said.")
+        elif verdict.ok:
+            since = f", from version {verdict.begins_at} on" if verdict.begins_at else ""
+            terminal.say(f"The trail of {name} joins: {entries}{since}.")
+        else:
+            terminal.say(f"{name} was changed without an entry; it has {entries}.", style="red")
+    if not verdict.ok:
+        raise typer.Exit(1)

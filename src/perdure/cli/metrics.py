@@ -1,0 +1,187 @@
+"""``perdure metrics``: what the processes of a bank have done in it, and what it holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+
+if TYPE_CHECKING:
+    from perdure.storage.adapter import Size
+    from perdure.storage.metrics import Counted, Measure
+    from perdure.storage.metrics.publishing import ProcessMetrics
+
+
+class Told(NamedTuple):
+    """What was found."""
+
+    processes: list[ProcessMetrics]
+    sizes: list[Size]
+    #: Microseconds.
+    now: int
+
+    @property
+    def counted(self) -> Counted:
+        """What all processes have counted, as one."""
+        from perdure.storage.metrics.measures import together
+
+        return together(each.counted for each in self.processes)
+
+
+def metrics(
+    ctx: typer.Context,
+    *,
+    prometheus: Annotated[
+        bool,
+        typer.Option("--prometheus", help="Print it as Prometheus reads it, process by process."),
+    ] = False,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show what processes have done in the bank, and what it holds.
+
+    Each process leaves its counters in the bank every metrics.publish_every seconds; those of the
+    last day are added up. Processes that lived for less may have left none.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    if prometheus and settings.json:
+        raise typer.BadParameter("Either this or --json.", param_hint="--prometheus")
+    told = asyncio.run(_told(settings))
+    if prometheus:
+        _print_for_prometheus(told)
+    elif settings.json:
+        terminal.emit(_described(told))
+    else:
+        _show(told)
+
+
+async def _told(settings: Settings) -> Told:
+    from perdure.cli import places
+    from perdure.storage.metrics.publishing import published
+
+    async with places.existing_bank(settings, settings.load()) as bank:
+        store = bank.store
+        return Told(await published(store), await store.adapter.sizes(), store.now())
+
+
+def _print_for_prometheus(told: Told) -> None:
+    from perdure.storage.metrics.prometheus import Source, render
+
+    sources = [Source(each.counted, each.cache, each.process) for each in told.processes]
+    print(render(sources, told.sizes), end="")
+
+
+# As a JSON object -------------------------------------------------------------------------------
+
+
+def _described(told: Told) -> dict[str, Any]:
+    return {
+        "processes": [
+            {"process": each.process, "started": each.started, "at": each.at, "cache": each.cache}
+            for each in told.processes
+        ],
+        "operations": [
+            {
+                "operation": each.operation,
+                "collection": each.collection,
+                **_figures(each.measure),
+            }
+            for each in told.counted.figures
+        ],
+        "total": _figures(told.counted.totals()),
+        "sizes": told.sizes,
+    }
+
+
+def _figures(measure: Measure) -> dict[str, Any]:
+    return {
+        "calls": measure.count,
+        "errors": measure.errors,
+        "cancelled": measure.cancelled,
+        "rows": measure.rows,
+        "bytes_read": measure.bytes_read,
+        "bytes_written": measure.bytes_written,
+        "seconds": measure.seconds,
+        **{f"p{share}": _finite(measure.estimate(share / 100)) for share in (50, 95, 99)},
+    }
+
+
+def _finite(seconds: float) -> float | None:
+    """JSON knows no infinity: None says that it is above everything that is told apart."""
+    return None if seconds == float("inf") else seconds
+
+
+# For people -------------------------------------------------------------------------------------
+
+
+def _show(told: Told) -> None:
+    if not told.processes:
+        terminal.say("No process has left its counters here within the last day.")
+    else:
+        _show_operations(told)
+    if told.sizes:
+        terminal.say()
+        terminal.table(
+            ("Collection", "Rows", "Size"),
+            [
+                (size.collection, f"{size.rows:,}", _size(size.bytes))
+                for size in sorted(told.sizes, key=lambda size: (-(size.bytes or 0), -size.rows))
+                if size.rows
+            ],
+            right=2,
+        )
+
+
+def _show_operations(told: Told) -> None:
+    from perdure.cli import moments
+
+    newest = moments.relative(told.processes[0].at, told.now)
+    count = len(told.processes)
+    terminal.say(f"{count} process{'es' if count > 1 else ''} within the last day, {newest} last.")
+    terminal.say()
+    headings = ("Operation", "Collection", "Calls", "Errors", "p50", "p95", "Rows", "Read", "Wrote")
+    terminal.table(
+        headings,
+        [
+            (each.operation, each.collection or "–", *_cells(each.measure))
+            for each in told.counted.figures
+        ],
+        right=7,
+    )
+    total = told.counted.totals()
+    for name, errors in sorted(total.errors.items()):
+        terminal.say(f"{terminal.plural(errors, name)}")
+
+
+def _cells(measure: Measure) -> tuple[str, ...]:
+    return (
+        f"{measure.count:,}",
+        f"{measure.failures:,}",
+        _milliseconds(measure.estimate(0.5)),
+        _milliseconds(measure.estimate(0.95)),
+        f"{measure.rows:,}",
+        _size(measure.bytes_read),
+        _size(measure.bytes_written),
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return "> 30 s" if seconds == float("inf") else f"{seconds * 1e3:,.2f} ms"
+
+
+def _size(count: int | None) -> str:
+    return "–" if count is None else terminal.size(count)

@@ -1,0 +1,369 @@
+"""The middleware: writes, and where it is asked for reads, leave entries."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from perdure.config.storage import AuditConfig
+from perdure.core.errors import (
+    Conflict,
+    Corrupted,
+    InvalidInput,
+    KeyRefused,
+    Unsupported,
+)
+from perdure.storage.adapter import (
+    STRONG,
+    Batch,
+    Capability,
+    Check,
+    Delete,
+    Options,
+    Put,
+    Recode,
+    Row,
+)
+from perdure.storage.audit import shapes
+from perdure.storage.audit.entries import (
+    TRAIL,
+    Action,
+    AuditEntry,
+    Scribe,
+    as_put,
+    expiry,
+    pruning,
+)
+from perdure.storage.audit.hashes import SECRETS, Hasher
+from perdure.storage.audit.pins import Before, Chosen, TimeLeft, holds, pinned
+from perdure.storage.collection import ATTEMPTS, back_off
+from perdure.storage.middleware import (
+    Call,
+    Commit,
+    Find,
+    Get,
+    Handler,
+    Remove,
+    Resident,
+    Rewrite,
+    Stage,
+    Summarize,
+    collection_of,
+)
+from perdure.storage.query import Query
+from perdure.storage.records import type_of
+from perdure.storage.store import Store
+
+#: An entry is committed together with its write, and found again.
+_NEEDED = (
+    Capability.TRANSACTIONS,
+    Capability.VERSIONS,
+    Capability.LISTING,
+    Capability.QUERY,
+)
+
+
+class Audit(Resident):
+    """The middleware.
+
+    It reads what is about to be written over, and lets the commit fail if that has changed
+    meanwhile; then it reads again. Expectations of the caller's own still raise `Conflict`.
+
+    `Remove` becomes a search and one commit of deletes: content that is removed is hashed, so it
+    passes through this process. A rewrite cannot carry entries in its own transaction; they are
+    committed before it, and a row that it then skips has an entry all the same.
+    """
+
+    stage: ClassVar[Stage] = Stage.AUDIT
+
+    def __init__(self, config: AuditConfig) -> None:
+        for name in (*config.collections, *config.reads):
+            if name in SECRETS or name == TRAIL:
+                raise InvalidInput(
+                    f"The collection {name!r} is the audit trail's own.", hint="Leave it out."
+                )
+        self._config = config
+        self._written = Chosen(config.collections)
+        self._read = Chosen(config.reads)
+        self._store: Store | None = None
+        self._hasher: Hasher | None = None
+
+    def attach(self, store: Store) -> None:
+        """Say where the trail is kept.
+
+        Raises `Unsupported` if the backend cannot commit an entry together with its write.
+        """
+        missing = [each for each in _NEEDED if each not in store.adapter.capabilities]
+        if missing and (self._config.collections or self._config.reads):
+            raise Unsupported(
+                f"{type(store.adapter).__name__} has no capability {missing[0].value!r}, which an"
+                " audit trail needs.",
+                hint="Open the bank on sqlite:// or postgresql://, or set no audit.collections.",
+            )
+        self._store = store
+        self._scribe = Scribe(store.now, self._config.actor)
+
+    def __call__(self, call: Call, proceed: Handler) -> Awaitable[Any]:
+        # Not async itself: what leaves no entries should not pay for a coroutine.
+        if isinstance(call, Commit):
+            return self._commit(call, proceed) if self._concerns(call.batch) else proceed(call)
+        name = collection_of(call)
+        if isinstance(call, Remove | Rewrite):
+            if name not in self._written and name != TRAIL:
+                return proceed(call)
+            if isinstance(call, Remove):
+                return self._remove(call, proceed)
+            return self._rewrite(call, proceed)
+        return self._reading(call, proceed) if name in self._read else proceed(call)
+
+    def _concerns(self, batch: Batch) -> bool:
+        for write in batch.writes:  # any() would cost more than it looks at
+            if write.collection in self._written or write.collection == TRAIL:
+                return True
+        return False
+
+    # Writes -----------------------------------------------------------------------------------
+
+    async def _commit(self, call: Commit, proceed: Handler) -> Any:
+        batch, time_left = call.batch, TimeLeft(call.options)
+        for write in batch.writes:
+            if write.collection == TRAIL and not pruning.get():
+                raise _refusal()
+        hasher = await self._ready()
+        conflict: Conflict | None = None
+        for attempt in range(ATTEMPTS):
+            before = await self._before(batch, proceed, time_left, again=conflict is not None)
+            if conflict is not None and not holds(batch, conflict, before):
+                raise conflict
+            try:
+                versions = await proceed(
+                    Commit(self._with_entries(batch, before, hasher), time_left.options())
+                )
+                return versions[: len(batch.writes)]
+            except Conflict as exc:
+                if (exc.collection, exc.key) not in before or attempt == ATTEMPTS - 1:
+                    raise
+                conflict = exc
+            await back_off(attempt)
+        raise AssertionError("unreachable")
+
+    async def _before(
+        self, batch: Batch, proceed: Handler, time_left: TimeLeft, *, again: bool
+    ) -> Before:
+        """What the audited writes of a batch write over.
+
+        Where the caller expects nothing, nothing need be read; if that was a mistake (`again`),
+        it is.
+        """
+        before: Before = {}
+        wanted: dict[str, list[str]] = {}
+        for write in batch.writes:
+            if write.collection in self._written:
+                before[write.collection, write.key] = None
+                if write.expected != 0 or again:
+                    wanted.setdefault(write.collection, []).append(write.key)
+        for name, keys in wanted.items():
+            rows = await self._rows(name, keys, proceed, time_left)
+            before.update(zip([(name, key) for key in keys], rows, strict=True))
+        return before
+
+    async def _rows(
+        self, name: str, keys: Sequence[str], proceed: Handler, time_left: TimeLeft
+    ) -> list[Row | None]:
+        """Rows as they are now; damaged ones without their content, since that is what mends them.
+
+        The same goes for content whose key is gone: it can be deleted.
+        """
+        options = time_left.options(STRONG)
+        try:
+            rows: list[Row | None] = await proceed(Get(name, keys, options))
+            return rows
+        except (Corrupted, KeyRefused):
+            if len(keys) > 1:
+                return [(await self._rows(name, [key], proceed, time_left))[0] for key in keys]
+        (stored,) = await self._attached().adapter.get(name, keys, options)
+        if stored is None:
+            return [None]
+        return [msgspec.structs.replace(stored, value=b"", content_type="")]
+
+    def _with_entries(self, batch: Batch, before: Before, hasher: Hasher) -> Batch:
+        writes: list[Put | Delete] = []
+        entries: list[Put] = []
+        theirs = frozenset(batch.checks)
+        checks: list[Check] = []
+        for write in batch.writes:
+            if write.collection not in self._written:
+                writes.append(write)
+                continue
+            row = before[write.collection, write.key]
+            writes.append(pinned(write, row))
+            if row is not None:
+                check = Check(write.collection, write.key, row.version, row.created)
+                if check not in theirs:
+                    checks.append(check)
+            entries.append(as_put(self._about(write, row, hasher)))
+        return Batch((*writes, *entries), (*batch.checks, *checks), batch.events)
+
+    def _about(self, write: Put | Delete, row: Row | None, hasher: Hasher) -> AuditEntry:
+        version = 0 if row is None else row.version
+        before = hasher.of_row(row)
+        if isinstance(write, Delete):
+            return self._scribe.entry(
+                Action.DELETE,
+                write.collection,
+                write.key,
+                version_before=version,
+                hash_before=before,
+            )
+        return self._scribe.entry(
+            Action.PUT,
+            write.collection,
+            write.key,
+            version_before=version,
+            version_after=version + 1,
+            hash_before=before,
+            hash_after=hasher.of_content(write),
+            expires=expiry(write),
+        )
+
+    async def _remove(self, call: Remove, proceed: Handler) -> int:
+        query, time_left = call.query, TimeLeft(call.options)
+        if query.collection == TRAIL:
+            if not pruning.get():
+                raise _refusal()
+            removed: int = await proceed(call)
+            return removed
+        for attempt in range(ATTEMPTS):
+            rows = await self._found(query, proceed, time_left)
+            if not rows:
+                return 0
+            hasher = await self._ready()
+            batch = Batch(tuple(Delete(query.collection, row.key) for row in rows))
+            before: Before = {(query.collection, row.key): row for row in rows}
+            try:
+                await proceed(
+                    Commit(self._with_entries(batch, before, hasher), time_left.options())
+                )
+            except Conflict:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                await back_off(attempt)
+            else:
+                return len(rows)
+        raise AssertionError("unreachable")
+
+    async def _found(self, query: Query, proceed: Handler, time_left: TimeLeft) -> list[Row]:
+        """The rows that a query finds now; damaged ones without their content."""
+        options = time_left.options(STRONG)
+        try:
+            found: list[Row] = await proceed(Find(query, options))
+            return found
+        except (Corrupted, KeyRefused):
+            stored = await self._attached().adapter.find(query, options)
+        keys = [row.key for row in stored]
+        rows = await self._rows(query.collection, keys, proceed, time_left)
+        return [row for row in rows if row is not None]
+
+    async def _rewrite(self, call: Rewrite, proceed: Handler) -> int:
+        if call.collection == TRAIL:
+            if not all(map(_is_same_entry, call.recodes)):
+                raise _refusal()
+        else:
+            await self._leave(await self._about_rewrite(call), proceed, call.options)
+        rewritten: int = await proceed(call)
+        return rewritten
+
+    async def _about_rewrite(self, call: Rewrite) -> list[AuditEntry]:
+        """An entry for each row whose content becomes another; one for all that keep theirs."""
+        hasher = await self._ready()
+        entries = [
+            self._scribe.entry(
+                Action.REWRITE,
+                call.collection,
+                recode.row.key,
+                version_before=recode.row.version,
+                version_after=recode.row.version,
+                hash_before=hasher.of_row(recode.row),
+                hash_after=hasher.of_content(recode),
+                expires=expiry(recode.row),
+            )
+            for recode in call.recodes
+            if not _keeps_content(recode)
+        ]
+        if others := len(call.recodes) - len(entries):
+            entries.append(self._scribe.entry(Action.REWRITE, call.collection, count=others))
+        return entries
+
+    # Reads ------------------------------------------------------------------------------------
+
+    async def _reading(self, call: Get | Find | Summarize, proceed: Handler) -> Any:
+        answer = await proceed(call)
+        hasher = await self._ready()
+        entries: list[AuditEntry] = []
+        if isinstance(call, Get):
+            found = zip(call.keys, answer, strict=True)
+            entries += [self._about_read(call.collection, key, row, hasher) for key, row in found]
+        elif isinstance(call, Find):
+            name, shape = call.query.collection, shapes.of_query(call.query)
+            entries.append(self._scribe.entry(Action.FIND, name, count=len(answer), query=shape))
+            entries += [self._about_read(name, row.key, row, hasher) for row in answer]
+        else:
+            name, shape = call.summary.query.collection, shapes.of_summary(call.summary)
+            entries.append(
+                self._scribe.entry(Action.SUMMARIZE, name, count=len(answer), query=shape)
+            )
+        await self._leave(entries, proceed, call.options)
+        return answer
+
+    def _about_read(self, name: str, key: str, row: Row | None, hasher: Hasher) -> AuditEntry:
+        version, hash_ = (0, "") if row is None else (row.version, hasher.of_row(row))
+        return self._scribe.entry(
+            Action.READ,
+            name,
+            key,
+            version_before=version,
+            version_after=version,
+            hash_before=hash_,
+            hash_after=hash_,
+        )
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _leave(
+        self, entries: Iterable[AuditEntry], proceed: Handler, options: Options
+    ) -> None:
+        """Commit entries by themselves."""
+        puts = tuple(as_put(entry) for entry in entries)
+        if puts:
+            await proceed(Commit(Batch(puts), Options(deadline=options.deadline)))
+
+    async def _ready(self) -> Hasher:
+        if self._hasher is None:
+            store = self._attached()
+            await store.ready(type_of(AuditEntry))
+            self._hasher = await Hasher.of(store)
+        return self._hasher
+
+    def _attached(self) -> Store:
+        if self._store is None:
+            raise InvalidInput("This audit belongs to no store.", hint="Call attach(store) first.")
+        return self._store
+
+
+def _keeps_content(recode: Recode) -> bool:
+    row = recode.row
+    return (recode.value, recode.content_type) == (row.value, row.content_type)
+
+
+def _is_same_entry(recode: Recode) -> bool:
+    """Whether an entry stays what it was; that newer code brings it to a newer schema is fine."""
+    return _keeps_content(recode) or (recode.schema or 0) > recode.row.schema
+
+
+def _refusal() -> InvalidInput:
+    return InvalidInput(
+        "The audit trail cannot be written to, changed or deleted.",
+        hint="AuditTrail(store).prune(before=…) removes old entries, and leaves one that says so.",
+    )

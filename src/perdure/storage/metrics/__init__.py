@@ -1,0 +1,13 @@
+"""Metrics: how often, how long, how much, and what went wrong.
+
+`middleware` counts, `measures` is what was counted, `alerts` raises an event when a limit is
+passed, `publishing` leaves what one process has counted where others can read it, `prometheus`
+renders it.
+"""
+
+from perdure.storage.metrics.alerts import Alert, Alerts
+from perdure.storage.metrics.measures import BUCKETS, Counted, Measure
+from perdure.storage.metrics.middleware import Metrics
+from perdure.storage.metrics.publishing import Publisher
+
+__all__ = ["BUCKETS", "Alert", "Alerts", "Counted", "Measure", "Metrics", "Publisher"]
