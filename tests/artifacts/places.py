@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from perdure.artifacts import Artifact
+from perdure.artifacts import Artifact, Place, PlaceAddress
 from perdure.artifacts.artifact import object_path
 
 
@@ -30,6 +30,15 @@ def all_whole(root: Path) -> bool:
 
 def is_there(path: Path) -> bool:
     return path.exists()
+
+
+def kind_of(place: PlaceAddress) -> Place:
+    return Place.DISK if isinstance(place, Path) else Place.S3
+
+
+def nothing_left(place: PlaceAddress) -> bool:
+    """Whether no unfinished write is to be seen; on S3 none ever is."""
+    return not isinstance(place, Path) or leftovers(place) == []
 
 
 def names_in(folder: Path) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore, FaultKind, Place
 from perdure.artifacts.artifact import row_key
-from perdure.artifacts.store import InlineArtifact
+from perdure.artifacts.rows import InlineArtifact
 from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, StorageError
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.store import Store

@@ -1,4 +1,4 @@
-"""What an artifact is, and the only two places where its hash becomes a name.
+"""What an artifact is, and the only place where its hash becomes a name.
 
 An artifact is named by the hash of its content, tagged with the algorithm:
 ``sha256:9f86d0…``. Keys of rows and paths of files are made here, from a hash that has been checked
@@ -16,6 +16,8 @@ from typing import Annotated
 import msgspec
 
 from perdure.core.errors import ArtifactMissing, Corrupted, InvalidInput
+from perdure.core.ids import new_id
+from perdure.storage.references import Reference
 
 #: An artifact of fewer bytes is a row in the bank. Changing it is safe at any time: reading looks
 #: in both places.
@@ -23,15 +25,18 @@ INLINE_BELOW = 64 * 1024
 
 #: The folder of the final places, and the first segment of a row's key.
 ALGORITHM = "sha256"
+#: The folder of copies that were stored while the one in the final place was being deleted.
+COPIES = "copies"
 
 # Not "$": it would let a trailing newline through.
 _HASH = r"sha256:[0-9a-f]{64}\Z"
 _is_hash = re.compile(_HASH).match
 _is_key = re.compile(r"sha256/([0-9a-f]{64})").fullmatch
 _is_path = re.compile(r"sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})").fullmatch
+_is_copy = re.compile(r"copies/([0-9a-f]{64})/[0-9a-f]{32}").fullmatch
 
 
-class Artifact(msgspec.Struct, frozen=True):
+class Artifact(Reference, frozen=True):
     """A reference to a blob: what records keep. It says nothing about where the bytes are.
 
     Raises `InvalidInput` if the hash or the size cannot be one. A stored record in which they
@@ -68,17 +73,20 @@ class Place(StrEnum):
 
     ROW = "row"
     DISK = "disk"
+    S3 = "s3"
 
 
 class Located(msgspec.Struct, frozen=True):
     """An artifact that is in the store, sound or not.
 
-    `modified_us` is when it was last put (microseconds since 1970), not when it was first put.
+    `modified_us` is when it was last written (microseconds since 1970), not when it was first put.
+    `bytes` is what it takes there: less than its size if it is compressed, more if encrypted.
     """
 
     artifact: str
     place: Place
     modified_us: int
+    bytes: int = 0
 
 
 class FaultKind(StrEnum):
@@ -90,10 +98,14 @@ class FaultKind(StrEnum):
     MISSING = "missing"
     #: It is there, and this user may not read it.
     UNREADABLE = "unreadable"
+    #: It is sound, but who refers to it says that it has another size.
+    WRONG_SIZE = "wrong size"
+    #: It is sound, and nothing refers to it: no fault, unless somebody misses it.
+    ORPHAN = "orphan"
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """An artifact that cannot be read back. `place` is None if it has none.
+    """What is wrong with an artifact. `place` is None if it has none.
 
     `artifact` is its tagged hash, or the stored key where that is damaged itself.
     """
@@ -102,6 +114,8 @@ class Fault(msgspec.Struct, frozen=True):
     place: Place | None
     kind: FaultKind
     what: str
+    #: Who refers to it, where that is what is wrong.
+    referrer: str = ""
 
 
 def checked(tagged: object) -> str:
@@ -140,10 +154,20 @@ def hash_of_key(key: str) -> str | None:
     return None if found is None else f"{ALGORITHM}:{found[1]}"
 
 
+def copies_folder(tagged: str) -> str:
+    """The folder of an artifact's further copies: ``copies/9f86d0…``."""
+    return f"{COPIES}/{checked(tagged).partition(':')[2]}"
+
+
+def new_copy_path(tagged: str) -> str:
+    """A path for a further copy that no other has, or ever had."""
+    return f"{copies_folder(tagged)}/{new_id()}"
+
+
 def hash_of_path(path: str) -> str | None:
     """The hash of an object's path, or None if no artifact has this path."""
-    found = _is_path(path)
-    return None if found is None else f"{ALGORITHM}:{found[2]}"
+    found = _is_path(path) or _is_copy(path)
+    return None if found is None else f"{ALGORITHM}:{found[found.lastindex or 1]}"
 
 
 def missing(tagged: str) -> ArtifactMissing:

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
+import shutil
 import stat
 import time
 from pathlib import Path
 
-from perdure.artifacts.artifact import ALGORITHM
+from perdure.artifacts.artifact import COPIES
 
 #: The folder of what is being written. Nothing in it has ever been acknowledged.
 INCOMING = "incoming"
 #: obstore writes to a name with this ending, and renames it when the last byte is written.
 _PART = "#1"
+#: A second name of a received file, until it is renamed to its final one.
+_SECOND = ".placing"
 
 
 def make_folders(root: Path, path: str) -> None:
@@ -58,6 +62,50 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def place(root: Path, received: str, path: str) -> None:
+    """Give a received file its final name, durably; it keeps its own, for another try."""
+    second = root / f"{received}{_SECOND}"
+    _second_name(root / received, second)
+    for attempt in range(_ATTEMPTS):
+        try:
+            make_folders(root, path)
+            second.rename(root / path)
+            sync_folder((root / path).parent)
+        except FileNotFoundError:
+            # Somebody who deleted the last copy in a folder has removed that, too.
+            if attempt == _ATTEMPTS - 1 or not second.exists():
+                raise
+        else:
+            return
+
+
+def _second_name(file: Path, second: Path) -> None:
+    second.unlink(missing_ok=True)
+    try:
+        os.link(file, second)
+    except OSError as exc:
+        if exc.errno not in _NO_LINKS:
+            raise
+        shutil.copyfile(file, second)
+        settle(second)
+
+
+def open_plain(file: Path) -> io.FileIO:
+    """Open a file for reading that `is_plain` has approved."""
+    return io.FileIO(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+
+
+def forget_name(root: Path, path: str) -> None:
+    """Make the removal of a file durable; the folder of its copies goes with the last of them."""
+    folder = (root / path).parent
+    if path.startswith(f"{COPIES}/"):
+        with contextlib.suppress(OSError):  # there are others, or somebody else removed it
+            folder.rmdir()
+            folder = folder.parent
+    with contextlib.suppress(FileNotFoundError):
+        sync_folder(folder)
+
+
 def renew(file: Path) -> None:
     """Make a file that is put again count as put now, and its name as durable as a new one's.
 
@@ -86,21 +134,20 @@ def check_folders(root: Path, path: str) -> None:
         _no_link(folder)
 
 
-def is_kept(root: Path) -> bool:
-    """Whether the root holds the folder of artifacts; False if nothing was ever put there.
+def is_kept(root: Path, folder: str) -> bool:
+    """Whether the root holds this folder; False if nothing was ever put there.
 
     Raises `NotADirectoryError` if something else is in that place.
     """
-    folder = root / ALGORITHM
     with contextlib.suppress(FileNotFoundError):
-        _no_link(folder)
+        check_folders(root, f"{folder}/_")
         return True
     return False
 
 
 def discard(root: Path, path: str) -> None:
     """Remove what an unfinished write has left; never an error, since `sweep` comes by later."""
-    for ending in ("", _PART):
+    for ending in ("", _PART, _SECOND):
         with contextlib.suppress(OSError):
             (root / f"{path}{ending}").unlink()
 
@@ -123,6 +170,11 @@ def sweep(root: Path, age: float) -> int:
                         Path(entry.path).unlink()
                         swept += 1
     return swept
+
+
+_ATTEMPTS = 20
+#: What file systems without hard links answer.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 def _make(folder: Path) -> None:

@@ -1,175 +1,103 @@
-"""Large artifacts as objects: through obstore, so that a folder and S3 are used in the same way.
+"""Where large artifacts lie as objects: an interface, with a folder and S3 behind it.
 
-An object is written to a name under ``incoming/`` while it is hashed, made durable, and then
-renamed to its final name, ``sha256/9f/9f86d0…``. So a file under a final name is whole, whatever
-happens, and what a crash leaves is under ``incoming/``.
-
-Putting, reading, listing and deleting go through obstore. The steps of `disk` are taken around it;
-a store on S3 leaves them out, and puts to the final name in place of the rename, which is a copy
-there.
+Objects are bytes under a path such as ``sha256/9f/9f86d0…``. What they mean, `contents` knows. A
+place promises three things: an object is under its path whole or not at all, whatever happens;
+when `Received.place` returns, it survives the loss of power as far as the place itself does; and
+what is deleted is gone for everybody.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager
+from typing import ClassVar
 
-import obstore
-from obstore.store import LocalStore
+import msgspec
 
-from perdure.artifacts import disk
-from perdure.artifacts.artifact import (
-    ALGORITHM,
-    Artifact,
-    Located,
-    Place,
-    damaged,
-    hash_of_path,
-    object_path,
-)
-from perdure.artifacts.failures import translated
-from perdure.core import clock
-from perdure.core.ids import new_id
-
-#: Bytes that obstore collects before it writes, and how many such writes it may have under way:
-#: together they bound the memory of a put. S3 takes no parts below 5 MiB.
-_PART = 5 * 1024 * 1024
-_PARTS_AT_ONCE = 2
-_LIST_PAGE = 1000
+from perdure.artifacts.addresses import PlaceAddress, S3Address
+from perdure.artifacts.artifact import Place
 
 
-class Objects:
-    """The artifacts in a folder. The folder is made when the first one is put.
+class Object(msgspec.Struct, frozen=True):
+    """An object that is there: its path, its bytes, and when it was last written or renewed."""
 
-    Any number of processes may use it at once.
-    """
+    path: str
+    size: int
+    modified_us: int
+    #: Changes with the object's content, where the place can tell.
+    etag: str | None = None
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._opened: LocalStore | None = None
 
-    async def put(self, first: bytes, rest: AsyncIterator[bytes]) -> Artifact:
-        """Store the bytes; when this returns, they and their name are on disk.
+class Received(ABC):
+    """Bytes that have arrived and have no name yet."""
 
-        An object that is there already is replaced by itself, in one step: readers notice nothing,
-        and a damaged one is mended.
+    size: int
 
-        If it fails or is cancelled, there is nothing under the final name, or the whole object. At
-        worst a file stays under ``incoming/``, until it is swept.
+    @abstractmethod
+    async def place(self, path: str) -> None:
+        """Make an object of them, durably; in the place of one that has this path already.
+
+        May be called again, for another path.
         """
-        path = f"{disk.INCOMING}/{new_id()}"
-        try:
-            artifact = await self._receive(path, first, rest)
-            final = object_path(artifact.hash)
-            with translated(self.root):
-                await asyncio.to_thread(disk.settle, self.root / path)
-                await asyncio.to_thread(disk.make_folders, self.root, final)
-                await obstore.rename_async(self._store(), path, final)
-                await asyncio.to_thread(disk.sync_folder, (self.root / final).parent)
-        except BaseException:
-            await asyncio.shield(asyncio.to_thread(disk.discard, self.root, path))
-            raise
-        return artifact
 
-    async def renew(self, tagged: str) -> bool:
-        """Make an object that is there count as put now; False if it is not there."""
-        with translated(self.root):
-            try:
-                await asyncio.to_thread(disk.renew, self.root / object_path(tagged))
-            except FileNotFoundError:
-                return False
-        return True
 
-    async def size(self, tagged: str) -> int:
-        """The bytes that are stored. Raises `ArtifactMissing`."""
-        with translated(self.root, tagged):
-            path = await self._plain(tagged)
-            return (await obstore.head_async(self._store(), path))["size"]
+class Objects(ABC):
+    """Objects in one place. Any number of processes may use it at once."""
 
-    async def chunks(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:
-        """The object's bytes, `chunk` of them at a time.
+    kind: ClassVar[Place]
 
-        Raises `ArtifactMissing` at first, or `Corrupted` at the end at the latest, if the bytes
-        are not those that were put: what was yielded until then must not be trusted before.
+    @property
+    @abstractmethod
+    def shown(self) -> str:
+        """The place, in words for people."""
+
+    @abstractmethod
+    async def sweep(self, age: float) -> int:
+        """Remove what crashed writers left `age` seconds ago; returns how many. Never an error."""
+
+    @abstractmethod
+    def receive(self, pieces: AsyncIterator[bytes]) -> AbstractAsyncContextManager[Received]:
+        """Take all bytes in, outside of any path. At the end of the context they are discarded.
+
+        What the pieces raise goes through.
         """
-        digest = hashlib.sha256()
-        size = await self.size(tagged)
-        path = object_path(tagged)
-        for start in range(0, size, chunk):
-            # By ranges: obstore streams a local file in steps of 8 KB, at a tenth of the speed.
-            with translated(self.root, tagged):
-                length = min(chunk, size - start)
-                found = await obstore.get_range_async(
-                    self._store(), path, start=start, length=length
-                )
-            content = bytes(found)
-            await asyncio.to_thread(digest.update, content)
-            yield content
-        if f"{ALGORITHM}:{digest.hexdigest()}" != tagged:
-            raise damaged(tagged, f"the {size:,} bytes in {self.root / path} have another hash")
 
-    async def delete(self, tagged: str) -> None:
+    @abstractmethod
+    async def find(self, path: str, tagged: str) -> Object | None:
+        """The object under a path, or None.
+
+        Raises `Corrupted` if something else is there. `tagged` says whose it is, for errors.
+        """
+
+    @abstractmethod
+    def read(self, found: Object, tagged: str) -> AsyncGenerator[bytes, None]:
+        """The bytes of an object, in pieces of some megabytes.
+
+        Raises `ArtifactMissing` if it is gone, and `Unavailable` if it is replaced meanwhile and
+        the place cannot keep the two apart.
+        """
+
+    @abstractmethod
+    async def renew(self, path: str) -> bool:
+        """Make sure that an object is as durable as a new one; False if it is not there."""
+
+    @abstractmethod
+    async def delete(self, path: str) -> None:
         """Remove the object durably; no error if there is none."""
-        path = object_path(tagged)
-        with translated(self.root):
-            try:
-                await asyncio.to_thread(disk.check_folders, self.root, path)
-                await obstore.delete_async(self._store(), path)
-            except FileNotFoundError:
-                return
-            await asyncio.to_thread(disk.sync_folder, (self.root / path).parent)
 
-    async def located(self) -> AsyncIterator[Located]:
-        """Every object that is named like an artifact, in no particular order."""
-        with translated(self.root):
-            if not await asyncio.to_thread(disk.is_kept, self.root):
-                return
-            listing = obstore.list(self._store(), ALGORITHM, chunk_size=_LIST_PAGE)
-        while True:
-            with translated(self.root):
-                page = await anext(listing, None)
-            if page is None:
-                return
-            for found in page:
-                tagged = hash_of_path(found["path"])
-                if tagged is not None:
-                    modified = clock.from_datetime(found["last_modified"])
-                    yield Located(tagged, Place.DISK, modified)
+    @abstractmethod
+    def listed(self, folder: str) -> AsyncIterator[Object]:
+        """Every object whose path lies in a folder, at any depth, in no particular order."""
 
-    async def _receive(self, path: str, first: bytes, rest: AsyncIterator[bytes]) -> Artifact:
-        """Write everything under a passing name, and find out what it is."""
-        digest, size = hashlib.sha256(), 0
-        with translated(self.root):
-            await asyncio.to_thread(disk.make_folders, self.root, path)
-            writer = obstore.open_writer_async(
-                self._store(), path, buffer_size=_PART, max_concurrency=_PARTS_AT_ONCE
-            )
-        piece: bytes | None = first
-        try:
-            while piece is not None:
-                await asyncio.to_thread(digest.update, piece)
-                size += len(piece)
-                with translated(self.root):
-                    await writer.write(piece)
-                piece = await anext(rest, None)  # the source's errors are not ours to translate
-            with translated(self.root):
-                await writer.close()
-        finally:
-            # An error that somebody keeps would keep this frame, and with it a deleted file's room.
-            del writer
-        return Artifact(f"{ALGORITHM}:{digest.hexdigest()}", size)
 
-    async def _plain(self, tagged: str) -> str:
-        """The path of an object that is a file of ours and not a link to something else."""
-        path = object_path(tagged)
-        if not await asyncio.to_thread(disk.is_plain, self.root, path):
-            raise damaged(tagged, f"a link or folder stands at {self.root / path}, not its file")
-        return path
+def objects_at(place: PlaceAddress) -> Objects:
+    """The objects at an address."""
+    # Late: obstore takes 50 ms to import.
+    if isinstance(place, S3Address):
+        from perdure.artifacts.s3 import S3Objects
 
-    def _store(self) -> LocalStore:
-        # Made late: obstore insists that the folder exists.
-        if self._opened is None:
-            self._opened = LocalStore(self.root)
-        return self._opened
+        return S3Objects(place)
+    from perdure.artifacts.folder import FolderObjects
+
+    return FolderObjects(place)

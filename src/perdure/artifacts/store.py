@@ -1,7 +1,7 @@
-"""The artifact store: one door to rows and files.
+"""The artifact store: one door to rows and objects.
 
 Below `INLINE_BELOW` bytes an artifact is a row of the bank, written with the caller's transaction.
-From there on it is an object (see `objects`), which no transaction can hold: it is durable before
+From there on it is an object (see `contents`), which no transaction can hold: it is durable before
 `put` returns, and if the transaction then fails, it stays, referred to by nothing, until garbage is
 collected. In either case a committed record never refers to an artifact that is not there.
 
@@ -11,92 +11,113 @@ Whatever is read is hashed again. Nothing that was damaged is handed out as soun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from perdure.artifacts import disk
+from perdure.artifacts.addresses import PlaceAddress, S3Address
 from perdure.artifacts.artifact import (
     INLINE_BELOW,
     Artifact,
     Fault,
-    FaultKind,
     Located,
-    Place,
     checked,
-    damaged,
-    hash_of_key,
     missing,
-    row_key,
 )
+from perdure.artifacts.references import References, Referrer
+from perdure.artifacts.references import Source as ReferenceSource
+from perdure.artifacts.rows import Rows
 from perdure.artifacts.sources import PIECE, Source, pieces
+from perdure.core import clock
 from perdure.core.errors import (
-    AccessDenied,
     ArtifactMissing,
+    Conflict,
     Corrupted,
     InvalidInput,
-    NewerSchema,
+    KeyRefused,
+    Unavailable,
 )
-from perdure.storage.records import Compressed, Key, system_record, type_of
-from perdure.storage.store import Store
+from perdure.storage.adapter import DEFAULT, STRONG
+from perdure.storage.collection import ATTEMPTS, back_off
+from perdure.storage.records import type_of
+from perdure.storage.references import CONDEMNED, NEEDED, Condemned
+from perdure.storage.store import Progress, Store
 from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:
-    from perdure.artifacts.objects import Objects
+    import msgspec
+
+    from perdure.artifacts.collecting import Collected, Collector
+    from perdure.artifacts.contents import Contents, Incoming
+    from perdure.artifacts.moving import Moved
+    from perdure.artifacts.sealing import Sealer
 
 #: Leftovers are swept after a day without a write to them: no living put pauses that long.
 LEFTOVER_AGE = 86_400.0
-#: Rows looked at together when all are listed: at most 64 × 64 KB in memory.
-_ROWS_PAGE = 64
-#: What is wrong with one artifact; any other error is the store's, and ends the check.
-_FAULTS = (Corrupted, AccessDenied, NewerSchema)
-
-
-#: The collection of small artifacts; `ArtifactStore.check` looks at it more closely than others do.
-ARTIFACT_ROWS = "perdure_artifacts"
-
-
-@system_record("artifacts")
-class InlineArtifact(msgspec.Struct, frozen=True):
-    """A small artifact."""
-
-    id: Annotated[str, Key()]  # sha256/…
-    content: Annotated[bytes, Compressed()]
 
 
 class ArtifactStore:
-    """Content-addressed blobs in a bank and, the large ones, in a folder beside it.
+    """Content-addressed blobs in a bank and, the large ones, in a folder beside it or on S3.
 
     The same content is stored once, however often it is put; putting it again mends a damaged
     copy. Wherever an artifact is asked for, an `Artifact` or its hash will do; anything else raises
     `InvalidInput`.
+
+    What is not in its place is looked for in the `former` one, so that a bank can be used while
+    its artifacts are moved. With a `sealer`, objects are encrypted.
     """
 
-    def __init__(self, store: Store, root: Path) -> None:
+    def __init__(
+        self,
+        store: Store,
+        place: PlaceAddress,
+        *,
+        former: PlaceAddress | None = None,
+        sealer: Sealer | None = None,
+    ) -> None:
         self._store = store
-        #: The folder of the large artifacts; it need not exist yet.
-        self.root = root.absolute()
+        #: Where large artifacts lie; a folder need not exist yet.
+        self.place = _absolute(place)
+        self.former = None if former is None else _absolute(former)
+        self._sealer = sealer
+        self._rows = Rows(store)
+        self._references = References(store)
+
+    @property
+    def root(self) -> Path:
+        """The folder of the large artifacts. Raises `InvalidInput` if they lie on S3."""
+        if isinstance(self.place, S3Address):
+            raise InvalidInput(
+                f"The artifacts are in {self.place}, not in a folder.", hint="Look at `place`."
+            )
+        return self.place
 
     async def open(self) -> int:
         """Sweep away what crashed writers left a day ago or earlier; returns how many files.
 
         Makes no folder and raises no error: what is wrong with the folder is told by `put`.
         """
-        return await asyncio.to_thread(disk.sweep, self.root, LEFTOVER_AGE)
+        if isinstance(self.place, S3Address):
+            return 0
+        from perdure.artifacts import disk
+
+        return await asyncio.to_thread(disk.sweep, self.place, LEFTOVER_AGE)
+
+    # In and out -------------------------------------------------------------------------------
 
     async def put(self, data: Source, *, transaction: Transaction | None = None) -> Artifact:
         """Store bytes, a file (as a path or opened for reading bytes), or an async stream of bytes.
 
         A small artifact put in a transaction exists if and only if that commits, and is as durable
-        as that makes it. A large one is on disk when this returns. Memory does not grow with the
-        size of a file or stream.
+        as that makes it. A large one is stored when this returns. Memory does not grow with the
+        size of a file or stream; a large one on its way to S3 needs room for itself on the disk of
+        this machine.
 
-        Raises `InvalidInput` if the data is none of these, `StorageFull`, `AccessDenied`, and
-        whatever an async stream raises; then nothing was stored.
+        Raises `InvalidInput` if the data is none of these, `StorageFull`, `AccessDenied`,
+        `Unavailable`, and whatever an async stream raises; then nothing was stored.
         """
         if isinstance(data, bytes | bytearray | memoryview):
             data = bytes(data)
@@ -107,13 +128,18 @@ class ArtifactStore:
         async with aclosing(pieces(data)) as source:
             first = await anext(source, b"")
             if len(first) < INLINE_BELOW:  # a short piece is the last one
-                return await self._put_row(first, transaction)
-            return await self._objects.put(first, source)
+                return await self._rows.put(first, transaction)
+            async with self._contents.receive(_resumed(first, source)) as incoming:
+                if not isinstance(data, bytes) and await self._is_kept(incoming.artifact.hash):
+                    return incoming.artifact
+                await self._keep(incoming)
+            return incoming.artifact
 
     async def read(self, artifact: Artifact | str) -> bytes:
         """The artifact's bytes, verified.
 
-        Raises `ArtifactMissing` or `Corrupted`, both of which name the artifact.
+        Raises `ArtifactMissing` or `Corrupted`, both of which name the artifact, and `KeyRefused`
+        if it is encrypted with another key.
         """
         return b"".join([content async for content in self.stream(artifact)])
 
@@ -129,140 +155,305 @@ class ArtifactStore:
 
     async def exists(self, artifact: Artifact | str) -> bool:
         """Whether the artifact is in the store; whether it is sound, only reading can tell."""
+        tagged = checked(artifact)
         try:
-            await self.size(artifact)
-        except ArtifactMissing:
-            return False
+            if await self._rows.read(tagged) is not None:
+                return True
+            for place in self._places:
+                if await place.find(tagged):
+                    return True
         except Corrupted:
             return True
-        return True
+        return False
 
     async def size(self, artifact: Artifact | str) -> int:
         """The bytes stored. Raises `ArtifactMissing`; `Corrupted` only if it cannot tell."""
         tagged = checked(artifact)
-        content = await self._row(tagged)
-        return await self._objects.size(tagged) if content is None else len(content)
+        content = await self._rows.read(tagged)
+        if content is not None:
+            return len(content)
+        for place in self._places:
+            try:
+                return await place.size(tagged)
+            except ArtifactMissing:
+                continue
+        raise missing(tagged)
 
     async def delete(self, artifact: Artifact | str) -> None:
         """Remove the artifact wherever it is; no error if it is nowhere.
 
-        It does not look for records that refer to it: that is the caller's business.
+        It does not look for records that refer to it: that is the caller's business. `release`
+        does.
         """
         tagged = checked(artifact)
-        await self._store.collection(InlineArtifact).delete(row_key(tagged))
-        await self._objects.delete(tagged)
+        await self._rows.delete(tagged)
+        for place in self._places:
+            for found in await place.all_of(tagged):
+                await place.delete(found.path)
+        if self._store.capabilities >= NEEDED:
+            from perdure.artifacts.collecting import LastPut
+
+            for cls in (Condemned, LastPut):
+                await self._store.collection(cls).delete(tagged)
 
     async def located(self) -> AsyncIterator[Located]:
-        """Every artifact with its place, sound or not: rows by hash, then files in any order.
+        """Every artifact with its place, sound or not: rows by hash, then objects in any order.
 
-        What is put or deleted meanwhile may be seen or not.
+        What is put or deleted meanwhile may be seen or not. One that lies in several places, or in
+        several copies, is told each time.
         """
-        async for key, updated in self._row_keys():
-            tagged = hash_of_key(key)
-            if tagged is not None:
-                yield Located(tagged, Place.ROW, updated)
-        async for found in self._objects.located():
-            yield found
+        async for row in self._rows.located():
+            yield row
+        for place in self._places:
+            async for tagged, found in place.listed():
+                yield place.located(tagged, found)
+
+    # Encrypted objects ------------------------------------------------------------------------
+
+    async def key_names(self) -> set[str]:
+        """The names of the keys that objects are encrypted with; "" if some are in clear."""
+        return {name for place in self._places async for _, _, name in place.with_keys()}
+
+    async def seal_again(
+        self, wanted: Callable[[str], bool], progress: Progress | None = None
+    ) -> int:
+        """Encrypt objects anew whose key, by its name, is wanted; returns how many.
+
+        Others may read and put meanwhile. Interrupted, it leaves everything readable.
+        """
+        done = 0
+        for place in self._places:
+            async for tagged, found, name in place.with_keys():
+                if wanted(name):
+                    with suppress(ArtifactMissing):  # collected since it was listed
+                        await place.seal_again(tagged, found)
+                        done += 1
+                        if progress is not None:
+                            progress("encrypting artifacts", done, 0)
+        return done
+
+    # Who refers to what -----------------------------------------------------------------------
+
+    def join(self, source: ReferenceSource) -> None:
+        """Let something else than records' fields count as references."""
+        self._references.join(source)
+
+    async def references(self, artifact: Artifact | str) -> list[Referrer]:
+        """Who refers to the artifact: records with an `Artifact` in a field, and who has joined."""
+        return await self._references.of(checked(artifact))
+
+    async def count(self, artifact: Artifact | str) -> int:
+        """How many refer to the artifact."""
+        return await self._references.count(checked(artifact))
+
+    async def refer_again(
+        self, *types: type[msgspec.Struct], progress: Progress | None = None
+    ) -> int:
+        """Read all records of these types, and note anew what they refer to.
+
+        Needed once for records that were written before their type had a field for artifacts, or
+        past `Collection`. Returns how many were not noted right.
+        """
+        return await self._references.rebuild(types, progress)
+
+    # Looking after them -----------------------------------------------------------------------
+
+    async def collect(
+        self,
+        *,
+        grace: str | timedelta | float = "1d",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Collected:
+        """Delete what nothing refers to and was not put within the grace period.
+
+        Safe while others put and refer: see `collecting`. Choose a grace period longer than
+        anybody takes from putting an artifact to the commit that refers to it; who takes longer
+        gets `Conflict`, and has to put it again. A hash that is kept somewhere else than in a field
+        of type `Artifact`, and not by whoever has joined, is no reference.
+
+        Raises `Unsupported` if the backend keeps no references.
+        """
+        span = 0 if grace == 0 else clock.duration(grace)
+        return await self._collector.collect(span, dry_run=dry_run, progress=progress)
+
+    async def release(self, artifact: Artifact | str, *, own: int = 0) -> bool:
+        """Delete the artifact if nothing refers to it any more; whether it was deleted.
+
+        `own` references may be left: those that the caller gives up right afterwards.
+        """
+        return await self._collector.release(checked(artifact), own)
 
     async def check(
-        self, expected: AsyncIterable[Artifact | str] | None = None
+        self,
+        expected: AsyncIterable[Artifact | str] | None = None,
+        *,
+        referred: bool = False,
+        orphans: bool = False,
+        progress: Progress | None = None,
     ) -> AsyncIterator[Fault]:
         """Read everything, and yield what cannot be read back as it was put.
 
-        Of `expected` (what records refer to), those that are nowhere are yielded as missing.
-        Memory stays bounded, however many and large the artifacts are.
+        If asked, also what is `referred` to and is nowhere, or has another size than the reference
+        says; and `orphans`, to which nothing refers. Of `expected`, those that are nowhere. Memory
+        stays bounded, however many and large the artifacts are.
         """
-        async for key in self._rows_to_check():
-            tagged = hash_of_key(key)
-            if tagged is None:
-                yield Fault(
-                    key, Place.ROW, FaultKind.DAMAGED, "Its key is not that of an artifact."
-                )
-                continue
-            try:
-                await self._row(tagged)
-            except _FAULTS as exc:
-                yield _fault(tagged, Place.ROW, exc)
-        async for found in self._objects.located():
-            try:
-                async for _ in self._objects.chunks(found.artifact, PIECE):
-                    pass
-            except ArtifactMissing:
-                pass  # deleted since it was listed
-            except _FAULTS as exc:
-                yield _fault(found.artifact, Place.DISK, exc)
-        if expected is not None:
-            async for wanted in expected:
-                if not await self.exists(wanted):
-                    tagged = checked(wanted)
-                    yield Fault(tagged, None, FaultKind.MISSING, missing(tagged).message)
+        from perdure.artifacts.checking import Checker
+
+        checker = Checker(self._store, self._rows, self._places, self._references, progress)
+        async for fault in checker.faults(expected, referred=referred, orphans=orphans):
+            yield fault
+
+    async def move(
+        self,
+        to: PlaceAddress,
+        *,
+        source: PlaceAddress | None = None,
+        delete: bool = False,
+        progress: Progress | None = None,
+    ) -> Moved:
+        """Copy every object to another place, where what is sound already stays as it is.
+
+        From this store's place, or from another `source`. Safe to interrupt and repeat, and while
+        others write. With `delete`, an object leaves its old place once its copy was read back; see
+        `moving` for when to do that. This store goes on using its own place: open the bank with the
+        new one afterwards.
+
+        Raises `InvalidInput` if it is the same place.
+        """
+        from perdure.artifacts.contents import Contents
+        from perdure.artifacts.moving import Move
+
+        old, new = _absolute(source or self.place), _absolute(to)
+        if old == new:
+            raise InvalidInput(f"The artifacts are in {new} already.", hint="Name another place.")
+        move = Move(Contents(old, self._sealer), Contents(new, self._sealer), progress)
+        return await move.carry_out(delete=delete)
 
     # ------------------------------------------------------------------------------------------
 
     @cached_property
-    def _objects(self) -> Objects:
-        from perdure.artifacts.objects import Objects  # obstore takes 50 ms to import
+    def _contents(self) -> Contents:
+        from perdure.artifacts.contents import Contents  # obstore takes 50 ms to import
 
-        return Objects(self.root)
+        return Contents(self.place, self._sealer)
 
-    async def _put_row(self, content: bytes, transaction: Transaction | None) -> Artifact:
-        artifact = Artifact.of(content)
-        # Written without a look: a look would make two transactions that put the same content
-        # conflict, and would leave a damaged row as it is.
-        executor = self._store if transaction is None else transaction
-        record = InlineArtifact(row_key(artifact.hash), content)
-        await executor.collection(InlineArtifact).put(record)
-        return artifact
+    @cached_property
+    def _places(self) -> list[Contents]:
+        if self.former is None:
+            return [self._contents]
+        from perdure.artifacts.contents import Contents
 
-    async def _row(self, tagged: str) -> bytes | None:
-        """The content of the artifact's row, verified, or None if it has no row."""
+        return [self._contents, Contents(self.former, self._sealer)]
+
+    @property
+    def _collector(self) -> Collector:
+        from perdure.artifacts.collecting import Collector
+
+        return Collector(self._store, self._rows, self._places, self._references)
+
+    async def _is_kept(self, tagged: str) -> bool:
+        """Whether a sound copy is there already, and stays: reading is cheaper than writing."""
+        if not await self._contents.is_sound(tagged):
+            return False
         try:
-            found = await self._store.collection(InlineArtifact).get(row_key(tagged))
-        except Corrupted as exc:
-            raise damaged(tagged, "its row in the bank is not as it was written") from exc
-        if found is not None and Artifact.of(found.content).hash != tagged:
-            raise damaged(tagged, "its row in the bank holds other content")
-        return None if found is None else found.content
+            await self._note_put(tagged)
+        except Conflict:
+            return False  # it is condemned: who puts it now has to store it anew
+        return await self._contents.renew(tagged)
+
+    async def _check_seal(self, tagged: str) -> None:
+        """Encrypt it again if its key was replaced while it was being stored.
+
+        A rotation that looked for objects before this one was there may destroy that key.
+        """
+        if await self._contents.sealed_lately(tagged):
+            return
+        try:
+            for found in await self._contents.all_of(tagged):
+                await self._contents.seal_again(tagged, found)
+        except (Corrupted, KeyRefused) as exc:
+            for found in await self._contents.all_of(tagged):
+                await self._contents.delete(found.path)
+            raise Unavailable(
+                f"The artifact {tagged} was not stored: its key was replaced meanwhile.",
+                hint="Put it again.",
+            ) from exc
+
+    async def _keep(self, incoming: Incoming) -> None:
+        """Store what has arrived so that nobody who deletes garbage takes it away again.
+
+        See `collecting`, rules 2 and 3.
+        """
+        tagged = incoming.artifact.hash
+        if not self._store.capabilities >= NEEDED:
+            await incoming.place()
+            await self._check_seal(tagged)
+            return
+        for attempt in range(ATTEMPTS):
+            condemned = await self._store.collection(Condemned).fetch(tagged, STRONG)
+            await incoming.place(apart=condemned is not None)
+            try:
+                if condemned is None:
+                    await self._note_put(tagged)
+                else:
+                    await self._pardon(tagged, condemned.version, condemned.created_us)
+            except Conflict:
+                await back_off(attempt)
+                continue
+            if await self._contents.find(tagged):
+                await self._check_seal(tagged)
+                return
+        raise Unavailable(
+            f"The artifact {tagged} is deleted as often as it is put.",
+            hint="Look for a collector with too short a grace period, and put it again.",
+        )
+
+    async def _note_put(self, tagged: str) -> None:
+        """Remember when it was put. Raises `Conflict` if it is condemned."""
+        from perdure.artifacts.collecting import LastPut
+
+        if not self._store.capabilities >= NEEDED:
+            return
+        await self._store.declare(LastPut, Condemned)
+        note = type_of(LastPut).encode(LastPut(tagged, self._store.now()), None, None)
+        await self._store.write((note,), DEFAULT, [(CONDEMNED, tagged)])
+
+    async def _pardon(self, tagged: str, version: int, created: int) -> None:
+        """Remember that it was put, and let it be referred to again.
+
+        Raises `Conflict` if it was condemned again, or pardoned by another.
+        """
+        from perdure.artifacts.collecting import LastPut
+
+        async with self._store.transaction() as transaction:
+            transaction.expect(CONDEMNED, tagged, version, created)
+            await transaction.collection(Condemned).delete(tagged)
+            await transaction.collection(LastPut).put(LastPut(tagged, self._store.now()))
 
     async def _stream(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:
         # The row first: that look costs microseconds, and makes the size needless to know.
-        content = await self._row(tagged)
+        content = await self._rows.read(tagged)
         if content is not None:
             for start in range(0, len(content), chunk):
                 yield content[start : start + chunk]
             return
-        step = max(chunk, PIECE // chunk * chunk)  # many small chunks are read at once
-        async with aclosing(self._objects.chunks(tagged, step)) as steps:
-            async for found in steps:
-                for start in range(0, len(found), chunk):
-                    yield found[start : start + chunk]
+        async with aclosing((await self._place_of(tagged)).chunks(tagged, chunk)) as chunks:
+            async for found in chunks:
+                yield found
 
-    async def _is_kept(self, tagged: str) -> bool:
-        """Whether a sound copy is on disk already: reading it is cheaper than a second write."""
-        try:
-            async for _ in self._objects.chunks(tagged, PIECE):
-                pass
-        except (ArtifactMissing, Corrupted):
-            return False
-        return await self._objects.renew(tagged)
-
-    async def _rows_to_check(self) -> AsyncIterator[str]:
-        # Listing a collection makes it, and whoever checks a bank must not change it.
-        sizes = await self._store.adapter.sizes()
-        if any(size.collection == ARTIFACT_ROWS for size in sizes):
-            async for key, _ in self._row_keys():
-                yield key
-
-    async def _row_keys(self) -> AsyncIterator[tuple[str, int]]:
-        """Keys of rows and when they were written, also of rows that cannot be read."""
-        await self._store.declare(InlineArtifact)
-        name, after = type_of(InlineArtifact).name, ""
-        while rows := await self._store.adapter.salvage(name, after, _ROWS_PAGE):
-            for row in rows:
-                yield row.key, row.updated
-            after = rows[-1].key
+    async def _place_of(self, tagged: str) -> Contents:
+        """The place that has it; its own if none has."""
+        if len(self._places) > 1 and not await self._contents.find(tagged):
+            return self._places[1]
+        return self._contents
 
 
-def _fault(tagged: str, place: Place, exc: Corrupted | AccessDenied | NewerSchema) -> Fault:
-    kind = FaultKind.DAMAGED if isinstance(exc, Corrupted) else FaultKind.UNREADABLE
-    return Fault(tagged, place, kind, exc.message)
+def _absolute(place: PlaceAddress) -> PlaceAddress:
+    return place.absolute() if isinstance(place, Path) else place
+
+
+async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece

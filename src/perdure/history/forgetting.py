@@ -49,6 +49,7 @@ from perdure.history.renditions.records import (
     tiny_without_later,
     without_later,
 )
+from perdure.history.uses import Uses
 from perdure.storage.collection import Collection
 from perdure.storage.contexts import Context
 from perdure.storage.delivery import Parked
@@ -57,10 +58,13 @@ from perdure.storage.windows import Entry
 
 #: Collections of Perdure's own that hold no content, and why.
 WITHOUT_CONTENT = {
+    "perdure_artifact_puts": "when a large artifact was put; goes with it",
     "perdure_calibrations": "factors by model",
+    "perdure_condemned": "hashes of artifacts that were deleted as garbage, not by forgetting",
     "perdure_dictionaries": "replaced after forgetting, by compression itself",
     "perdure_dictionaries_in_use": "numbers of dictionaries",
     "perdure_jobs": "keys of what is to be worked on, never its content",
+    "perdure_references": "hashes of artifacts in records of the user's own; go with them",
     "perdure_subscribers": "how far a subscriber has read",
 }
 _PAGE = 200
@@ -171,6 +175,7 @@ class Forgetting:
         self._store = store
         self._reader = reader
         self._artifacts = artifacts
+        artifacts.join(Uses(store))
         self._cleanse = cleanse
         #: Handled here: turns need tombstones, artifacts a count, imports a note not to bring it
         #: back, and a session tells, until all is done, that it is not.
@@ -300,8 +305,7 @@ class Forgetting:
             for use in found:
                 # The artifact before its use: so what is not done yet is found by the next try.
                 same = await uses.query().where("artifact", "=", use.artifact).limit(2).values()
-                if same == [use]:
-                    await self._artifacts.delete(use.artifact)
+                if same == [use] and await self._artifacts.release(use.artifact, own=1):
                     gone += 1
                 await uses.delete(use.id)
         return gone

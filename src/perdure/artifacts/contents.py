@@ -1,0 +1,258 @@
+"""Objects by their content: named by its hash, hashed again when read, encrypted if wanted.
+
+An artifact's object lies under ``sha256/9f/9f86d0…``. If that one is being deleted while somebody
+puts the same content again, the new one is a *copy* with a name that no other ever has,
+``copies/9f86d0…/0192…``: so whoever deletes, however late, never deletes what was stored since. See
+`collecting`. To a reader all copies are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import msgspec
+
+from perdure.artifacts import sealing
+from perdure.artifacts.addresses import PlaceAddress
+from perdure.artifacts.artifact import (
+    ALGORITHM,
+    COPIES,
+    Artifact,
+    Located,
+    copies_folder,
+    damaged,
+    hash_of_path,
+    missing,
+    new_copy_path,
+    object_path,
+)
+from perdure.artifacts.objects import Object, Received, objects_at
+from perdure.artifacts.sealing import Sealer
+from perdure.core.errors import ArtifactMissing, Corrupted, KeyRefused
+
+#: How often a reader looks for a copy, when one after the other is deleted under its eyes.
+_ATTEMPTS = 5
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    """Content that has arrived: what artifact it is, and how it gets a name."""
+
+    artifact: Artifact
+    received: Received
+
+    async def place(self, *, apart: bool = False) -> None:
+        """Store it, durably: under its own name, or `apart`, as a further copy."""
+        name = new_copy_path if apart else object_path
+        await self.received.place(name(self.artifact.hash))
+
+
+class Contents:
+    """The large artifacts in one place."""
+
+    def __init__(self, place: PlaceAddress, sealer: Sealer | None = None) -> None:
+        self._objects = objects_at(place)
+        self._sealer = sealer
+        self.kind = self._objects.kind
+        self.shown = self._objects.shown
+
+    async def sweep(self, age: float) -> int:
+        return await self._objects.sweep(age)
+
+    @asynccontextmanager
+    async def receive(self, source: AsyncIterator[bytes]) -> AsyncIterator[Incoming]:
+        """Take content in. At the end of the context what was not placed is discarded."""
+        digest, size = hashlib.sha256(), 0
+
+        async def hashed() -> AsyncGenerator[bytes, None]:
+            nonlocal size
+            async for piece in source:
+                await asyncio.to_thread(digest.update, piece)
+                size += len(piece)
+                yield piece
+
+        stored = sealing.in_clear if self._sealer is None else self._sealer.seal
+        async with (
+            aclosing(hashed()) as clear,
+            aclosing(stored(clear)) as pieces,
+            self._objects.receive(pieces) as received,
+        ):
+            yield Incoming(Artifact(f"{ALGORITHM}:{digest.hexdigest()}", size), received)
+
+    async def find(self, tagged: str) -> list[Object]:
+        """An artifact's object and its copies; nothing if it is not here."""
+        found = await self._objects.find(object_path(tagged), tagged)
+        if found is not None:
+            return [found]
+        return await self._copies(tagged)
+
+    async def all_of(self, tagged: str) -> list[Object]:
+        """The same, and certainly all of them."""
+        try:
+            found = await self._objects.find(object_path(tagged), tagged)
+        except Corrupted:  # a link, say: it goes like a file
+            found = Object(object_path(tagged), 0, 0)
+        copies = await self._copies(tagged)
+        return copies if found is None else [found, *copies]
+
+    async def size(self, tagged: str) -> int:
+        """The bytes of its content. Raises `ArtifactMissing`."""
+        for attempt in range(_ATTEMPTS):
+            found = await self._one(tagged)
+            try:
+                beginning = await self._beginning(found, tagged)
+            except ArtifactMissing:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return sealing.content_size(found.size, beginning, tagged)
+        raise missing(tagged)
+
+    async def chunks(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:
+        """The content, `chunk` bytes at a time.
+
+        Raises `ArtifactMissing` at first, or `Corrupted` at the end at the latest, if the bytes
+        are not those that were put: what was yielded until then must not be trusted before.
+        """
+        digest, held, size = hashlib.sha256(), bytearray(), 0
+        async with aclosing(self._plain(tagged)) as pieces:
+            async for piece in pieces:
+                await asyncio.to_thread(digest.update, piece)
+                size += len(piece)
+                if not held and len(piece) == chunk:
+                    yield piece
+                    continue
+                held += piece
+                whole = len(held) // chunk * chunk
+                for start in range(0, whole, chunk):
+                    yield bytes(held[start : start + chunk])
+                del held[:whole]
+        if held:
+            yield bytes(held)
+        if f"{ALGORITHM}:{digest.hexdigest()}" != tagged:
+            raise damaged(tagged, f"its {size:,} bytes in {self.shown} have another hash")
+
+    async def is_sound(self, tagged: str) -> bool:
+        """Whether it is here, its content is right, and it is encrypted if it should be."""
+        try:
+            found = await self._one(tagged)
+            sealed = sealing.is_sealed(await self._beginning(found, tagged))
+            if self._sealer is not None and not sealed:
+                return False
+            async for _ in self.chunks(tagged, sealing.CHUNK):
+                pass
+        except (ArtifactMissing, Corrupted, KeyRefused):
+            return False
+        return True
+
+    async def with_keys(self) -> AsyncIterator[tuple[str, Object, str]]:
+        """Every object and copy with its hash and the name of its key; empty if it is in clear.
+
+        Damaged ones are left out.
+        """
+        async for tagged, found in self.listed():
+            try:
+                yield tagged, found, await self._key_of(found, tagged)
+            except (ArtifactMissing, Corrupted):
+                continue
+
+    async def sealed_lately(self, tagged: str) -> bool:
+        """Whether it is encrypted with the key that is in use now, if it should be at all."""
+        if self._sealer is None:
+            return True
+        found = await self._one(tagged)
+        return await self._sealer.is_current(await self._key_of(found, tagged))
+
+    async def seal_again(self, tagged: str, found: Object) -> None:
+        """Encrypt an object anew, in its place. Raises what `chunks` raises; it stays then."""
+        async with (
+            aclosing(self.chunks(tagged, sealing.CHUNK)) as content,
+            self.receive(content) as incoming,
+        ):
+            await incoming.received.place(found.path)
+
+    async def renew(self, tagged: str) -> bool:
+        """Make what is here as durable as what is put now; False if it is not here."""
+        found = await self.find(tagged)
+        return bool(found) and await self._objects.renew(found[0].path)
+
+    async def delete(self, path: str) -> None:
+        """Remove one object or copy; no error if it is not there."""
+        await self._objects.delete(path)
+
+    async def listed(self) -> AsyncIterator[tuple[str, Object]]:
+        """Every object and copy that is named like an artifact, with its hash, in any order."""
+        for folder in (ALGORITHM, COPIES):
+            async for found in self._objects.listed(folder):
+                tagged = hash_of_path(found.path)
+                if tagged is not None:
+                    yield tagged, found
+
+    def located(self, tagged: str, found: Object) -> Located:
+        return Located(tagged, self.kind, found.modified_us, found.size)
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _one(self, tagged: str) -> Object:
+        found = await self.find(tagged)
+        if not found:
+            raise missing(tagged)
+        return found[0]
+
+    async def _copies(self, tagged: str) -> list[Object]:
+        return [found async for found in self._objects.listed(copies_folder(tagged))]
+
+    async def _key_of(self, found: Object, tagged: str) -> str:
+        return sealing.key_name(await self._beginning(found, tagged), tagged)
+
+    async def _beginning(self, found: Object, tagged: str) -> bytes:
+        async with aclosing(self._objects.read(found, tagged)) as pieces:
+            return await anext(pieces, b"")
+
+    async def _plain(self, tagged: str) -> AsyncGenerator[bytes, None]:
+        """The content, from whatever copy there is.
+
+        One that is deleted while it is read may have a successor with the same content: then that
+        is read on.
+        """
+        done = 0
+        for attempt in range(_ATTEMPTS):
+            found, skip = await self._one(tagged), done
+            try:
+                async with aclosing(self._opened(found, tagged)) as pieces:
+                    async for piece in pieces:
+                        new = piece[skip:]
+                        skip = max(0, skip - len(piece))
+                        done += len(new)
+                        yield new
+            except ArtifactMissing:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    async def _opened(self, found: Object, tagged: str) -> AsyncGenerator[bytes, None]:
+        """The content of one copy."""
+        async with aclosing(self._objects.read(found, tagged)) as pieces:
+            first = await anext(pieces, b"")
+            if sealing.is_sealed(first):
+                if self._sealer is None:
+                    raise KeyRefused(
+                        f"The artifact {tagged} is encrypted, and there is no key.",
+                        hint="Set encryption.key to the master key of this bank.",
+                    )
+                async with aclosing(self._sealer.open(_resumed(first, pieces), tagged)) as opened:
+                    async for piece in opened:
+                        yield piece
+                return
+            yield first[sealing.clear_start(first) :]
+            async for piece in pieces:
+                yield piece
+
+
+async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece

@@ -1,0 +1,94 @@
+"""Puts, refers to, reads and forgets the same few contents, or collects garbage, until stopped.
+
+python hammer.py writer|collector|mover NAME BANK_FILE PLACE [TO]
+
+A writer ends when standard input does, and says how often it succeeded; it exits with 1 as soon as
+something that it refers to cannot be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import threading
+
+from perdure.artifacts import Artifact, ArtifactStore, place_of
+from perdure.core.errors import ArtifactMissing, Conflict
+from perdure.storage.backends.sqlite import SQLiteAdapter
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+from tests.artifacts.papers import Paper
+
+CONTENTS = [bytes([number]) * size for number in range(3) for size in (500, 70_000)]
+stopped = threading.Event()
+
+
+def wait_for_the_end() -> None:
+    while os.read(0, 1):
+        pass
+    stopped.set()
+
+
+async def refer(store: Store, artifacts: ArtifactStore, key: str, content: bytes) -> None:
+    """Refer to a content, as programs do: in a transaction, or put first and refer then."""
+    if random.random() < 0.5:
+
+        async def body(transaction: Transaction) -> None:
+            artifact = await artifacts.put(content, transaction=transaction)
+            await transaction.collection(Paper).put(Paper(key, artifact))
+
+        await store.transact(body)
+        return
+    while True:
+        artifact = await artifacts.put(content)
+        try:
+            await store.collection(Paper).put(Paper(key, artifact))
+        except Conflict:
+            continue  # collected before we referred to it: put it again
+        return
+
+
+async def write(store: Store, artifacts: ArtifactStore, name: str) -> int:
+    papers, rounds = store.collection(Paper), 0
+    while not stopped.is_set():
+        key = f"{name}/{random.randrange(4)}"
+        content = random.choice(CONTENTS)
+        await refer(store, artifacts, key, content)
+        for _ in range(random.randrange(3)):
+            try:
+                assert await artifacts.read(Artifact.of(content)) == content
+            except ArtifactMissing as exc:
+                print(f"LOST {exc}", flush=True)
+                sys.exit(1)
+        if random.random() < 0.7:
+            await papers.delete(key)
+        rounds += 1
+    return rounds
+
+
+async def collect(artifacts: ArtifactStore) -> int:
+    deleted = 0
+    while not stopped.is_set():
+        deleted += (await artifacts.collect(grace=0)).deleted
+        await asyncio.sleep(random.uniform(0, 0.01))
+    return deleted
+
+
+async def main(role: str, name: str, bank: str, place: str, *to: str) -> None:
+    async with Store(SQLiteAdapter(f"sqlite:///{bank}")) as store:
+        artifacts = ArtifactStore(store, place_of(place))
+        os.write(1, b"ready\n")
+        if role == "writer":
+            done = await write(store, artifacts, name)
+        elif role == "collector":
+            done = await collect(artifacts)
+        else:
+            done = (await artifacts.move(place_of(to[0]), delete=name == "delete")).copied
+    print(f"done {done}", flush=True)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    asyncio.run(main(*sys.argv[1:]))
