@@ -1,0 +1,201 @@
+"""Connections, and patience with them.
+
+A small pool of our own, on the client's connections: its own pool repeats commands when it thinks
+fit, and gives up at once when the server is away. Here a call that may run twice is repeated for
+`PATIENCE` seconds, and a write as `writer` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from valkey import exceptions as vk
+from valkey.asyncio.connection import Connection, SSLConnection
+
+from perdure.core.errors import Closed, DeadlineExceeded
+from perdure.storage.backends.valkey.address import Server
+from perdure.storage.backends.valkey.errors import is_busy, is_lost, translated
+from perdure.storage.backends.valkey.scripts import Script
+
+T = TypeVar("T")
+
+#: Seconds a call waits for a server that has gone away, without a deadline.
+PATIENCE = 30.0
+#: Seconds within which a connection must be made.
+_CONNECT = 5.0
+#: Bytes a second that any connection must manage, beyond its patience.
+_SLOWEST = 1_000_000
+
+
+class Link:
+    """A connection. Nobody else has it while it is used."""
+
+    def __init__(self, server: Server) -> None:
+        options: dict[str, Any] = {
+            "host": server.host,
+            "port": server.port,
+            "db": server.database,
+            "username": server.username,
+            "password": server.password,
+            "socket_timeout": None,
+            "socket_connect_timeout": _CONNECT,
+            "socket_keepalive": True,
+            "client_name": "perdure",
+        }
+        if server.tls:
+            options |= {"ssl_ca_certs": server.authority, "ssl_check_hostname": True}
+        # Its methods have no types.
+        self._conn: Any = (SSLConnection if server.tls else Connection)(**options)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server has not closed it, as far as is known."""
+        return self._conn.is_connected and not self._conn._reader.at_eof()  # noqa: SLF001
+
+    async def connect(self) -> None:
+        try:
+            async with asyncio.timeout(_CONNECT):
+                await self._conn.connect()
+        except TimeoutError as exc:
+            await self.close()
+            raise vk.TimeoutError("the server does not answer") from exc
+        except BaseException:
+            await self.close()
+            raise
+
+    async def call(self, *command: bytes | str | int) -> Any:
+        """The server's answer to one command. Interrupted, the connection is closed."""
+        packed = self._conn.pack_command(*command)
+        patience = PATIENCE + sum(map(len, packed)) / _SLOWEST
+        try:
+            async with asyncio.timeout(patience):
+                await self._conn.send_packed_command(packed)
+                return await self._conn.read_response()
+        except TimeoutError as exc:
+            await self.close()
+            raise vk.TimeoutError("the server does not answer") from exc
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+
+    async def run(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes | int]) -> Any:
+        """What a script returns; a server that does not know it is taught."""
+        command = (b"EVALSHA", script.sha, len(keys), *keys, *args)
+        try:
+            return await self.call(*command)
+        except vk.NoScriptError:
+            await self.call(b"SCRIPT", b"LOAD", script.text)
+            return await self.call(*command)
+
+    async def close(self) -> None:
+        await self._conn.disconnect(nowait=True)
+
+
+class Links:
+    """Up to `Server.pool` connections, made when needed. Used from one event loop."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._idle: list[Link] = []
+        self._free = asyncio.Semaphore(server.pool)
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def one(self) -> AsyncIterator[Link]:
+        """A connection that nobody else has meanwhile."""
+        async with self._free:
+            if self._closed:
+                raise Closed("This store is closed.", hint="Open it again.")
+            link = self._idle.pop() if self._idle else Link(self.server)
+            if not link.is_open:
+                await link.close()
+                await link.connect()
+            try:
+                yield link
+            except BaseException as exc:
+                if is_lost(exc):
+                    await link.close()
+                    await self._distrust()
+                raise
+            finally:
+                if link.is_open and not self._closed:
+                    self._idle.append(link)
+                else:
+                    await link.close()
+
+    async def read(self, work: Callable[[Link], Awaitable[T]], deadline: float | None = None) -> T:
+        """What `work` returns, which changes nothing and may run again.
+
+        Raises `DeadlineExceeded`, or after `PATIENCE` without a server `Unavailable`.
+        """
+        with translated(self.server):
+            try:
+                async with asyncio.timeout(deadline):
+                    return await self.patiently(work)
+            except TimeoutError as exc:
+                raise DeadlineExceeded(
+                    "The read did not end in the time allowed.",
+                    hint="Allow more time, or ask for less.",
+                ) from exc
+
+    async def patiently(self, work: Callable[[Link], Awaitable[T]]) -> T:
+        """What `work` returns, again and again while the server is away or not ready."""
+        pauses = Pauses()
+        while True:
+            try:
+                async with self.one() as link:
+                    return await work(link)
+            except (vk.ValkeyError, OSError) as exc:
+                if not (is_lost(exc) or is_busy(exc)) or pauses.are_over:
+                    raise
+            await pauses.next()
+
+    async def once_ready(self, work: Callable[[Link], Awaitable[T]]) -> T:
+        """What `work` returns: a server that is loading is waited for, one that is away is not."""
+        pauses = Pauses()
+        while True:
+            try:
+                async with self.one() as link:
+                    return await work(link)
+            except vk.ValkeyError as exc:
+                if not is_busy(exc) or pauses.are_over:
+                    raise
+            await pauses.next()
+
+    async def close(self) -> None:
+        """Wait for those in use, then close all."""
+        if self._closed:
+            return
+        for _ in range(self.server.pool):
+            await self._free.acquire()
+        self._closed = True
+        await self._distrust()
+        for _ in range(self.server.pool):
+            self._free.release()
+
+    async def _distrust(self) -> None:
+        """One connection broke: the idle ones have broken with it."""
+        idle, self._idle = self._idle, []
+        for link in idle:
+            await link.close()
+
+
+class Pauses:
+    """Growing pauses between attempts, for `PATIENCE` seconds in all."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + PATIENCE
+        self._pause = 0.01
+
+    @property
+    def are_over(self) -> bool:
+        return time.monotonic() + self._pause > self._until
+
+    async def next(self) -> None:
+        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+        self._pause = min(self._pause * 2, 0.5)

@@ -1,0 +1,128 @@
+"""How the store lies in the keys of a server.
+
+With the prefix ``perdure``::
+
+    perdure:meta              a hash: the format of all this
+    perdure:collections       a hash: the layout of each collection, as JSON
+    perdure:r:NAME:KEY        a row of collection NAME: a header, its content type, its value
+    perdure:i:NAME            a sorted set of the keys, all with score 0: ordered by their bytes
+    perdure:x:NAME            a sorted set of the keys that expire, by the time when they do
+    perdure:w:ID              what the last write of a writer returned; see `writer`
+
+A row is one string, not a hash: of 100 bytes it takes 180 in memory, not 700. Its header has the
+facts that scripts look at, and they read nothing but the header.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from perdure.storage.adapter import Put, Recode, Row
+
+#: Raised when any of this changes; a newer one than ours is refused.
+FORMAT = 1
+#: Milliseconds that the server keeps a row after its time has come. Whether a row has expired is
+#: decided by the clock that the adapter was given; the server, whose clock may be ahead, only
+#: frees the memory.
+GRACE = 60_000
+
+# Version and created, which the server decides; updated and expires; then checksum, schema and the
+# length of the content type. `scripts.HEADER` is the same in Lua.
+_IDENTITY = struct.Struct(">QQ")
+_TIMES = struct.Struct(">Qq")
+_FACTS = struct.Struct(">qIH")
+_HEADER = _IDENTITY.size + _TIMES.size + _FACTS.size
+_NEVER = -1
+_ANY = -1
+
+_WRITE = struct.Struct(">Hqqqq")
+_CHECK = struct.Struct(">QQ")
+_AS_READ = struct.Struct(">QQqI")
+
+
+class Names:
+    """The keys of a store."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.meta = f"{prefix}:meta".encode()
+        self.collections = f"{prefix}:collections".encode()
+
+    def rows(self, collection: str) -> bytes:
+        """What the keys of a collection's rows begin with."""
+        return f"{self._prefix}:r:{collection}:".encode()
+
+    def row(self, collection: str, key: str) -> bytes:
+        return f"{self._prefix}:r:{collection}:{key}".encode()
+
+    def index(self, collection: str) -> bytes:
+        return f"{self._prefix}:i:{collection}".encode()
+
+    def expiry(self, collection: str) -> bytes:
+        return f"{self._prefix}:x:{collection}".encode()
+
+    def writer(self, name: str) -> bytes:
+        return f"{self._prefix}:w:{name}".encode()
+
+
+def write(number: int, put: Put, moment: int) -> Iterator[bytes]:
+    """A put as the script `COMMIT` takes it: what to check, and the row without its identity."""
+    expires = _NEVER if put.expires is None else put.expires
+    life = 0 if put.expires is None else max(0, put.expires - moment) // 1_000 + 1 + GRACE
+    expected = _ANY if put.expected is None else put.expected
+    yield _WRITE.pack(number, expected, put.schema, expires, life)
+    facts = _tail(put.checksum, put.schema, put.content_type)
+    yield b"".join((_TIMES.pack(moment, expires), facts, put.value))
+
+
+def delete(number: int, expected: int | None) -> Iterator[bytes]:
+    """A delete as the script `COMMIT` takes it: its row is empty."""
+    yield _WRITE.pack(number, _ANY if expected is None else expected, 0, _NEVER, 0)
+    yield b""
+
+
+def check(version: int, created: int) -> bytes:
+    return _CHECK.pack(version, created)
+
+
+def recode(recode: Recode) -> Iterator[bytes]:
+    """A recode as the script `RECODE` takes it: the row as it was read, and its new end.
+
+    A row whose schema is newer than the new one is left alone.
+    """
+    row = recode.row
+    schema = row.schema if recode.schema is None else recode.schema
+    yield _AS_READ.pack(row.version, row.created, row.checksum, schema)
+    yield _tail(recode.checksum, schema, recode.content_type) + recode.value
+
+
+def unpack(key: str, stored: bytes) -> Row:
+    """The row that is stored under a key.
+
+    If these bytes cannot be a row, it comes back empty, with checksum -1: whoever compares the
+    checksum finds that it is damaged.
+    """
+    try:
+        version, created = _IDENTITY.unpack_from(stored)
+        updated, expires = _TIMES.unpack_from(stored, _IDENTITY.size)
+        checksum, schema, length = _FACTS.unpack_from(stored, _IDENTITY.size + _TIMES.size)
+        content_type = stored[_HEADER : _HEADER + length].decode()
+    except (struct.error, UnicodeDecodeError):
+        return Row(key, b"", "", 0, 0, 0, 0, None, -1)
+    return Row(
+        key,
+        stored[_HEADER + length :],
+        content_type,
+        schema,
+        version,
+        created,
+        updated,
+        None if expires == _NEVER else expires,
+        checksum,
+    )
+
+
+def _tail(checksum: int, schema: int, content_type: str) -> bytes:
+    encoded = content_type.encode()
+    return _FACTS.pack(checksum, schema, len(encoded)) + encoded

@@ -1,0 +1,181 @@
+"""Writes that are done once, though they may be sent twice.
+
+A connection can break while a write is under way; then nobody has told us how it ended. So each
+write has a number, its *ticket*, and the script that does it keeps the ticket and its answer under
+the writer's key, in the same step. It is simply sent again: if it was done, the script finds the
+ticket and gives the answer that was lost; if it was not, it is done now; and what a broken
+connection delivers late finds a later ticket and does nothing. A server that comes back with less
+than it had, because it keeps no log or lost the end of it, has lost the ticket with the write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Sequence
+
+from valkey import exceptions as vk
+
+from perdure.core.errors import Closed, DeadlineExceeded, Unavailable
+from perdure.storage.backends.valkey.errors import is_busy, is_lost, translated
+from perdure.storage.backends.valkey.links import Links, Pauses
+from perdure.storage.backends.valkey.rows import Names
+from perdure.storage.backends.valkey.scripts import Script
+
+#: What a script answers: a word, and what belongs to it.
+Answer = list[bytes | int]
+
+
+class _Slot:
+    """A writer's key, and the number of the last write that was begun under it."""
+
+    __slots__ = ("key", "ticket")
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.ticket = 0
+
+
+class _Job:
+    """One write that somebody waits for."""
+
+    __slots__ = ("args", "begun", "expired", "keys", "script", "withdrawn")
+
+    def __init__(self, script: Script, keys: Sequence[bytes], args: Sequence[bytes | int]) -> None:
+        self.script = script
+        self.keys = keys
+        self.args = args
+        #: It was sent, and how it ended is not known yet.
+        self.begun = False
+        self.expired = False
+        self.withdrawn = False
+
+    def check(self, *, lost: bool) -> None:
+        """Raises `CancelledError` if nobody wants this any more, unless it may be done already."""
+        if not lost and (self.withdrawn or self.expired):
+            raise asyncio.CancelledError
+
+
+class Writer:
+    """Runs scripts that write. Used from one event loop."""
+
+    def __init__(self, links: Links, names: Names) -> None:
+        self._links = links
+        self._names = names
+        self._id = uuid.uuid4().hex
+        self._idle: list[_Slot] = []
+        self._slots: list[_Slot] = []
+        self._running: set[asyncio.Task[Answer]] = set()
+        self._closed = False
+
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[bytes],
+        args: Sequence[bytes | int],
+        deadline: float | None = None,
+    ) -> Answer:
+        """What the script answers; `keys` and `args` follow those of the ticket.
+
+        Cancelled, it is withdrawn unless it was sent, and carried to its end if it was; either
+        way nothing is in flight when `CancelledError` is raised. A missed deadline withdraws it
+        likewise (`DeadlineExceeded`).
+
+        Raises `Unavailable` after `links.PATIENCE` seconds without the server; it says so if it
+        is unknown whether the write was done.
+        """
+        if self._closed:
+            raise Closed("This store is closed.", hint="Open it again.")
+        job = _Job(script, keys, args)
+        task = asyncio.create_task(self._carry_out(job))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        try:
+            await asyncio.wait([task], timeout=deadline)
+            if not task.done():
+                job.expired = True
+                await _end(job, task)
+        except asyncio.CancelledError:
+            job.withdrawn = True
+            ending = asyncio.create_task(_end(job, task))
+            while not ending.done():
+                # Cancelled again: the caller is told as soon as the outcome is certain.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([ending])
+            if not task.cancelled():
+                task.exception()  # seen
+            raise
+        return task.result()
+
+    async def close(self) -> None:
+        """Finish what was accepted, then remove our keys."""
+        if self._closed:
+            return
+        self._closed = True
+        while self._running:
+            await asyncio.wait(self._running)
+        if self._slots:
+            # If the server is away, they expire some day.
+            with contextlib.suppress(vk.ValkeyError, OSError):
+                async with self._links.one() as link:
+                    await link.call(b"DEL", *(slot.key for slot in self._slots))
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, job: _Job) -> Answer:
+        slot = self._idle.pop() if self._idle else self._new_slot()
+        slot.ticket += 1
+        try:
+            with translated(self._links.server):
+                return await self._send(job, slot)
+        except asyncio.CancelledError:
+            if job.expired:
+                raise DeadlineExceeded(
+                    "The write was not sent in the time allowed; nothing was written.",
+                    hint="Repeat it, or allow more time.",
+                ) from None
+            raise
+        finally:
+            self._idle.append(slot)
+
+    async def _send(self, job: _Job, slot: _Slot) -> Answer:
+        keys = [self._names.meta, slot.key, *job.keys]
+        args = [slot.ticket, *job.args]
+        pauses, lost = Pauses(), False
+        while True:
+            try:
+                async with self._links.one() as link:
+                    job.check(lost=lost)
+                    job.begun = True
+                    answer: Answer = await link.run(job.script, keys, args)
+                    return answer
+            except (vk.ValkeyError, OSError) as exc:
+                if is_lost(exc):
+                    lost = job.begun
+                elif is_busy(exc):
+                    job.begun = lost
+                else:
+                    raise
+                if pauses.are_over:
+                    raise (self._unknown() if lost else exc) from exc
+            await pauses.next()
+
+    def _new_slot(self) -> _Slot:
+        slot = _Slot(self._names.writer(f"{self._id}:{len(self._slots)}"))
+        self._slots.append(slot)
+        return slot
+
+    def _unknown(self) -> Unavailable:
+        return Unavailable(
+            f"The connection to {self._links.server.label} broke during a write, and the server did"
+            " not come back to tell its outcome: it is unknown whether the write was done.",
+            hint="When the server is back, read the record to see.",
+        )
+
+
+async def _end(job: _Job, task: asyncio.Task[Answer]) -> None:
+    """Stop a write that was not sent; wait for one that was."""
+    if not job.begun:
+        task.cancel()
+    await asyncio.wait([task])
