@@ -71,6 +71,16 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
     "dictionary": (
         Target("1024.ratio", 0.75, "messages of 1 KB, stored bytes with a dictionary to without"),
     ),
+    "middleware": (
+        Target("write_tracing_idle", 1.15, "a record with metrics and idle tracing, to none"),
+        Target("write_cache", 8, "a record with the full chain, audited and encrypted, to none"),
+        Target("read_encryption", 3, "a record by key with all but the cache, to none"),
+        Target("read_cache", 2, "the same with the cache, which knows it"),
+    ),
+    "migrate": (
+        Target("seconds_plain", 60, "100k records over two schema versions, with an index added"),
+        Target("seconds_compressed", 60, "the same, and compressed on the way"),
+    ),
     "append_turn": (
         Target("ratio_to_best_peer", 0.3, "a turn of four messages, both as they come"),
         Target("ratio_to_best_peer_strong", 0.85, "both with an fsync for each turn"),
@@ -117,6 +127,12 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("chunk_ms", 0.1, "a chunk of a stream, over bare httpx2, of 1,000"),
         Target("cache_hit_ms", 50, "p95 of a call that the cache answers", strict=True),
         Target("memory_growth", 1.1, "after 100k calls, to after 5k, 32 at a time"),
+    ),
+    "copy": (
+        Target("to_postgresql_rows_per_s", 10_000, "100k records to PostgreSQL", at_least=True),
+        Target("to_sqlite_rows_per_s", 10_000, "the same back into a file", at_least=True),
+        Target("backup_rows_per_s", 10_000, "into a backup, read again", at_least=True),
+        Target("restore_rows_per_s", 10_000, "out of it, checked first", at_least=True),
     ),
     "startup": (
         Target("import_s", 0.15, "python -c 'import perdure'", strict=True),

@@ -16,7 +16,9 @@ from perdure.storage.metrics import Metrics
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock
+from tests.s3_server import CREDENTIALS, BadLine, S3Server
 from tests.servers import PostgresServer
+from tests.valkey_server import ValkeyServer
 
 BACKENDS = ("memory", "sqlite", "postgresql")
 #: Those that keep what was written.
@@ -60,6 +62,54 @@ def used_postgres_url(postgres_server: PostgresServer) -> str:
     return postgres_server.url()
 
 
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[ValkeyServer]:
+    """A real Valkey that keeps nothing, one per test process. Who stops it starts it again."""
+    server = ValkeyServer()
+    yield server
+    server.dispose()
+
+
+@pytest.fixture
+def valkey_url(valkey_server: ValkeyServer) -> str:
+    """The address of an empty place in a Valkey."""
+    return valkey_server.url()
+
+
+@pytest.fixture(scope="session")
+def used_valkey_url(valkey_server: ValkeyServer) -> str:
+    """The address of a place in a Valkey that many tests use, and clean up."""
+    return valkey_server.url()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A real S3 server, one per test process, started when the first test asks for it."""
+    server = S3Server()
+    yield server
+    server.dispose()
+
+
+@pytest.fixture
+def s3_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables that let this process, and those that it starts, in."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def s3_url(s3_server: S3Server, s3_keys: None) -> str:
+    """The address of an empty place on S3."""
+    return s3_server.url()
+
+
+@pytest.fixture
+def bad_line(s3_server: S3Server, s3_keys: None) -> Iterator[BadLine]:
+    """A way to the server on which things go wrong when told to."""
+    with BadLine(s3_server.port) as line:
+        yield line
+
+
 @pytest.fixture(params=BACKENDS)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty store, once on every backend.
@@ -93,10 +143,8 @@ async def make_store(store_url: str, clock: ManualClock) -> AsyncIterator[MakeSt
     opened: list[Store] = []
 
     async def make(url: str = store_url, clock: Clock = clock) -> Store:
-        compression = Compression()
         adapter = adapter_for(url, clock)
-        store = Store(adapter, middleware=[Metrics(), compression], clock=clock)
-        compression.attach(store)
+        store = Store(adapter, middleware=[Metrics(), Compression()], clock=clock)
         await store.open()
         opened.append(store)
         return store

@@ -20,6 +20,7 @@ from perdure.core.errors import (
     AllFailed,
     ArtifactMissing,
     BadAnswer,
+    BadBackup,
     BudgetReached,
     BudgetTooSmall,
     Closed,
@@ -34,6 +35,7 @@ from perdure.core.errors import (
     InvalidRecordType,
     InvalidURL,
     InvalidValue,
+    KeyRefused,
     MigrationFailed,
     NewerSchema,
     NoModel,
@@ -44,6 +46,7 @@ from perdure.core.errors import (
     ProviderDown,
     RateLimited,
     Rejected,
+    SchemaMismatch,
     StorageError,
     StorageFull,
     StreamBroken,
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from perdure.config import Config
     from perdure.context.desk import Rendering
     from perdure.context.tools import HISTORY_TOOLS
+    from perdure.core.actors import acting_as
     from perdure.core.messages import (
         Media,
         Message,
@@ -78,7 +82,8 @@ if TYPE_CHECKING:
     from perdure.history.records import Link
     from perdure.jobs import Job
     from perdure.session import Said, Session
-    from perdure.storage.adapter import Consistency, Index, Options
+    from perdure.storage.adapter import Consistency, Index, Options, bounded
+    from perdure.storage.assembly import open_store
     from perdure.storage.collection import Collection, Stored
     from perdure.storage.contexts import Context, ContextStore
     from perdure.storage.finder import Page, all_of, any_of, tagged, where
@@ -96,6 +101,7 @@ _LAZY = {
     "perdure.config": ("Config",),
     "perdure.context.desk": ("Rendering",),
     "perdure.context.tools": ("HISTORY_TOOLS",),
+    "perdure.core.actors": ("acting_as",),
     "perdure.core.messages": (
         "Media",
         "Message",
@@ -114,7 +120,8 @@ _LAZY = {
     "perdure.history.records": ("Link",),
     "perdure.session": ("Said", "Session"),
     "perdure.jobs": ("Job",),
-    "perdure.storage.adapter": ("Consistency", "Index", "Options"),
+    "perdure.storage.adapter": ("Consistency", "Index", "Options", "bounded"),
+    "perdure.storage.assembly": ("open_store",),
     "perdure.storage.collection": ("Collection", "Stored"),
     "perdure.storage.contexts": ("Context", "ContextStore"),
     "perdure.storage.finder": ("Page", "all_of", "any_of", "tagged", "where"),
@@ -134,6 +141,7 @@ __all__ = [
     "ArtifactMissing",
     "Ask",
     "BadAnswer",
+    "BadBackup",
     "Bank",
     "BudgetReached",
     "BudgetTooSmall",
@@ -162,6 +170,7 @@ __all__ = [
     "InvalidValue",
     "Job",
     "Key",
+    "KeyRefused",
     "Link",
     "Media",
     "Message",
@@ -185,6 +194,7 @@ __all__ = [
     "Request",
     "Round",
     "Said",
+    "SchemaMismatch",
     "Session",
     "Shape",
     "StorageError",
@@ -206,9 +216,12 @@ __all__ = [
     "UnknownBackend",
     "Unsupported",
     "Usage",
+    "acting_as",
     "all_of",
     "any_of",
+    "bounded",
     "open",
+    "open_store",
     "open_sync",
     "prune_tool_results",
     "record",

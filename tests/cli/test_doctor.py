@@ -62,7 +62,7 @@ def test_a_configuration_that_cannot_be_used(ask: Ask, notes: str, tmp_path: Pat
     "url",
     [
         "nonsense",
-        "redis://localhost",
+        "etcd://localhost",
         "postgresql://ada@127.0.0.1:1/bank",
         "sqlite:///",
         "sqlite:////dev/null/below.db",

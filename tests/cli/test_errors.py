@@ -64,7 +64,7 @@ def test_files_that_are_something_else(  # noqa: PLR0917  (fixtures)
         ("memory.db", "'memory.db' is not the address of a bank"),
         ("sqlite:///", "names no file"),
         ("://nothing", "cannot be the address"),
-        ("redis://localhost", "No storage backend is registered for redis://"),
+        ("etcd://localhost", "No storage backend is registered for etcd://"),
         ("postgresql://ada@127.0.0.1:1/bank", "cannot be reached"),
     ],
 )

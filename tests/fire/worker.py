@@ -25,7 +25,7 @@ from perdure.storage.adapter import STRONG
 from perdure.storage.compression import renewal
 from perdure.storage.subscriptions import EventReceived
 from perdure.storage.transaction import Transaction
-from tests.fire import damage, disks, talkers
+from tests.fire import caching, damage, disks, migrants, sealing, talkers
 from tests.fire.compressing import Compressing
 from tests.fire.records import (
     Counter,
@@ -330,4 +330,4 @@ TASKS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
         trespass,
         write,
     )
-} | talkers.TASKS
+} | (caching.TASKS | migrants.TASKS | sealing.TASKS | talkers.TASKS)

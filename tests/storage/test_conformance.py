@@ -14,6 +14,7 @@ from perdure.storage.adapter import DEFAULT, Batch, Capability, Layout, Options,
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.backends.postgres import PostgresAdapter
 from perdure.storage.backends.sqlite import SQLiteAdapter
+from perdure.storage.backends.valkey import ValkeyAdapter
 from perdure.storage.query import Query
 from perdure.storage.registry import adapter_for
 from perdure.testing import ManualClock, perform, run, trials_for
@@ -22,7 +23,6 @@ from tests.conftest import DURABLE
 
 COVERED = frozenset(Capability) - {
     Capability.FULL_TEXT,
-    Capability.SNAPSHOTS,
     Capability.VECTORS,
 }
 LASTING = {Capability.DURABLE, Capability.STRONG, Capability.SHARED}
@@ -30,6 +30,7 @@ ADAPTERS: dict[str, Any] = {
     "memory": MemoryAdapter,
     "sqlite": SQLiteAdapter,
     "postgresql": PostgresAdapter,
+    "valkey": ValkeyAdapter,
 }
 
 
@@ -46,7 +47,8 @@ async def test_kit(
 ) -> None:
     urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path / 'bank.db'}"}
     # The kit cleans up after itself, so one database will do.
-    await perform(trial, urls.get(backend) or request.getfixturevalue("used_postgres_url"))
+    fixtures = {"postgresql": "used_postgres_url", "valkey": "used_valkey_url"}
+    await perform(trial, urls.get(backend) or request.getfixturevalue(fixtures[backend]))
 
 
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
@@ -60,6 +62,17 @@ def test_our_backends_have_every_capability_that_is_covered() -> None:
     assert SQLiteAdapter.capabilities == COVERED
     assert PostgresAdapter.capabilities == COVERED
     assert MemoryAdapter.capabilities == COVERED - LASTING
+
+
+def test_valkey_declares_what_one_server_can_promise() -> None:
+    assert ValkeyAdapter.capabilities == {
+        Capability.VERSIONS,
+        Capability.LISTING,
+        Capability.TTL,
+        Capability.TRANSACTIONS,
+        Capability.SHARED,
+        Capability.ERASURE,
+    }
 
 
 def test_every_covered_capability_is_in_a_level_and_has_checks() -> None:

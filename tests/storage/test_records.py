@@ -97,16 +97,15 @@ def test_what_cannot_be_indexed(hint: Any) -> None:
     assert "Index text" in caught.value.hint
 
 
-def test_encrypted_is_refused_and_never_stored_in_plain() -> None:
+def test_one_encrypted_field_makes_the_whole_value_encrypted() -> None:
+    @record("secrets")
     class Secret(msgspec.Struct, frozen=True):
         id: Annotated[str, Key()]
         pin: Annotated[str, Encrypted()]
+        owner: Annotated[str, Indexed()]
 
-    with pytest.raises(InvalidRecordType, match=r"Secret\.pin is marked Encrypted") as caught:
-        record("secrets")(Secret)
-    assert "plain" in caught.value.hint
-    with pytest.raises(InvalidRecordType, match="not declared"):
-        type_of(Secret)
+    assert type_of(Secret).encrypted
+    assert not type_of(Note).encrypted
 
 
 class Thawed(msgspec.Struct):

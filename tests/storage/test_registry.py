@@ -46,8 +46,8 @@ def test_malformed_address(url: str) -> None:
 
 def test_unknown_backend_names_the_known_ones_and_how_to_add_one() -> None:
     registry.register("mine", MemoryAdapter)
-    with pytest.raises(UnknownBackend, match="redis://") as caught:
-        registry.adapter_for("redis://user:secret@host")
+    with pytest.raises(UnknownBackend, match="etcd://") as caught:
+        registry.adapter_for("etcd://user:secret@host")
     for word in ("memory", "sqlite", "postgresql", "mine", "register", "perdure.storage"):
         assert word in caught.value.hint
     assert "secret" not in str(caught.value)

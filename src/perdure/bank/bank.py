@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
@@ -12,8 +13,9 @@ import msgspec
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
 from perdure.bank.care import Care
-from perdure.bank.folders import artifact_folder, make_folder
+from perdure.bank.folders import artifact_place, former_place, make_folder
 from perdure.bank.infos import Info, SessionInfo, describe_session
+from perdure.bank.sealing import SealedObjects, object_sealer
 from perdure.config import Config
 from perdure.context.composer import Rooms as ContextRooms
 from perdure.context.places import Shows
@@ -22,7 +24,9 @@ from perdure.core.errors import (
     Closed,
     Conflict,
     InvalidInput,
+    KeyRefused,
     PerdureError,
+    Unsupported,
 )
 from perdure.core.messages import Message
 from perdure.core.turns import Position
@@ -36,18 +40,17 @@ from perdure.history.reading import Reader, position
 from perdure.history.records import Head, Link, SessionRecord, agent_of
 from perdure.history.renditions.scribe import Scribe
 from perdure.history.strategies import Desk, parse_strategy
-from perdure.history.verify import verify_chains, verify_uses
+from perdure.history.verify import verify_chains
 from perdure.jobs import Runner
 from perdure.session import Rooms, Session
 from perdure.session.given import budget_in
-from perdure.storage import registry, urls
-from perdure.storage.adapter import DEFAULT, Options
+from perdure.storage import assembly, urls
+from perdure.storage.adapter import DEFAULT, Capability, Options
 from perdure.storage.collection import Collection
-from perdure.storage.compression import Compression
 from perdure.storage.contexts import Context, ContextStore
-from perdure.storage.metrics import Metrics
 from perdure.storage.middleware import Middleware
-from perdure.storage.store import Progress, Store
+from perdure.storage.schemas.registry import SchemaRegistry
+from perdure.storage.store import Progress
 from perdure.storage.subscriptions import Handler, Subscriptions
 from perdure.storage.transaction import Transaction
 from perdure.storage.verify import Problem, verify_store
@@ -56,10 +59,27 @@ from perdure.storage.windows import MemoryWindows
 if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
     from perdure.history.secrets import Masker
+    from perdure.storage.audit import AuditTrail
+    from perdure.storage.cache import Cache
+    from perdure.storage.encryption import Encryption
+    from perdure.storage.encryption.masters import Source
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 
+#: What a bank cannot do without.
+_NEEDED = frozenset(
+    {
+        Capability.AGGREGATE,
+        Capability.LISTING,
+        Capability.OUTBOX,
+        Capability.QUERY,
+        Capability.TAGS,
+        Capability.TRANSACTIONS,
+        Capability.TTL,
+        Capability.VERSIONS,
+    }
+)
 #: Seconds to give leases back in, when the bank is closed.
 _RELEASE_PATIENCE = 2.0
 
@@ -73,6 +93,7 @@ class Bank:
         *,
         config: Config | None = None,
         middleware: Sequence[Middleware] = (),
+        master_key: Source | None = None,
         progress: Progress | None = None,
         clock: Clock = now,
     ) -> None:
@@ -80,21 +101,33 @@ class Bank:
         self.url = self.config.bank_url() if url is None else url
         self._is_open = self._was_closed = False
         self._is_default = url is None and not self.config.bank
-        self._is_temporary = self.url.startswith("memory:") and not self.config.artifacts.folder
-        self.metrics = Metrics()
-        self._compression = Compression(writing=self.config.storage.compression)
-        chain: list[Middleware] = [self.metrics, *middleware, self._compression]
-        adapter = registry.adapter_for(self.url, clock)
-        self.store = Store(adapter, middleware=chain, clock=clock, progress=progress)
+        chosen = self.config.artifacts.folder or self.config.artifacts.url
+        self._is_temporary = self.url.startswith("memory:") and not chosen
+        masters = assembly.master_keys(self.config, master_key)
+        self._chain = assembly.Chain(self.config, middleware, masters=masters, clock=clock)
+        self.metrics = self._chain.metrics
+        self.store = assembly.store(
+            self.url,
+            self.config,
+            self._chain,
+            master_key=master_key,
+            progress=progress,
+            clock=clock,
+        )
+        self._check_backend()
         self.jobs = Runner(self.store, concurrency=self.config.jobs.concurrency)
         self.subscriptions = Subscriptions(self.store)
-        self._care = Care(self.store, self._compression, self.subscriptions, self.jobs)
+        self._care = Care(self.store, self._chain, self.subscriptions, self.jobs, self.config)
         self.windows = MemoryWindows(self.store)
         self.contexts = ContextStore(self.store, Context)
         self.artifacts = ArtifactStore(
             self.store,
-            artifact_folder(self.url, self.config.artifacts.folder, temporary=self._is_temporary),
+            artifact_place(self.url, self.config.artifacts, temporary=self._is_temporary),
+            former=former_place(self.config.artifacts),
+            sealer=object_sealer(self._chain.encryption, self.config.encryption),
         )
+        if self._chain.encryption is not None:
+            self._chain.encryption.join(SealedObjects(self.artifacts))
         self.log = TurnLog(self.store, self.artifacts)
         reader = Reader(self.store)
         self.meter = Meter(self.store, reader, self.artifacts)
@@ -145,7 +178,7 @@ class Bank:
             await self.store.close()  # nobody calls `close` on a bank that could not be opened
             raise
         self._is_open = True
-        self._care.schedule(self.config.storage)
+        self._care.schedule()
         await self.scribe.start()
 
     async def close(self) -> None:
@@ -162,6 +195,7 @@ class Bank:
             with suppress(PerdureError, TimeoutError):  # leases run out by themselves
                 async with asyncio.timeout(_RELEASE_PATIENCE):
                     await self.subscriptions.release()
+                    await self._care.close()
         finally:
             await self.store.close()
             if self._is_temporary:
@@ -175,6 +209,15 @@ class Bank:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    def _check_backend(self) -> None:
+        missing = sorted(_NEEDED - self.store.adapter.capabilities)
+        if missing:
+            raise Unsupported(
+                f"{urls.shown(self.url)} cannot hold a bank: it has no {', '.join(missing)}.",
+                hint="Use it for records alone, with perdure.open_store(…); open the bank on"
+                " sqlite:// or postgresql://.",
+            )
 
     # Records ----------------------------------------------------------------------------------
 
@@ -202,6 +245,33 @@ class Bank:
     ) -> None:
         """Deliver events to a handler, at least once and in order per key."""
         await self.subscriptions.subscribe(name, handler, topics, from_start=from_start)
+
+    @property
+    def schemas(self) -> SchemaRegistry:
+        """What the record types look like, and looked like."""
+        return self.store.schemas
+
+    @cached_property
+    def audit(self) -> AuditTrail:
+        """Who did what to records, where `audit.collections` asks for it."""
+        from perdure.storage.audit import AuditTrail
+
+        return AuditTrail(self.store, actor=self.config.audit.actor)
+
+    @property
+    def encryption(self) -> Encryption:
+        """Keys and their rotation. Raises `KeyRefused` if no master key is configured."""
+        if self._chain.encryption is None:
+            raise KeyRefused(
+                "This bank was opened without a master key.",
+                hint="Make one with `perdure keys make FILE`, and set encryption.key.",
+            )
+        return self._chain.encryption
+
+    @property
+    def cache(self) -> Cache | None:
+        """The cache of records, if `cache.entries` asks for one."""
+        return self._chain.cache
 
     # Models -----------------------------------------------------------------------------------
 
@@ -356,8 +426,8 @@ class Bank:
         await self.meter.settle()
         await self.scribe.settle()
         await self._flush_outcomes()
-        await self._compression.train()
-        await self._care.deliver()
+        await self._chain.compression.train()
+        await self._care.settle()
         await self.jobs.settle()
 
     async def verify(self, progress: Progress | None = None) -> AsyncIterator[Problem]:
@@ -366,10 +436,8 @@ class Bank:
             yield problem
         async for problem in verify_chains(self.store, progress):
             yield problem
-        async for problem in verify_uses(self.store, self.artifacts):
-            yield problem
-        async for fault in self.artifacts.check():
-            yield Problem(fault.artifact, fault.what)
+        async for fault in self.artifacts.check(referred=True):
+            yield Problem(fault.referrer or fault.artifact, fault.what)
 
     async def info(self) -> Info:
         """What this bank is and holds."""
@@ -377,7 +445,7 @@ class Bank:
             url=urls.shown(self.url),
             backend=type(self.store.adapter).__name__,
             capabilities=sorted(self.store.adapter.capabilities),
-            artifacts=str(self.artifacts.root),
+            artifacts=str(self.artifacts.place),
             collections=await self.store.adapter.sizes(),
         )
 
@@ -387,11 +455,13 @@ def open(
     *,
     config: Config | None = None,
     middleware: Sequence[Middleware] = (),
+    master_key: Source | None = None,
     progress: Progress | None = None,
 ) -> Bank:
     """The bank at a URL, to be used in ``async with``.
 
     Without a URL, the one in the configuration, or a file in the user's data folder. `middleware`
-    is put around every storage operation; `progress` is told about work that takes long.
+    is put around every storage operation; `master_key` names or gives the key to encrypt with, as
+    `encryption.key` does in the configuration; `progress` is told about work that takes long.
     """
-    return Bank(url, config=config, middleware=middleware, progress=progress)
+    return Bank(url, config=config, middleware=middleware, master_key=master_key, progress=progress)

@@ -8,15 +8,23 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from perdure import config as configuration
+from perdure.artifacts import addresses
+from perdure.artifacts.addresses import S3Address
+from perdure.config import ArtifactsConfig
 from perdure.core.errors import AccessDenied
 from perdure.core.ids import new_id
 from perdure.storage import urls
 
 
-def artifact_folder(url: str, chosen: str, *, temporary: bool) -> Path:
-    """The folder of large artifacts: the chosen one, else one that belongs to this bank alone."""
-    if chosen:
-        return Path(chosen).expanduser().absolute()
+def artifact_place(url: str, config: ArtifactsConfig, *, temporary: bool) -> Path | S3Address:
+    """Where large artifacts lie: the chosen place, else a folder that belongs to this bank alone.
+
+    Raises `InvalidURL` if the chosen one cannot be read.
+    """
+    if config.url:
+        return addresses.parse(config.url)
+    if config.folder:
+        return Path(config.folder).expanduser().absolute()
     address = urls.parse(url)
     if address.scheme == "sqlite":
         file = Path(address.path).absolute()
@@ -24,6 +32,11 @@ def artifact_folder(url: str, chosen: str, *, temporary: bool) -> Path:
     if temporary:
         return Path(tempfile.gettempdir()) / f"perdure-{new_id()}"
     return configuration.data_folder() / "artifacts" / _slug(url)
+
+
+def former_place(config: ArtifactsConfig) -> Path | S3Address | None:
+    """Where artifacts are looked for that are not in their place: while they are being moved."""
+    return addresses.place_of(config.former) if config.former else None
 
 
 def make_folder(folder: Path) -> None:

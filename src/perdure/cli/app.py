@@ -9,7 +9,9 @@ from typer.core import TyperGroup
 
 from perdure import __version__
 from perdure.cli import (
+    artifacts,
     ask,
+    audit,
     bank,
     conformance,
     context,
@@ -18,8 +20,11 @@ from perdure.cli import (
     export,
     forget,
     importing,
+    keys,
+    metrics,
     models,
     renditions,
+    schema,
     sessions,
     show,
     simulate,
@@ -76,7 +81,12 @@ app.command("context")(context.context)
 app.command("renditions")(renditions.renditions)
 app.command("simulate")(simulate.simulate)
 app.add_typer(bank.app, name="bank")
+app.add_typer(schema.app, name="schema")
+app.add_typer(keys.app, name="keys")
+app.add_typer(artifacts.app, name="artifacts")
 app.command("verify")(verify.verify)
+app.command("audit")(audit.audit)
+app.command("metrics")(metrics.metrics)
 app.command("conformance")(conformance.conformance)
 app.command("doctor")(doctor.doctor)
 

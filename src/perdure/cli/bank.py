@@ -1,4 +1,4 @@
-"""``perdure bank``: make one, look at one."""
+"""``perdure bank``: make one, look at one, keep it safe, move it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from perdure.cli import terminal
+from perdure.cli import backups, encrypting, migrate, terminal
 from perdure.cli.options import (
     BankOption,
     ConfigOption,
@@ -19,11 +19,16 @@ from perdure.cli.options import (
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from perdure.artifacts.addresses import S3Address
     from perdure.bank import Info
     from perdure.cli.places import FolderUse
     from perdure.storage.adapter import Size
 
-app = typer.Typer(help="Make a bank, or look at one.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Make a bank, look at one, keep it safe, move it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.command()
@@ -63,9 +68,21 @@ def info(
     if settings.json:
         import msgspec
 
-        terminal.emit({**msgspec.structs.asdict(found), "artifacts": artifacts})
+        from perdure.artifacts.addresses import S3Address
+
+        place = str(artifacts) if isinstance(artifacts, S3Address) else artifacts
+        terminal.emit({**msgspec.structs.asdict(found), "artifacts": place})
     else:
         _show(found, artifacts)
+
+
+app.command("backup")(backups.backup)
+app.command("backups")(backups.list_)
+app.command("restore")(backups.restore)
+app.command("copy")(backups.copy)
+app.command("encrypt")(encrypting.encrypt)
+app.command("decrypt")(encrypting.decrypt)
+app.command("migrate")(migrate.migrate)
 
 
 async def _init(settings: Settings) -> dict[str, Any]:
@@ -91,7 +108,7 @@ async def _init(settings: Settings) -> dict[str, Any]:
             }
 
 
-async def _info(settings: Settings) -> tuple[Info, FolderUse]:
+async def _info(settings: Settings) -> tuple[Info, FolderUse | S3Address]:
     import asyncio
 
     from perdure.cli import places
@@ -100,10 +117,10 @@ async def _info(settings: Settings) -> tuple[Info, FolderUse]:
     with Bar("looking at the bank"):
         async with places.existing_bank(settings, settings.load()) as bank:
             found = await bank.info()
-            return found, await asyncio.to_thread(places.folder_use, bank.artifacts.root)
+            return found, await asyncio.to_thread(places.folder_use, bank.artifacts.place)
 
 
-def _show(found: Info, artifacts: FolderUse) -> None:
+def _show(found: Info, artifacts: FolderUse | S3Address) -> None:
     terminal.table(
         ("", ""),
         [

@@ -19,6 +19,7 @@ import msgspec
 
 from perdure import __version__
 from perdure import config as configuration
+from perdure.artifacts.addresses import S3Address
 from perdure.bank import Bank
 from perdure.cli import places, terminal
 from perdure.cli.options import Settings
@@ -159,10 +160,14 @@ async def _examine_bank(report: Report, settings: Settings, config: Config) -> N
 
 def _examine_disk(report: Report, config: Config) -> None:
     try:
-        folder = Bank(config=config).artifacts.root
+        folder = Bank(config=config).artifacts.place
     except PerdureError:
         return  # there is no such backend, and the bank's check has said so
     use = places.folder_use(folder)
+    if isinstance(use, S3Address) or isinstance(folder, S3Address):  # both are, then
+        report.facts["artifacts"] = str(use)
+        report.add("Artifacts", str(use))
+        return
     report.facts["artifacts"] = use
     if use.exists and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         advice = "Change its permissions, or set artifacts.folder to another one."

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from perdure.artifacts.addresses import S3Address
 from perdure.bank import Bank
 from perdure.cli import terminal
 from perdure.config import Config
@@ -66,8 +67,13 @@ def location(url: str) -> str:
     return str(Path(address.path).absolute()) if address.scheme == "sqlite" else urls.shown(url)
 
 
-def folder_use(folder: Path) -> FolderUse:
-    """What a folder takes. Files that vanish or cannot be seen meanwhile are not counted."""
+def folder_use(folder: Path | S3Address) -> FolderUse | S3Address:
+    """What a folder takes. Files that vanish or cannot be seen meanwhile are not counted.
+
+    A place on S3 is only named: to list it takes long, and may cost.
+    """
+    if isinstance(folder, S3Address):
+        return folder
     if not folder.is_dir():
         return FolderUse(str(folder), exists=False)
     files = total = 0

@@ -112,6 +112,9 @@ class ArtifactsConfig(Section, frozen=True):
     #: An S3 store instead: ``s3://bucket/prefix?region=…&endpoint=…``. Who may use it is said by
     #: the usual AWS variables or files.
     url: str = ""
+    #: Where they were before, folder or URL: looked at for what is not in its place yet, until
+    #: `perdure artifacts move` has moved everything.
+    former: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,18 +16,19 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from perdure.core.errors import InvalidInput, NewerSchema, Unsupported
+from perdure.core.errors import Conflict, InvalidInput, NewerSchema, Unsupported
 from perdure.storage.query import Query, Scalar, Summary
 
 #: Values above this are refused; they belong in the artifact store.
 MAX_VALUE_BYTES = 16 * 1024 * 1024
+_COUNTED = 500
 
 
 class Capability(StrEnum):
@@ -157,6 +158,16 @@ class Layout(msgspec.Struct, frozen=True):
         """The column values that partial indexes are made for."""
         return frozenset(pair for index in self.indexes for pair in index.where)
 
+    def without(self, columns: Collection[str]) -> Layout:
+        """The layout without these columns, and without the indexes that need them."""
+        kept = tuple(
+            index
+            for index in self.indexes
+            if not {*index.columns, *(name for name, _ in index.where)} & set(columns)
+        )
+        held = tuple(column for column in self.columns if column.name not in columns)
+        return msgspec.structs.replace(self, columns=held, indexes=kept)
+
 
 class Staleness(msgspec.Struct, frozen=True):
     """Which columns of a collection cannot be trusted, and which of them are wanted."""
@@ -272,10 +283,11 @@ class Delivered(msgspec.Struct, frozen=True):
 
 
 class Fill(msgspec.Struct, frozen=True):
-    """New column values for a row that exists at `version`; its version stays as it is."""
+    """New column values for a row of this version and creation time; both stay as they are."""
 
     key: str
     version: int
+    created: int
     columns: tuple[Scalar, ...]
 
 
@@ -306,11 +318,22 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Snapshot(ABC):
-    """A store as it was at one moment, whatever is written meanwhile. Rows are as stored."""
+    """A store as it was at one moment, whatever is written meanwhile. Rows are as stored.
+
+    Used by one reader, who reads one thing after another. Pages are bounded, so that memory does
+    not grow with the store.
+    """
 
     @abstractmethod
     async def layouts(self) -> list[Layout]:
-        """The collections, by name; columns that their rows do not hold yet are left out."""
+        """The collections, by name.
+
+        Columns that not every row holds yet are left out, and so are the indexes over them.
+        """
+
+    @abstractmethod
+    async def count(self, collection: str) -> int:
+        """How many rows a collection has, perhaps with some that have expired."""
 
     @abstractmethod
     def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
@@ -320,6 +343,10 @@ class Snapshot(ABC):
     def events(self) -> AsyncIterator[list[Delivered]]:
         """The events that are still kept, in order, in pages."""
 
+    @abstractmethod
+    async def last_event(self) -> int:
+        """The highest id that an event was given, also one that is no longer kept; 0 if none."""
+
 
 class Size(msgspec.Struct, frozen=True):
     """What a collection takes: rows, and bytes with its indexes where the backend can tell."""
@@ -327,6 +354,14 @@ class Size(msgspec.Struct, frozen=True):
     collection: str
     rows: int
     bytes: int | None
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many rows of a collection have this schema and this content type."""
+
+    schema: int
+    content_type: str
+    rows: int
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -374,11 +409,33 @@ class Adapter(ABC):
 
     @abstractmethod
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
-        """Set the columns of rows that still have the given version; skip the others."""
+        """Set the columns of rows that are still the given ones; skip the others."""
+
+    async def is_prepared(self, layout: Layout) -> bool:
+        """Whether what this declaration needs is still as `prepare` and `activate` left it.
+
+        Somebody who opens the collection with another declaration can change that.
+        """
+        return True
+
+    async def unfilled(
+        self, collection: str, position: str, limit: int
+    ) -> tuple[list[str], str] | None:
+        """Keys of up to `limit` rows that lack a declared column, and a position behind them.
+
+        They lack it because it was added and not filled yet, or because they were written by
+        somebody else whose declaration lacks it. The order is the backend's; the empty position
+        stands before the first, and no keys say that there are no more. None if the backend cannot
+        tell: all rows have to be filled then, and what others leave out stays so.
+        """
+        return None
 
     @abstractmethod
     async def activate(self, layout: Layout) -> None:
-        """Every row holds every column now: build the indexes and remember the layout."""
+        """Every row holds every column now: build the indexes and remember the layout.
+
+        Others read and write meanwhile; each backend says if they have to wait.
+        """
 
     @abstractmethod
     async def get(self, collection: str, keys: Sequence[str], options: Options) -> list[Row | None]:
@@ -416,20 +473,42 @@ class Adapter(ABC):
         """
         return None
 
-    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """The whole store as it is now, for as long as the context lasts.
+    @property
+    def replicated(self) -> bool:
+        """Whether reads that are not strong may be answered by a replica."""
+        return False
 
-        Others read and write meanwhile.
+    async def identity(self) -> str | None:
+        """A text that everybody has who has this very store open, and nobody else.
+
+        It may change when the store is restored or its machine is restarted. None if there is no
+        such text.
+        """
+        return None
+
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+        """The whole store as it is when the context is entered, for as long as that lasts.
+
+        Others read and write meanwhile. What they delete or overwrite has to be kept for it, so
+        it should not last longer than needed.
         """
         raise self._unsupported(Capability.SNAPSHOTS)
 
     async def load(self, source: Snapshot, *, replace: bool = False) -> int:
         """Take over everything from a snapshot of any backend, all of it or nothing.
 
-        Rows keep their versions and times; events are kept in their order, under new ids. With
-        `replace`, whatever is in this store is gone afterwards. Returns how many rows there were.
+        Rows keep their versions, times and checksums, events their order and their ids; ids that
+        are given later are higher. A position from `events` of another store, or of this one
+        before, either still stands before the same events or starts over: nothing is passed by.
+        With `replace`, whatever is in this store is gone afterwards. Returns how many rows there
+        were.
 
-        Raises `Conflict` if the store holds records and `replace` was not given.
+        Nobody else may have the store open meanwhile, and nobody may use this adapter.
+        Afterwards it is as after `initialize`: collections have to be prepared again. Cancelled
+        or interrupted, the store is as it was before.
+
+        Raises `Conflict` if the store holds records or events and `replace` was not given, and
+        `Unavailable` if others have it open, where that can be told.
         """
         raise self._unsupported(Capability.SNAPSHOTS)
 
@@ -468,7 +547,8 @@ class Adapter(ABC):
         Everybody reads them in the same order: those of one key as they were committed, with
         growing ids; those of different keys may interleave. The empty position stands before the
         first event. No event that commits later is ever placed at or before a position that was
-        returned. An empty list may come with a new position; keep it.
+        returned. An empty list may come with a new position; keep it. A position that a backend
+        of another kind gave out stands before the first event.
         """
         raise self._unsupported(Capability.OUTBOX)
 
@@ -491,6 +571,17 @@ class Adapter(ABC):
     async def sizes(self) -> list[Size]:
         """What each collection takes, by name."""
         return []
+
+    async def census(self, collection: str) -> list[Count]:
+        """How many rows there are of each schema and content type, without the expired ones."""
+        counts: dict[tuple[int, str], int] = {}
+        after: tuple[Scalar, ...] | None = None
+        while rows := await self.find(Query(collection, after=after, limit=_COUNTED), DEFAULT):
+            for row in rows:
+                kind = (row.schema, row.content_type)
+                counts[kind] = counts.get(kind, 0) + 1
+            after = (rows[-1].key,)
+        return [Count(*kind, rows) for kind, rows in sorted(counts.items())]
 
     def inspect(self) -> AsyncIterator[str]:
         """The backend's own integrity check: yields one sentence per fault it finds."""
@@ -516,6 +607,17 @@ def newer_schema(collection: str, key: str, stored: int, ours: int) -> NewerSche
     return NewerSchema(
         f"{collection}/{key} has schema version {stored}, newer than this code's {ours}.",
         hint="Upgrade Perdure or your record type; the record was left untouched.",
+    )
+
+
+def not_empty(collection: str) -> Conflict:
+    """The error for a store that something would be loaded into, and that is not empty."""
+    what = f"records in {collection!r}" if collection else "events"
+    return Conflict(
+        collection,
+        "",
+        message=f"The bank holds {what} already; nothing was changed.",
+        hint="Choose an empty one, or say that it may be overwritten (--overwrite).",
     )
 
 

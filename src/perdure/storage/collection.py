@@ -13,8 +13,8 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import Conflict
-from perdure.storage import keys
-from perdure.storage.adapter import DEFAULT, STRONG, Delete, Options, Put, Row
+from perdure.storage import keys, references
+from perdure.storage.adapter import DEFAULT, STRONG, Capability, Delete, Options, Put, Row
 from perdure.storage.finder import Finder, Page
 from perdure.storage.query import Order, Query, Scalar, Summary
 from perdure.storage.records import RecordType, type_of
@@ -35,13 +35,22 @@ async def back_off(attempt: int) -> None:
 class Executor(Protocol):
     """What carries out the operations of a collection: the store, or a transaction in it."""
 
+    @property
+    def capabilities(self) -> frozenset[Capability]: ...
     def collection(self, cls: type[R]) -> Collection[R]: ...
-    async def ready(self, declared: RecordType[Any], *, make: bool = True) -> bool: ...
+    async def ready(
+        self, declared: RecordType[R], *, make: bool = True
+    ) -> RecordType[R] | None: ...
     def now(self) -> int: ...
     async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]: ...
     async def find(self, query: Query, options: Options) -> list[Row]: ...
     async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]: ...
-    def write(self, writes: Sequence[Put | Delete], options: Options) -> Awaitable[list[int]]: ...
+    def write(
+        self,
+        writes: Sequence[Put | Delete],
+        options: Options,
+        absent: Sequence[tuple[str, str]] = (),
+    ) -> Awaitable[list[int]]: ...
     async def remove(self, query: Query, options: Options) -> int: ...
 
 
@@ -79,9 +88,15 @@ class Collection(Generic[T]):
 
     def __init__(self, executor: Executor, cls: type[T]) -> None:
         self._executor = executor
-        self.declared = type_of(cls)
-        self.name = self.declared.name
-        self._made = False
+        self._type = type_of(cls)
+        #: The type as this store writes and reads it, once the collection was used.
+        self.declared = self._type
+        self.name = self._type.name
+        self._there = self._made = False
+        #: Finds what its records refer to, if they can and the backend keeps track of it.
+        self._gather = references.gatherer(cls)
+        if self._gather is not None and not executor.capabilities >= references.NEEDED:
+            self._gather = None
 
     async def get(self, key: str, options: Options = DEFAULT) -> T | None:
         """The record of this key, or None."""
@@ -90,7 +105,7 @@ class Collection(Generic[T]):
 
     async def fetch(self, key: str, options: Options = DEFAULT) -> Stored[T] | None:
         """The record of this key with its version and times, or None."""
-        if not self._made and not await self.is_there():
+        if not self._there and not await self.is_there():
             return None
         (row,) = await self._executor.read(self.name, (keys.check(key),), options)
         return None if row is None else self.stored(row)
@@ -98,7 +113,7 @@ class Collection(Generic[T]):
     async def get_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> list[T | None]:
         """The records of these keys, in this order."""
         checked = [keys.check(key) for key in wanted]
-        if not self._made and not await self.is_there():
+        if not self._there and not await self.is_there():
             return [None] * len(checked)
         rows = await self._executor.read(self.name, checked, options) if checked else []
         return [None if row is None else self.declared.decode(row) for row in rows]
@@ -111,6 +126,9 @@ class Collection(Generic[T]):
         if not self._made:
             await self.make()
         put = self.declared.encode(record, self._expiry(), options.expected)
+        if self._gather is not None:
+            (version,) = await self._write_referring((put,), (record,), self._gather, options)
+            return version
         (version,) = await self._executor.write((put,), options)
         return version
 
@@ -121,10 +139,17 @@ class Collection(Generic[T]):
         """
         await self.make()
         expires = self._expiry()
-        puts = [self.declared.encode(record, expires, options.expected) for record in records]
-        if len(unique := {put.key: put for put in puts}) == len(puts):
-            return await self._executor.write(puts, options) if puts else []
-        versions = await self._executor.write(list(unique.values()), options)
+        given = list(records)
+        puts = [self.declared.encode(record, expires, options.expected) for record in given]
+        unique = {put.key: (put, record) for put, record in zip(puts, given, strict=True)}
+        if not unique:
+            return []
+        last = [put for put, _ in unique.values()]
+        if self._gather is None:
+            versions = await self._executor.write(last, options)
+        else:
+            kept = [record for _, record in unique.values()]
+            versions = await self._write_referring(last, kept, self._gather, options)
         by_key = dict(zip(unique, versions, strict=True))
         return [by_key[put.key] for put in puts]
 
@@ -137,6 +162,8 @@ class Collection(Generic[T]):
         await self.make()
         checked = dict.fromkeys(keys.check(key) for key in wanted)
         deletes = [Delete(self.name, key, options.expected) for key in checked]
+        if self._gather is not None:
+            deletes += [references.no_row_of(self.name, key) for key in checked]
         if deletes:
             await self._executor.write(deletes, options)
 
@@ -193,7 +220,7 @@ class Collection(Generic[T]):
         options: Options = DEFAULT,
     ) -> builtins.list[T]:
         """The records behind this key, which need not exist, in key order."""
-        if not self._made and not await self.is_there():
+        if not self._there and not await self.is_there():
             return []
         order = _DOWN if descending else _UP
         query = Query(self.name, prefix=prefix, order=order, limit=limit, after=(key,))
@@ -202,15 +229,20 @@ class Collection(Generic[T]):
 
     async def make(self) -> None:
         """Make the collection in the backend, if this was not done yet."""
-        await self._executor.ready(self.declared)
-        self._made = True
+        self.declared = await self._executor.ready(self._type) or self._type
+        if self._gather is not None:
+            for declared in references.TYPES:
+                await self._executor.ready(declared)
+        self._there = self._made = True
 
     async def is_there(self) -> bool:
         """Whether the collection was made: one that was not holds nothing, and reading it does
         not make it.
         """
-        self._made = await self._executor.ready(self.declared, make=False)
-        return self._made
+        found = await self._executor.ready(self._type, make=False)
+        if found is not None:
+            self.declared, self._there = found, True
+        return found is not None
 
     # For Finder and transactions ------------------------------------------------------------------
 
@@ -222,6 +254,25 @@ class Collection(Generic[T]):
     def stored(self, row: Row) -> Stored[T]:
         """A row as a record."""
         return Stored(row.key, self.declared.decode(row), row.version, row.created, row.updated)
+
+    async def _write_referring(
+        self,
+        puts: Sequence[Put],
+        records: Sequence[T],
+        gather: references.Gather,
+        options: Options,
+    ) -> builtins.list[int]:
+        """Write records together with the rows that say what they refer to.
+
+        Raises `Conflict` if that was deleted since it was stored, because nothing referred to it.
+        """
+        writes = [*puts, *references.writes_of(puts, records, gather)]
+        hashes = {hash_: None for record in records for hash_ in gather(record)}
+        absent = [(references.CONDEMNED, hash_) for hash_ in hashes]
+        try:
+            return (await self._executor.write(writes, options, absent))[: len(puts)]
+        except Conflict as exc:
+            raise references.clarified(exc) from None
 
     def _expiry(self) -> int | None:
         ttl = self.declared.ttl

@@ -21,13 +21,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
 from perdure.core.errors import InvalidInput
-from perdure.storage.adapter import Batch, Check, Options, Recode
+from perdure.storage.adapter import Batch, Check, Options, Recode, Row
 from perdure.storage.query import Query, Summary
+
+if TYPE_CHECKING:
+    from perdure.storage.records import RecordType
 
 
 class Get(msgspec.Struct, frozen=True):
@@ -84,7 +87,12 @@ Handler: TypeAlias = Callable[[Call], Awaitable[Any]]
 
 
 class Middleware(Protocol):
-    """Anything that wraps operations."""
+    """Anything that wraps operations.
+
+    It may say its `stage`. One that changes values may also have a method `is_due`: given a record
+    type and a row of it as it is stored, it tells whether it would now store that in another way.
+    `migrating` rewrites such rows.
+    """
 
     def __call__(self, call: Call, proceed: Handler, /) -> Awaitable[Any]: ...
 
@@ -132,6 +140,12 @@ _REASONS = {
 def stage_of(middleware: Middleware) -> Stage:
     """Where it stands: what its attribute `stage` says, else among the free ones."""
     return getattr(middleware, "stage", Stage.FREE)
+
+
+def is_due(chain: Sequence[Middleware], declared: RecordType[Any], row: Row) -> bool:
+    """Whether somebody in the chain would store the row in another way than it is stored."""
+    asked = (getattr(middleware, "is_due", None) for middleware in chain)
+    return any(would(declared, row) for would in asked if would is not None)
 
 
 def compose(chain: Sequence[Middleware], innermost: Handler) -> list[Handler]:

@@ -92,6 +92,10 @@ class Query(msgspec.Struct, frozen=True):
         descending = self.order[-1].descending if self.order else False
         return (*self.order, Order("key", descending))
 
+    def columns(self) -> set[str]:
+        """The columns that it looks at."""
+        return {part.column for part in self.order} | columns_of(self.where)
+
 
 class Figure(StrEnum):
     """What can be computed over a column. Of no values: None, and 0 for COUNT."""
@@ -112,6 +116,11 @@ class Summary(msgspec.Struct, frozen=True):
     query: Query
     figures: tuple[tuple[Figure, str], ...]
     group: tuple[str, ...] = ()
+
+    def columns(self) -> set[str]:
+        """The columns that it looks at."""
+        figures = {column for _, column in self.figures if column}
+        return {*self.group, *figures, *self.query.columns()}
 
 
 def columns_of(condition: Condition) -> set[str]:

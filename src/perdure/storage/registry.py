@@ -1,7 +1,7 @@
 """Which backend answers to which kind of address.
 
-Three come with Perdure: memory, sqlite and postgresql. A program adds its own with `register`; an
-installed package by naming a scheme in the entry-point group ``perdure.storage``::
+Four come with Perdure: memory, sqlite, postgresql and valkey. A program adds its own with
+`register`; an installed package by naming a scheme in the entry-point group ``perdure.storage``::
 
     [project.entry-points."perdure.storage"]
     folder = "my_package.adapter:FolderAdapter"
@@ -35,9 +35,20 @@ _OWN = {
     "sqlite": "perdure.storage.backends.sqlite:SQLiteAdapter",
     "postgresql": "perdure.storage.backends.postgres:PostgresAdapter",
     "postgres": "perdure.storage.backends.postgres:PostgresAdapter",
+    "valkey": "perdure.storage.backends.valkey:ValkeyAdapter",
+    "valkeys": "perdure.storage.backends.valkey:ValkeyAdapter",
+    "redis": "perdure.storage.backends.valkey:ValkeyAdapter",
+    "rediss": "perdure.storage.backends.valkey:ValkeyAdapter",
 }
 #: What to install if the module of one of our own backends cannot be imported.
-_EXTRAS = {"postgresql": "perdure[postgres]", "postgres": "perdure[postgres]"}
+_EXTRAS = {
+    "postgresql": "perdure[postgres]",
+    "postgres": "perdure[postgres]",
+    "valkey": "perdure[valkey]",
+    "valkeys": "perdure[valkey]",
+    "redis": "perdure[valkey]",
+    "rediss": "perdure[valkey]",
+}
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*").fullmatch
 
 _registered: dict[str, Factory] = {}

@@ -4,14 +4,17 @@ Page by page, rows that are not as they should be are read through the chain, re
 as rewrites. Versions and times stay, everybody reads and writes meanwhile, and a row that somebody
 changes in between is passed over: it was written the new way.
 
-How far it came is kept in the store after each page. Interrupted, even by kill -9, it goes on from
-there; at worst one page is looked at again. A row that cannot be remade is left as it is and told
-of at the end; the others do not suffer from it.
+How far it came is kept in the store, about every second. Interrupted, even by kill -9, it goes on
+from there; at worst what that second did is looked at again. A row that cannot be remade is left as
+it is and told of at the end; the others do not suffer from it. Two who do the same at once do not
+harm each other: a row is rewritten by one of them. Rows that old code writes behind the place that
+was reached are not seen again: whoever must have them all looks again.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Protocol, TypeVar
 
@@ -20,15 +23,19 @@ import msgspec
 from perdure.core.errors import Corrupted, PerdureError
 from perdure.storage.adapter import STRONG, Adapter, Check, Options, Recode, Row
 from perdure.storage.collection import Collection
+from perdure.storage.pacing import Pace
+from perdure.storage.query import Query
 from perdure.storage.records import Key, system_record
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: Rows on a page, and the bytes it should not exceed: pages become shorter where rows are large.
-#: How large they are is learnt from the first, which is short.
-_ROWS = 500
+#: Rows on a page, and the bytes it should not exceed: what a middleware does to a page it does in
+#: one go, on the event loop. How large rows are is learnt from the first page, which is short.
+_ROWS = 50
 _FIRST_ROWS = 10
-_BYTES = 4 * 1024 * 1024
+_BYTES = 128 * 1024
+#: Seconds between two notes of how far it came.
+_NOTE_EVERY = 1.0
 #: Failures that are told one by one; further ones are counted.
 MOST_FAILURES = 100
 
@@ -89,39 +96,76 @@ async def rewrite_collection(
     """Write every row anew that is wanted; returns what came of it when all is done.
 
     `wanted` is asked about rows as they are stored; `remade` gets them as records are decoded from
-    them, and may raise errors of Perdure's. `purpose` tells one rewrite of a collection from
-    another: it names what the rows are brought to, such as ``schema=3``.
+    them, and may raise errors of Perdure's. Both are called on the event loop, a few milliseconds
+    at a time. `purpose` tells one rewrite of a collection from another: it names what the rows are
+    brought to, such as ``schema=3``.
 
     With `dry_run` nothing is written, and all rows are looked at.
     """
-    positions = host.collection(_Position)
-    name = f"{collection}/{purpose}"
-    begun = None if dry_run else await positions.get(name)
-    so_far = Rewritten(collection)
-    if begun is not None:
-        so_far = msgspec.structs.replace(begun.so_far, resumed=True)
-    total = await _rows(host.adapter, collection)
-    async for page in _pages(host.adapter, collection, begun.after if begun else ""):
-        rows = await _plain(host, collection, [row.key for row in page if wanted(row)])
-        so_far = await _page_done(host, so_far, rows, remade, dry_run=dry_run)
-        so_far = msgspec.structs.replace(so_far, seen=so_far.seen + len(page))
-        if not dry_run:
-            await positions.put(_Position(name, page[-1].key, so_far))
+    position = _Bookmark(host, f"{collection}/{purpose}", kept=not dry_run)
+    after, so_far = await position.find(collection)
+    total = sum(count.rows for count in await host.adapter.census(collection))
+    pace = Pace()
+    async for page in _pages(host.adapter, collection, after):
+        keys = [row.key async for row in paced(page, pace) if wanted(row)]
+        rows = await plain_rows(host, collection, keys)
+        recodes, failures = await _remade(rows, remade, pace)
+        written = len(recodes)
+        if recodes and not dry_run:
+            written = await host.rewrite(collection, recodes)
+        so_far = msgspec.structs.replace(
+            so_far,
+            seen=so_far.seen + len(page),
+            rewritten=so_far.rewritten + written,
+            failed=so_far.failed + len(failures),
+            failures=(*so_far.failures, *failures)[:MOST_FAILURES],
+        )
+        await position.reached(page[-1].key, so_far)
         if progress is not None:
             progress(f"rewriting {collection}", so_far.seen, max(total, so_far.seen))
-    if not dry_run and (begun is not None or so_far.seen):
-        await positions.delete(name)
+    await position.remove()
     return so_far
 
 
-async def _page_done(
-    host: Host,
-    so_far: Rewritten,
-    rows: list[Row | Failure],
-    remade: Callable[[Row], Recode],
-    *,
-    dry_run: bool,
-) -> Rewritten:
+class _Bookmark:
+    """Keeps how far a rewrite came."""
+
+    def __init__(self, host: Host, name: str, *, kept: bool) -> None:
+        self._positions = host.collection(_Position)
+        self._name = name
+        self._kept = kept
+        self._is_there = False
+        self._noted = time.monotonic()
+
+    async def find(self, collection: str) -> tuple[str, Rewritten]:
+        """Where to go on, and what was done before."""
+        found = await self._positions.get(self._name) if self._kept else None
+        if found is None:
+            return "", Rewritten(collection)
+        self._is_there = True
+        return found.after, msgspec.structs.replace(found.so_far, resumed=True)
+
+    async def reached(self, key: str, so_far: Rewritten) -> None:
+        if self._kept and time.monotonic() - self._noted >= _NOTE_EVERY:
+            await self._positions.put(_Position(self._name, key, so_far))
+            self._is_there = True
+            self._noted = time.monotonic()
+
+    async def remove(self) -> None:
+        if self._is_there:
+            await self._positions.delete(self._name)
+
+
+async def paced(rows: Iterable[Row], pace: Pace) -> AsyncIterator[Row]:
+    """The rows, with a breath between two of them where it is due."""
+    for row in rows:
+        yield row
+        await pace.breathe()
+
+
+async def _remade(
+    rows: Iterable[Row | Failure], remade: Callable[[Row], Recode], pace: Pace
+) -> tuple[list[Recode], list[Failure]]:
     recodes: list[Recode] = []
     failures: list[Failure] = []
     for row in rows:
@@ -132,19 +176,15 @@ async def _page_done(
             recodes.append(remade(row))
         except PerdureError as exc:
             failures.append(Failure(row.key, exc.message))
-    written = len(recodes)
-    if recodes and not dry_run:
-        written = await host.rewrite(so_far.collection, recodes)
-    return msgspec.structs.replace(
-        so_far,
-        rewritten=so_far.rewritten + written,
-        failed=so_far.failed + len(failures),
-        failures=(*so_far.failures, *failures)[:MOST_FAILURES],
-    )
+        await pace.breathe()
+    return recodes, failures
 
 
-async def _plain(host: Host, collection: str, keys: list[str]) -> list[Row | Failure]:
-    """The rows of these keys as the chain hands them out; a damaged one does not hide the rest."""
+async def plain_rows(host: Host, collection: str, keys: list[str]) -> list[Row | Failure]:
+    """The rows of these keys as the chain hands them out; a damaged one does not hide the rest.
+
+    What was deleted or has expired meanwhile is left out.
+    """
     if not keys:
         return []
     with suppress(Corrupted):
@@ -159,14 +199,17 @@ async def _plain(host: Host, collection: str, keys: list[str]) -> list[Row | Fai
 
 
 async def _pages(adapter: Adapter, collection: str, after: str) -> AsyncIterator[list[Row]]:
-    """All rows as they are stored, damaged and expired ones included."""
+    """All rows as they are stored, in key order; also those that cannot be read any more."""
     limit = _FIRST_ROWS
-    while page := await adapter.salvage(collection, after, limit):
+    while True:
+        query = Query(collection, limit=limit, after=(after,) if after else None)
+        try:
+            page = await adapter.find(query, STRONG)
+        except Corrupted:
+            page = await adapter.salvage(collection, after, limit)
+        if not page:
+            return
         yield page
         after = page[-1].key
         size = sum(len(row.value) for row in page) // len(page)
         limit = max(1, min(_ROWS, _BYTES // (size + 1)))
-
-
-async def _rows(adapter: Adapter, collection: str) -> int:
-    return sum(size.rows for size in await adapter.sizes() if size.collection == collection)

@@ -9,9 +9,9 @@ decodes it.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Self, TypeVar, cast
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import msgspec
 
@@ -20,7 +20,7 @@ from perdure.core.errors import (
     Conflict,
     Corrupted,
     InvalidRecordType,
-    PerdureError,
+    KeyRefused,
     Unsupported,
 )
 from perdure.storage.adapter import (
@@ -30,7 +30,6 @@ from perdure.storage.adapter import (
     Capability,
     Check,
     Delete,
-    Fill,
     Options,
     Put,
     Recode,
@@ -38,6 +37,7 @@ from perdure.storage.adapter import (
     checksum,
 )
 from perdure.storage.collection import ATTEMPTS, Collection, back_off
+from perdure.storage.filling import Filling
 from perdure.storage.middleware import (
     Call,
     Commit,
@@ -48,12 +48,18 @@ from perdure.storage.middleware import (
     Remove,
     Resident,
     Rewrite,
+    Stage,
     Summarize,
     compose,
+    is_due,
+    stage_of,
 )
 from perdure.storage.query import All, Query, Scalar, Summary
 from perdure.storage.records import RecordType
 from perdure.storage.transaction import Transaction
+
+if TYPE_CHECKING:
+    from perdure.storage.schemas.registry import SchemaRegistry
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -61,9 +67,7 @@ R = TypeVar("R")
 #: Tells how far a long work has come: what, done, of how many (0 if unknown).
 Progress = Callable[[str, int, int], None]
 
-_log = logging.getLogger(__name__)
 _EVERYTHING = All(())
-_FILL_PAGE = 500
 
 
 class Store:
@@ -76,16 +80,23 @@ class Store:
         middleware: Sequence[Middleware] = (),
         clock: Clock = now,
         progress: Progress | None = None,
+        unlock: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.adapter = adapter
         self._clock = clock
-        self._progress = progress
+        self._unlock = unlock
         self._chain = tuple(middleware)
         self._handlers = compose(middleware, self._perform)
         self._handle = self._handlers[0]
         self._residents = [each for each in self._chain if isinstance(each, Resident)]
+        # Record by record, or the whole file.
+        self._encrypts = unlock is not None or any(
+            stage_of(each) is Stage.ENCRYPT for each in self._chain
+        )
         self._declared: dict[str, RecordType[Any]] = {}
         self._declaring: dict[str, asyncio.Lock] = {}
+        self._writable: set[str] = set()
+        self._filling = Filling(self, progress)
         #: Called after a commit that emitted events, so that delivery need not wait for a poll.
         self.on_events: Callable[[], None] = lambda: None
         for resident in self._residents:
@@ -93,6 +104,8 @@ class Store:
 
     async def open(self) -> None:
         """Connect to the backend."""
+        if self._unlock is not None:
+            await self._unlock()
         await self.adapter.initialize()
         try:
             for resident in self._residents:
@@ -103,6 +116,7 @@ class Store:
 
     async def close(self) -> None:
         """Finish what was accepted and release the backend."""
+        await self._filling.close()
         try:
             for resident in self._residents:
                 await resident.close()
@@ -149,14 +163,40 @@ class Store:
         raise AssertionError("unreachable")
 
     async def declare(self, *classes: type[msgspec.Struct]) -> None:
-        """Make the collections of these types now, rather than at first use."""
+        """Make the collections of these types now, rather than at first use, and fill them.
+
+        Returns when every record has every column that is declared, and the indexes are built.
+        """
         for cls in classes:
-            await self.ready(Collection(self, cls).declared)
+            declared = Collection(self, cls).declared
+            await self.ready(declared)
+            await self._filling.wait(declared.name)
+
+    async def refill(self) -> int:
+        """Fill columns of records that other processes wrote which do not know them.
+
+        To be called every few seconds: so long may queries miss such a record. Returns how many
+        there were. It costs next to nothing while there are none.
+        """
+        return await self._filling.refill()
+
+    @functools.cached_property
+    def schemas(self) -> SchemaRegistry:
+        """What the record types of users look like, and looked like."""
+        # Not before it is needed: a process that only knows Perdure's own types starts faster.
+        from perdure.storage.schemas.registry import SchemaRegistry
+
+        return SchemaRegistry(self)
 
     @property
     def declared(self) -> dict[str, RecordType[Any]]:
-        """The collections in use, by name."""
+        """The types of the collections in use, by name, as this store writes and reads them."""
         return self._declared
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the backend can do."""
+        return self.adapter.capabilities
 
     def require(self, capability: Capability) -> None:
         """Raises `Unsupported` if the backend does not have it."""
@@ -172,31 +212,60 @@ class Store:
         """The store's clock."""
         return self._clock()
 
-    async def ready(self, declared: RecordType[Any], *, make: bool = True) -> bool:
-        """Make sure that the collection exists and has every column declared.
+    async def ready(self, declared: RecordType[T], *, make: bool = True) -> RecordType[T] | None:
+        """Make sure that the collection exists and has every column declared, and can be written.
 
-        With ``make=False`` it need not exist: False says that it does not, and so holds nothing.
+        Returns the type as this store writes and reads it. With ``make=False`` the collection is
+        to be read only and need not exist: None says that it does not, and so holds nothing.
+        Columns that records lack are filled in the background; queries by them wait for that.
+
+        Raises `NewerSchema`, having changed nothing, if the collection is ahead of the type.
         """
         known = self._declared.get(declared.name)
-        if known is declared:
-            return True
+        if (
+            known is not None
+            and known.origin is declared
+            and (not make or declared.name in self._writable)
+        ):
+            return known
         if known is not None and _full_name(known) != _full_name(declared):
             raise InvalidRecordType(
                 f"Both {known.cls.__name__} and {declared.cls.__name__} are declared as the"
                 f" collection {declared.name!r}.",
                 hint="Give one of them another name.",
             )
+        if make and declared.encrypted and not self._encrypts:
+            raise KeyRefused(
+                f"{declared.cls.__name__} has a field marked Encrypted, and would be stored in"
+                " clear: the store was opened without a master key.",
+                hint="Make one with `perdure keys make FILE`, and name it in encryption.key, or"
+                " give it as master_key=….",
+            )
         # One lock each: filling an index of one collection may need another's records.
         async with self._declaring.setdefault(declared.name, asyncio.Lock()):
-            if self._declared.get(declared.name) is not declared:
-                missing = await self.adapter.prepare(declared.layout, make=make)
-                if missing is None:
-                    return False
-                if missing:
-                    await self._fill(declared)
-                    await self.adapter.activate(declared.layout)
-                self._declared[declared.name] = declared
-        return True
+            return await self._made_ready(declared, make=make)
+
+    async def _made_ready(self, declared: RecordType[T], *, make: bool) -> RecordType[T] | None:
+        name = declared.name
+        known = self._declared.get(name)
+        is_ready = known is not None and known.origin is declared
+        if is_ready and (not make or name in self._writable):
+            return known
+        # First of all, whether the collection is ahead of us: preparing it would change it.
+        bound = declared if declared.is_own else await self.schemas.bound(declared)
+        if not is_ready:
+            missing = await self.adapter.prepare(declared.layout, make=make)
+            if missing is None:
+                return None
+            await self._filling.begin(bound, missing)
+        if make and not declared.is_own:
+            bound = await self.schemas.bound(declared, make=True)
+        self._declared[name] = bound
+        if make:
+            self._writable.add(name)
+        else:
+            self._writable.discard(name)
+        return bound
 
     async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]:
         return cast("list[Row | None]", await self._handle(Get(name, keys, options)))
@@ -204,16 +273,29 @@ class Store:
     async def find(self, query: Query, options: Options) -> list[Row]:
         if query.where != _EVERYTHING:
             self.require(Capability.QUERY)
+        if self._filling.works:
+            await self._filling.wait(query.collection, query.columns())
         return cast("list[Row]", await self._handle(Find(query, options)))
 
     async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
         self.require(Capability.AGGREGATE)
+        if self._filling.works:
+            await self._filling.wait(summary.query.collection, summary.columns())
         return cast("list[tuple[Scalar, ...]]", await self._handle(Summarize(summary, options)))
 
-    def write(self, writes: Sequence[Put | Delete], options: Options) -> Awaitable[list[int]]:
-        return self._handle(Commit(Batch(tuple(writes)), options))
+    def write(
+        self,
+        writes: Sequence[Put | Delete],
+        options: Options,
+        absent: Sequence[tuple[str, str]] = (),
+    ) -> Awaitable[list[int]]:
+        """Write a batch, unless there is something at one of the places that must be empty."""
+        checks = tuple([Check(collection, key, 0) for collection, key in absent])
+        return self._handle(Commit(Batch(tuple(writes), checks), options))
 
     async def remove(self, query: Query, options: Options) -> int:
+        if self._filling.works:
+            await self._filling.wait(query.collection, query.columns())
         return cast("int", await self._handle(Remove(query, options)))
 
     async def commit(self, batch: Batch, options: Options) -> list[int]:
@@ -231,6 +313,17 @@ class Store:
         """Keep the content of rows in other bytes; returns how many were still as read."""
         call = Rewrite(collection, tuple(recodes), DEFAULT, tuple(checks))
         return cast("int", await self._handle(call))
+
+    async def put_off_filling(self, collection: str) -> None:
+        """Do not fill columns in the background: a rewrite fills them on its way.
+
+        A query that needs them, and `declare`, do so nevertheless.
+        """
+        await self._filling.put_off(collection)
+
+    def is_due(self, declared: RecordType[Any], row: Row) -> bool:
+        """Whether a middleware would now store this row in another way than it is stored."""
+        return is_due(self._chain, declared, row)
 
     def below(self, middleware: Middleware) -> Handler:
         """What the rest of the chain does, below one that is in it: rows as it gets them."""
@@ -256,41 +349,6 @@ class Store:
             sealed = [_seal_recode(recode) for recode in call.recodes]
             return await adapter.recode(call.collection, sealed, call.checks)
         return await adapter.remove(call.query, call.options)
-
-    async def _readable(self, name: str, after: tuple[str, ...] | None) -> list[Row]:
-        """A page of rows without the damaged ones, which `verify` names."""
-        rows: list[Row] = []
-        position = after[0] if after else ""
-        while not rows:
-            page = await self.adapter.salvage(name, position, _FILL_PAGE)
-            if not page:
-                break
-            for row in page:
-                try:
-                    (found,) = await self._handle(Get(name, (row.key,), DEFAULT))
-                except Corrupted as exc:
-                    _log.warning("not indexed: %s", exc)
-                else:
-                    rows += [found] if found is not None else []
-            position = page[-1].key
-        return rows
-
-    async def _fill(self, declared: RecordType[Any]) -> None:
-        """Give existing rows the columns they lack: the migration that adds an index."""
-        done, after = 0, None
-        while True:
-            query = Query(declared.name, limit=_FILL_PAGE, after=after)
-            try:
-                rows: list[Row] = await self._handle(Find(query, DEFAULT))
-            except Corrupted:
-                rows = await self._readable(declared.name, after)
-            if not rows:
-                return
-            await self.adapter.fill(declared.name, list(_fills(declared, rows)))
-            after = (rows[-1].key,)
-            done += len(rows)
-            if self._progress is not None:
-                self._progress(f"indexing {declared.name}", done, 0)
 
 
 def _full_name(declared: RecordType[Any]) -> str:
@@ -335,12 +393,3 @@ def _verify(collection: str, rows: Sequence[Row | None]) -> None:
                 hint="Run `perdure verify` to see all damage; restore it from a backup.",
                 record=name,
             )
-
-
-def _fills(declared: RecordType[Any], rows: Iterable[Row]) -> Iterable[Fill]:
-    for row in rows:
-        try:
-            yield Fill(row.key, row.version, declared.columns(declared.decode(row)))
-        except PerdureError as exc:
-            # It cannot be read by this code, so no query of this code needs to find it.
-            _log.warning("not indexed: %s", exc)

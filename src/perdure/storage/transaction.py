@@ -19,16 +19,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 
-from perdure.core.errors import InvalidInput, TooLarge, Unsupported
-from perdure.storage import codecs, evaluate, keys
+from perdure.core.errors import Conflict, InvalidInput, TooLarge, Unsupported
+from perdure.storage import codecs, evaluate, keys, references
 from perdure.storage.adapter import (
     DEFAULT,
     STRONG,
     Batch,
+    Capability,
     Check,
     Consistency,
     Delete,
@@ -60,6 +61,7 @@ class Transaction:
         self._options = options
         self._writes: dict[_Place, Put | Delete] = {}
         self._seen: dict[_Place, Check] = {}
+        self._absent: set[_Place] = set()
         self._events: list[Event] = []
         self._callbacks: list[Callable[[], None]] = []
         self._versions: list[int] = []
@@ -72,10 +74,11 @@ class Transaction:
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self._open = False
         if kind is None and (self._writes or self._events):
-            batch = Batch(
-                tuple(self._writes.values()), tuple(self._seen.values()), tuple(self._events)
-            )
-            self._versions = await self._store.commit(batch, self._options)
+            batch = Batch(tuple(self._writes.values()), self._checks(), tuple(self._events))
+            try:
+                self._versions = await self._store.commit(batch, self._options)
+            except Conflict as conflict:
+                raise references.clarified(conflict) from None
         if kind is None:
             for callback in self._callbacks:
                 callback()
@@ -144,10 +147,14 @@ class Transaction:
 
     # What collections use ---------------------------------------------------------------------
 
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._store.capabilities
+
     def now(self) -> int:
         return self._store.now()
 
-    async def ready(self, declared: RecordType[Any], *, make: bool = True) -> bool:
+    async def ready(self, declared: RecordType[T], *, make: bool = True) -> RecordType[T] | None:
         self._check_open()
         # That something is not there is checked at the end, and for that the collection must be.
         return await self._store.ready(declared)
@@ -189,8 +196,14 @@ class Transaction:
             )
         return await self._store.summarize(summary, _primary(options))
 
-    async def write(self, writes: Sequence[Put | Delete], options: Options) -> list[int]:
+    async def write(
+        self,
+        writes: Sequence[Put | Delete],
+        options: Options,
+        absent: Sequence[tuple[str, str]] = (),
+    ) -> list[int]:
         self._check_open()
+        self._absent.update(absent)
         for write in writes:
             place = (write.collection, write.key)
             before = self._writes.get(place)
@@ -219,6 +232,13 @@ class Transaction:
                 "This transaction has ended, or was not begun.",
                 hint="Use it inside its `async with` block.",
             )
+
+    def _checks(self) -> tuple[Check, ...]:
+        if not self._absent:
+            return tuple(self._seen.values())
+        # What we write ourselves need not be empty before: the write makes it as it should be.
+        absent = {place: Check(*place, 0) for place in self._absent if place not in self._writes}
+        return tuple({**absent, **self._seen}.values())
 
     def _saw(self, name: str, key: str, row: Row | None) -> None:
         version, created = (row.version, row.created) if row is not None else (0, 0)

@@ -56,5 +56,8 @@ def shown(url: str) -> str:
     return _password.sub("…", url)
 
 
-_password = re.compile(r"(?<=:)(?<=[^:/]:)[^/@\s]+(?=@)|(?<=[?&]password=)[^&\s]*")
+#: Behind a user's name, or behind none, as Redis has it: ``redis://:password@host``.
+_password = re.compile(
+    r"(?:(?<=[^:/]:)|(?<=//:))[^/@\s]+(?=@)|(?<=[?&]password=)[^&\s]*|(?<=[?&]replica=)[^&\s]*"
+)
 _impossible = re.compile("[\x00\ud800-\udfff]").search

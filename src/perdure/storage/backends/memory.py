@@ -7,7 +7,8 @@ an await, so it is atomic on its event loop. Good for tests, and for state that 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import ClassVar
 
 import msgspec
@@ -22,6 +23,7 @@ from perdure.storage.adapter import (
     Check,
     Delete,
     Delivered,
+    Entry,
     Fill,
     Layout,
     Options,
@@ -29,10 +31,13 @@ from perdure.storage.adapter import (
     Recode,
     Row,
     Size,
+    Snapshot,
     Staleness,
     newer_schema,
+    not_empty,
 )
 from perdure.storage.query import Figure, Query, Scalar, Summary
+from perdure.storage.snapshots import HeldCollection, HeldSnapshot
 
 
 class _Entry:
@@ -67,16 +72,20 @@ class _Collection:
         self.entries: dict[str, _Entry] = {}
         self.keys: list[str] = []
         self.stale: frozenset[str] = frozenset()
+        #: Keys of rows that lack a column.
+        self.unfilled: set[str] = set()
 
     def insert(self, entry: _Entry) -> None:
         key = entry.row.key
         if key not in self.entries:
             insort(self.keys, key)
         self.entries[key] = entry
+        self.unfilled.discard(key)
 
     def drop(self, key: str) -> bool:
         if self.entries.pop(key, None) is None:
             return False
+        self.unfilled.discard(key)
         del self.keys[bisect_left(self.keys, key)]
         return True
 
@@ -102,6 +111,7 @@ class MemoryAdapter(Adapter):
             Capability.AGGREGATE,
             Capability.OUTBOX,
             Capability.ERASURE,
+            Capability.SNAPSHOTS,
         }
     )
 
@@ -123,14 +133,27 @@ class MemoryAdapter(Adapter):
         known = self._collections.setdefault(layout.name, _Collection(layout))
         found = Staleness.after(known.layout, known.stale, layout, empty=not known.entries)
         known.layout, known.stale = layout, found.stale
+        known.unfilled = set(known.entries) if found.missing else set()
         return found.missing
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
         target = self._collection(collection)
         for fill in fills:
             entry = target.entries.get(fill.key)
-            if entry is not None and entry.row.version == fill.version:
-                entry.columns = self._columns(target.layout, fill.columns)
+            if entry is None or (entry.row.version, entry.row.created) != (
+                fill.version,
+                fill.created,
+            ):
+                continue
+            entry.columns = self._columns(target.layout, fill.columns)
+            target.unfilled.discard(fill.key)
+
+    async def unfilled(
+        self, collection: str, position: str, limit: int
+    ) -> tuple[list[str], str] | None:
+        waiting = self._collection(collection).unfilled
+        keys = sorted(key for key in waiting if key > position)[:limit]
+        return keys, keys[-1] if keys else position
 
     async def activate(self, layout: Layout) -> None:
         known = self._collection(layout.name)
@@ -166,15 +189,50 @@ class MemoryAdapter(Adapter):
         done = 0
         for recode in recodes:
             entry, was = target.entries.get(recode.row.key), recode.row
-            if entry is not None and _identity(entry.row) == _identity(was):
-                entry.row = msgspec.structs.replace(
-                    entry.row,
-                    value=recode.value,
-                    content_type=recode.content_type,
-                    checksum=recode.checksum,
-                )
-                done += 1
+            if entry is None or _identity(entry.row) != _identity(was):
+                continue
+            schema = entry.row.schema if recode.schema is None else recode.schema
+            if entry.row.schema > schema:
+                continue
+            entry.row = msgspec.structs.replace(
+                entry.row,
+                value=recode.value,
+                content_type=recode.content_type,
+                checksum=recode.checksum,
+                schema=schema,
+            )
+            if recode.columns is not None:
+                entry.columns = self._columns(target.layout, recode.columns)
+                target.unfilled.discard(was.key)
+            done += 1
         return done
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Snapshot]:
+        self._check_open()
+        moment = self._clock()
+        found = [_held(self._collections[name], moment) for name in sorted(self._collections)]
+        yield HeldSnapshot(found, list(self._outbox), self._last_event)
+
+    async def load(self, source: Snapshot, *, replace: bool = False) -> int:
+        self._check_open()
+        if not replace:
+            self._check_empty()
+        loaded: dict[str, _Collection] = {}
+        for layout in await source.layouts():
+            target = loaded[layout.name] = _Collection(layout)
+            async for page in source.entries(layout.name):
+                for entry in page:
+                    columns = self._columns(layout, entry.columns)
+                    target.entries[entry.row.key] = _Entry(entry.row, columns, entry.tags)
+            target.keys = sorted(target.entries)
+        events = [event async for page in source.events() for event in page]
+        last = await source.last_event()
+        if not replace:
+            self._check_empty()  # others of this process may have written meanwhile
+        self._collections, self._outbox = loaded, events
+        self._last_event = max(self._last_event, last)
+        return sum(len(target.entries) for target in loaded.values())
 
     async def scrub(self) -> None:
         self._check_open()  # what is deleted here is nowhere else
@@ -220,14 +278,14 @@ class MemoryAdapter(Adapter):
 
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
         self._check_open()
-        after = int(position or 0)
+        after = _place(position)
         start = bisect_right(self._outbox, after, key=lambda event: event.id)
         found = self._outbox[start : start + limit]
         return found, str(found[-1].id) if found else position
 
     async def trim(self, position: str, before: int) -> int:
         self._check_open()
-        last = int(position or 0)
+        last = _place(position)
         kept = [event for event in self._outbox if event.id > last or event.at >= before]
         trimmed = len(self._outbox) - len(kept)
         self._outbox = kept
@@ -239,6 +297,13 @@ class MemoryAdapter(Adapter):
             Size(name, len(found.entries), sum(len(e.row.value) for e in found.entries.values()))
             for name, found in sorted(self._collections.items())
         ]
+
+    def _check_empty(self) -> None:
+        for name, target in self._collections.items():
+            if any(self._live(target, key) for key in target.keys):
+                raise not_empty(name)
+        if self._outbox:
+            raise not_empty("")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -311,6 +376,32 @@ class MemoryAdapter(Adapter):
     @staticmethod
     def _columns(layout: Layout, values: tuple[Scalar, ...]) -> dict[str, Scalar]:
         return {column.name: value for column, value in zip(layout.columns, values, strict=True)}
+
+
+def _held(found: _Collection, moment: int) -> HeldCollection:
+    """A copy of the rows that have not expired; they are values, so the list will do."""
+    alive = [
+        entry
+        for entry in found.entries.values()
+        if entry.row.expires is None or entry.row.expires > moment
+    ]
+    # Rows keep what they were written with, though it may no longer be declared.
+    layout = msgspec.structs.replace(
+        found.layout.without(found.stale),
+        expires=found.layout.expires or any(entry.row.expires for entry in alive),
+        tagged=found.layout.tagged or any(entry.tags for entry in alive),
+    )
+    names = [column.name for column in layout.columns]
+    entries = [
+        Entry(entry.row, tuple([entry.columns.get(name) for name in names]), entry.tags)
+        for entry in alive
+    ]
+    return HeldCollection(layout, entries)
+
+
+def _place(position: str) -> int:
+    """The event that a position stands behind; 0 for the beginning, and for other backends'."""
+    return int(position) if position.isdecimal() else 0
 
 
 def _identity(row: Row) -> tuple[int, int, int]:

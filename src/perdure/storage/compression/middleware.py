@@ -35,6 +35,7 @@ from perdure.storage.compression.dictionaries import (
 from perdure.storage.compression.renewal import Renewal
 from perdure.storage.compression.values import compressed, compressed_again, expanded
 from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Resident, Rewrite, Stage
+from perdure.storage.records import RecordType
 from perdure.storage.store import Progress
 
 #: What dictionaries need of a backend: the check in every commit, and lists of them.
@@ -121,6 +122,14 @@ class Compression(Resident):
         if isinstance(call, Find):
             return await self._expanded(call, call.query.collection, answer, proceed)
         return answer
+
+    def is_due(self, declared: RecordType[Any], row: Row) -> bool:
+        """Whether a row was stored as it is, but would be compressed now."""
+        if not (self._writing and declared.compressed) or ";" in row.content_type:
+            return False
+        known = self._states.get(self._stock(declared.name, row.key))
+        compress = known.edition.compress if known else zstandard.ZstdCompressor().compress
+        return len(row.value) >= WORTH_IT and len(compress(row.value)) < len(row.value)
 
     # Dictionaries -----------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from perdure.testing.conformance import (  # noqa: F401  # importing them regist
     query,
     recoding,
     shared,
+    snapshots,
     strong,
     tags,
     transactions,

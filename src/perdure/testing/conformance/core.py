@@ -17,6 +17,7 @@ from perdure.storage.adapter import (
     Row,
 )
 from perdure.storage.query import Compare, Figure, Op, Summary
+from perdure.storage.snapshots import HeldSnapshot
 from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, check_each, holds, refused, same
 
@@ -260,6 +261,7 @@ NEEDING: dict[Capability, Callable[[Table], Awaitable[object]]] = {
         table.put("one"), events=[Event("perdure.kit", "", b"")]
     ),
     Capability.ERASURE: lambda table: table.adapter.scrub(),
+    Capability.SNAPSHOTS: lambda table: table.adapter.load(HeldSnapshot([])),
     Capability.FULL_TEXT: lambda table: table.adapter.search_text(
         table.layout.name, "words", 1, DEFAULT
     ),

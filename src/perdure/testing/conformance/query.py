@@ -8,7 +8,7 @@ from typing import NamedTuple
 from perdure.storage.adapter import DEFAULT, Capability, Column, Fill, Index, Layout
 from perdure.storage.query import All, AnyOf, Compare, Condition, Op, Scalar
 from perdure.testing.conformance.bench import Bench, Table, by
-from perdure.testing.conformance.trials import check, check_each, same
+from perdure.testing.conformance.trials import check, check_each, holds, same
 
 #: Text that becomes something else where values are pasted into SQL, patterns or formats.
 HOSTILE = (
@@ -243,11 +243,23 @@ _BARE = Layout("perdure_kit_grown")
 _GROWN = Layout("perdure_kit_grown", (Column("kind", "text"),), (Index(("kind",)),))
 
 
+async def _unfilled(table: Table) -> set[str]:
+    found: set[str] = set()
+    position = ""
+    while page := await table.adapter.unfilled(table.layout.name, position, 2):
+        keys, position = page
+        if not keys:
+            break
+        found |= set(keys)
+    return found
+
+
 async def _fill(table: Table, **kinds: str) -> None:
     fills = []
     for name, kind in kinds.items():
         row = await table.get(name)
-        fills.append(Fill(table.key(name), row.version if row else 0, (kind,)))
+        assert row is not None
+        fills.append(Fill(row.key, row.version, row.created, (kind,)))
     await table.adapter.fill(table.layout.name, fills)
 
 
@@ -271,30 +283,63 @@ async def added_columns_are_filled(bench: Bench) -> None:
 
 @check(Capability.QUERY)
 async def forgotten_columns_are_filled_again(bench: Bench) -> None:
-    """A column that was no longer declared for a while is missing when it is declared again."""
+    """A column that was no longer declared for a while is missing when it is declared again, or
+    the rows that were written meanwhile are named as unfilled.
+    """
     table = await bench.prepare(_GROWN)
     await table.add(table.put("a", kind="x"))
     same(await table.adapter.prepare(_BARE), frozenset(), "what is missing without the column")
     bare = Table(bench, table.adapter, _BARE)
     await bare.add(bare.put("b"), bare.put("a"))
-    same(await table.adapter.prepare(_GROWN), {"kind"}, "what is missing")
+    if not await table.adapter.prepare(_GROWN):
+        keys = {table.key("a"), table.key("b")}
+        holds(await _unfilled(table) >= keys, "a row that lacks the column is not named")
     await _fill(table, a="new", b="new")
     await table.adapter.activate(_GROWN)
     same(await table.find(table.query(_c("kind", "=", "new"))), ["a", "b"], "what was found")
 
 
+@check(Capability.QUERY, Capability.SHARED)
+async def what_others_leave_out_is_named(bench: Bench) -> None:
+    """Rows that somebody writes who does not know a column are named, if the backend can tell, to
+    those who know it: new ones, changed ones, ones made anew; and no others.
+    """
+    old = await bench.prepare(_BARE)
+    await old.add(*(old.put(name) for name in "abcde"))
+    new = Table(bench, await bench.open(), _GROWN)
+    await new.adapter.prepare(_GROWN)
+    await _fill(new, **dict.fromkeys("abcde", "x"))
+    await new.adapter.activate(_GROWN)
+    if await new.adapter.unfilled(_GROWN.name, "", 1) is None:
+        return
+    own = {new.key(name) for name in "abcdefg"}
+    same(await _unfilled(new) & own, set(), "what is unfilled at first")
+    await old.add(old.put("a"), old.put("f"), old.delete("b"), old.put("b"), old.put("c"))
+    await new.add(new.put("c", kind="y"), new.put("d", kind="y"), new.put("g", kind="y"))
+    same(await _unfilled(new), {new.key(name) for name in "abf"}, "what is unfilled then")
+    await _fill(new, a="x", b="x", f="x")
+    same(await _unfilled(new) & own, set(), "what is unfilled in the end")
+    for kind, names in (("x", "abef"), ("y", "cdg")):
+        found = await new.find(new.query(_c("kind", "=", kind)))
+        same(found, list(names), f"the rows whose kind is {kind}")
+
+
 @check(Capability.QUERY)
 async def filling_spares_what_changed(bench: Bench) -> None:
-    """Filling skips a row that has another version, or is gone: its writer knew better."""
+    """Filling skips a row that has another version, is gone or was made anew: its writer knew
+    better.
+    """
     table = await bench.prepare(_BARE)
-    await table.add(table.put("a"), table.put("b"), table.put("c"))
+    await table.add(*(table.put(name) for name in "abcd"))
     await table.adapter.prepare(_GROWN)
     table = Table(bench, table.adapter, _GROWN)
-    fills = [Fill(table.key(name), 1, ("filled",)) for name in ("a", "b", "c")]
+    rows = [await table.get(name) for name in ("a", "b", "c", "d")]
+    fills = [Fill(row.key, row.version, row.created, ("filled",)) for row in rows if row]
     await table.add(table.put("a", kind="written"), table.delete("c"))
+    await table.add(table.delete("d"), table.put("d", kind="written"))
     await table.adapter.fill(_GROWN.name, fills)
     await table.adapter.activate(_GROWN)
-    same(await table.find(table.query(_c("kind", "=", "written"))), ["a"], "the written")
+    same(await table.find(table.query(_c("kind", "=", "written"))), ["a", "d"], "the written")
     same(await table.find(table.query(_c("kind", "=", "filled"))), ["b"], "the filled")
 
 
@@ -306,7 +351,8 @@ async def columns_change_their_kind(bench: Bench) -> None:
     await table.add(table.put("a", kind="10"), table.put("b", kind="9"))
     same(await table.adapter.prepare(numbers), {"kind"}, "what is missing")
     changed = Table(bench, table.adapter, numbers)
-    fills = [Fill(changed.key(name), 1, (n,)) for name, n in (("a", 10), ("b", 9))]
+    rows = [await table.get(name) for name in ("a", "b")]
+    fills = [Fill(r.key, 1, r.created, (n,)) for r, n in zip(rows, (10, 9), strict=True) if r]
     await table.adapter.fill(numbers.name, fills)
     await table.adapter.activate(numbers)
     query = changed.query(_c("kind", ">", 1), order=by("kind"))

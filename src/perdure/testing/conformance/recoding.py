@@ -56,6 +56,49 @@ async def recoding_changes_bytes_only(bench: Bench) -> None:
     same(await table.commit(table.put("two", expected=1)), [2], "the version that follows")
 
 
+@check(Capability.TRANSACTIONS)
+async def recoding_changes_schema_and_columns(bench: Bench) -> None:
+    """Rows are brought to another schema, with other columns; version, times and tags stay. A row
+    whose schema is newer than that is left alone.
+    """
+    table = await bench.table()
+    expires = bench.clock() + 10**9 if Capability.TTL in bench.capabilities else None
+    tags = [("kit", "recoded")] if Capability.TAGS in bench.capabilities else []
+    puts = [
+        table.put(name, kind="old", size=1, schema=schema, tags=tags, expires=expires)
+        for name, schema in (("older", 2), ("same", 3), ("newer", 4))
+    ]
+    await table.add(*puts, table.put("plain", kind="old"))
+    before = {name: await table.get(name) for name in ("older", "same", "newer", "plain")}
+    bench.clock.tick(1_000)
+    recodes = [
+        Recode(row, b"other bytes", "kit/other", 7, *wanted)
+        for (name, row), wanted in zip(
+            before.items(), [(3, ("new", 2, 0.5))] * 3 + [(None, None)], strict=True
+        )
+        if row is not None
+    ]
+    same(await table.adapter.recode(table.layout.name, recodes, []), 3, "the number of rows")
+    for name, row in before.items():
+        assert row is not None
+        wanted_row = row
+        if name != "newer":
+            schema = row.schema if name == "plain" else 3
+            wanted_row = msgspec.structs.replace(
+                row, value=b"other bytes", content_type="kit/other", checksum=7, schema=schema
+            )
+        same(await table.get(name), wanted_row, f"the row {name!r}")
+    if Capability.QUERY in bench.capabilities:
+        for kind, names in (("new", ["older", "same"]), ("old", ["newer", "plain"])):
+            found = await table.find(table.query(Compare("kind", Op.EQ, kind)))
+            same(found, names, f"the rows whose kind is {kind}")
+        by_score = table.query(Compare("score", Op.EQ, 0.5))
+        same(await table.find(by_score), ["older", "same"], "the rows by their score")
+    if Capability.TAGS in bench.capabilities:
+        found = await table.find(table.query(Tagged("kit", "recoded")))
+        same(found, ["newer", "older", "same"], "the tagged rows")
+
+
 async def _overwrite(table: Table) -> None:
     await table.add(table.put("one", b"theirs"))
 

@@ -34,6 +34,7 @@ LEVELS: dict[Level, frozenset[Capability]] = {
             Capability.STRONG,
             Capability.SHARED,
             Capability.ERASURE,
+            Capability.SNAPSHOTS,
         }
     ),
 }

@@ -1,13 +1,15 @@
 """PostgreSQL, through psycopg 3.
 
 Any number of processes and machines. `address` reads the URL, `links` keeps connections, `catalog`
-makes the tables, `writer` commits and `apply` turns batches into SQL, `reader` reads, `outbox`
-keeps events in order, `damage` reads what is broken.
+makes the tables and `upkeep` changes them, `writer` commits and `apply` turns batches into SQL,
+`reader` reads, `replica` lets a replica read where that is allowed, `outbox` keeps events in order,
+`damage` reads what is broken, `snapshots` and `loading` move whole banks.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -21,6 +23,7 @@ from perdure.storage.adapter import (
     Capability,
     Check,
     Consistency,
+    Count,
     Delivered,
     Fill,
     Layout,
@@ -28,6 +31,7 @@ from perdure.storage.adapter import (
     Recode,
     Row,
     Size,
+    Snapshot,
 )
 from perdure.storage.query import Figure, Query, Scalar, Summary
 from perdure.storage.sql import Dialect, Emitter
@@ -40,15 +44,21 @@ except ImportError as exc:
         hint="Run: pip install 'perdure[postgres]'",
     ) from exc
 
-from perdure.storage.backends.postgres import address, catalog, damage
+from perdure.storage.backends.postgres import address, catalog, damage, snapshots
+from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.apply import Applier
 from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import DAMAGE, is_starting, translated
 from perdure.storage.backends.postgres.links import Connection, Link, Links
+from perdure.storage.backends.postgres.loading import Loader
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.backends.postgres.reader import Reader
+from perdure.storage.backends.postgres.replica import Replica
+from perdure.storage.backends.postgres.upkeep import Upkeep
 from perdure.storage.backends.postgres.writer import Writer
 
+#: Collections of Perdure itself: what reads them relies on the newest.
+OWN = "perdure_"
 #: Seconds `initialize` waits for a server that is starting.
 START = 10.0
 
@@ -58,7 +68,6 @@ class PostgresAdapter(Adapter):
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
         Capability.FULL_TEXT,
-        Capability.SNAPSHOTS,
         Capability.VECTORS,
     }
 
@@ -67,9 +76,11 @@ class PostgresAdapter(Adapter):
         self._schema = self._server.schema
         self._clock = clock
         self._layouts: dict[str, Layout] = {}
+        self._upkeep: Upkeep | None = None
         self._emitter = Emitter(_dialect(self._schema))
         self._writer: Writer | None = None
         self._reader: Reader | None = None
+        self._replica: Replica | None = None
 
     # Life -------------------------------------------------------------------------------------
 
@@ -100,6 +111,9 @@ class PostgresAdapter(Adapter):
         self._applier = Applier(self._schema, self._outbox, self._clock)
         self._writer = Writer(links, self._server)
         self._reader = Reader(links, self._server)
+        self._upkeep = Upkeep(self._server, links, self._writer, self._applier, self._clock)
+        if self._server.replica is not None:
+            await self._use_replica(self._server.replica, self._writer, self._reader)
 
     async def _create(self, links: Links) -> int:
         """The tables; an unreachable server is an error at once, a starting one is waited for."""
@@ -118,34 +132,47 @@ class PostgresAdapter(Adapter):
                 raise
             return await links.patiently(work, START)
 
+    async def _use_replica(self, server: Server, writer: Writer, reader: Reader) -> None:
+        replica = Replica(reader, server, lambda: writer.ended)
+        try:
+            await replica.initialize()
+        except BaseException:
+            await self.close()
+            raise
+        self._replica = replica
+
     async def close(self) -> None:
+        if self._replica is not None:
+            await self._replica.close()
         if self._writer is not None:
             await self._writer.close()
             await self._links.close()
 
     # Collections ------------------------------------------------------------------------------
 
-    async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str]:
-        prepared = await self._open_reader().run(
-            lambda conn: catalog.peek(conn, self._schema, layout)
-        )
-        if prepared is None:
-            prepared = await self._open_writer().run(
-                lambda conn: catalog.prepare(conn, self._schema, layout)
-            )
-        known, missing = prepared
-        self._applier.define(known)
-        self._layouts[layout.name] = known
-        return missing
+    async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
+        """Waits for others who use a table that is to be changed, but not for long at a time."""
+        known = await self._open_upkeep().prepare(layout, make=make)
+        if known is None:
+            return None
+        self._layouts[layout.name] = known.layout
+        return known.missing
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
         self._layout(collection)
         await self._open_writer().run(lambda conn: self._applier.fill(conn, collection, fills))
 
+    async def is_prepared(self, layout: Layout) -> bool:
+        return await self._open_upkeep().is_prepared(layout)
+
+    async def unfilled(
+        self, collection: str, position: str, limit: int
+    ) -> tuple[list[str], str] | None:
+        return await self._open_upkeep().unfilled(collection, position, limit)
+
     async def activate(self, layout: Layout) -> None:
-        await self._open_writer().run(
-            lambda conn: catalog.activate(conn, self._schema, layout), strong=True
-        )
+        """Nobody has to wait; but it waits for transactions that began before, however long."""
+        await self._open_upkeep().activate(layout)
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -160,7 +187,7 @@ class PostgresAdapter(Adapter):
         if moment is not None:
             text += " AND (r._expires IS NULL OR r._expires > %s)"
             params.append(moment)
-        rows = await self._open_reader().fetch(text, params, options.deadline)
+        rows = await self._fetch(collection, text, params, options)
         found = {row[0]: Row(*row) for row in rows}
         return [found.get(key) for key in keys]
 
@@ -168,7 +195,7 @@ class PostgresAdapter(Adapter):
         layout = self._layout(query.collection)
         moment = self._moment(layout)
         text, params = self._emitter.select(query, FACTS, moment, layout.constants())
-        rows = await self._open_reader().fetch(text, params, options.deadline)
+        rows = await self._fetch(query.collection, text, params, options)
         return [Row(*row) for row in rows]
 
     async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
@@ -181,9 +208,36 @@ class PostgresAdapter(Adapter):
             parts += [(part, column) for part in split]
         whole = msgspec.structs.replace(summary, figures=tuple(parts))
         text, params = self._emitter.summarize(whole, moment, layout.constants())
-        rows = await self._open_reader().fetch(text, params, options.deadline)
+        rows = await self._fetch(layout.name, text, params, options)
         size = len(summary.group)
         return [(*row[:size], *_figures(summary, row[size:])) for row in rows]
+
+    async def _fetch(
+        self, collection: str, text: str, params: Sequence[Any], options: Options
+    ) -> list[tuple[Any, ...]]:
+        """The rows, from the replica if there is one and they need not be the newest."""
+        reader = self._open_reader()
+        if (
+            self._replica is None
+            or options.consistency is Consistency.STRONG
+            or collection.startswith(OWN)
+        ):
+            return await reader.fetch(text, params, options.deadline)
+        return await self._replica.fetch(text, params, options)
+
+    @property
+    def replicated(self) -> bool:
+        return self._replica is not None
+
+    async def identity(self) -> str | None:
+        text = (
+            "SELECT system_identifier, (SELECT oid FROM pg_database"
+            f" WHERE datname = current_database()), '{self._schema}.perdure_meta'::regclass::oid,"
+            f" (SELECT value FROM {self._schema}.perdure_meta WHERE name = 'era')"
+            " FROM pg_control_system()"
+        )
+        (row,) = await self._open_reader().fetch(text)
+        return f"postgresql:{':'.join(map(str, row))}"
 
     # Writing ----------------------------------------------------------------------------------
 
@@ -206,6 +260,21 @@ class PostgresAdapter(Adapter):
         return await self._open_writer().run(
             lambda conn: self._applier.recode(conn, collection, recodes, checks)
         )
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Snapshot]:
+        await self._check_open()
+        async with snapshots.taken(self._links, self._server, self._clock()) as found:
+            yield found
+
+    async def load(self, source: Snapshot, *, replace: bool = False) -> int:
+        await self._check_open()
+        await self.close()
+        try:
+            loader = Loader(Links(self._server), self._server, self._clock())
+            return await loader.load(source, replace=replace)
+        finally:
+            await self.initialize()
 
     async def scrub(self) -> None:
         """VACUUM: what was deleted leaves the tables, unless an open transaction still sees it.
@@ -288,6 +357,16 @@ class PostgresAdapter(Adapter):
 
         return await self._open_reader().run(work)
 
+    async def census(self, collection: str) -> list[Count]:
+        layout = await self._known(collection)
+        alive = " WHERE r._expires IS NULL OR r._expires > %s" if layout.expires else ""
+        rows = await self._open_reader().fetch(
+            f"SELECT r._schema, r._type, count(*) FROM {self._table(collection)} AS r{alive}"
+            " GROUP BY 1, 2 ORDER BY 1, 2",
+            (self._clock(),) if layout.expires else (),
+        )
+        return [Count(*row) for row in rows]
+
     async def inspect(self) -> AsyncIterator[str]:
         async def work(conn: Connection) -> list[str]:
             faults = []
@@ -327,6 +406,14 @@ class PostgresAdapter(Adapter):
             raise InvalidInput(
                 f"There is no collection {collection!r} in this store.", hint="Call prepare first."
             ) from None
+
+    async def _check_open(self) -> None:
+        await self._open_reader().fetch("SELECT 1")
+
+    def _open_upkeep(self) -> Upkeep:
+        if self._upkeep is None:
+            raise Closed("This bank is not open.", hint="Await initialize() first.")
+        return self._upkeep
 
     def _open_writer(self) -> Writer:
         if self._writer is None:

@@ -3,12 +3,16 @@
 ``postgresql://user:password@host:5432/name?schema=perdure&pool=8``; every other option, such as
 ``sslmode`` or ``host``, goes to libpq. What is missing comes from libpq's environment variables
 and password file. A password is never shown, neither in messages nor in chained errors.
+
+``replica=`` holds the address of a streaming replica, percent-encoded. What that does not say is as
+in the address around it, except the host: ``replica=postgresql%3A%2F%2Fother-host``.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import zlib
 from typing import Any
 
 import msgspec
@@ -28,7 +32,9 @@ _DEFAULTS = {
     "keepalives_count": "3",
 }
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}").fullmatch
-_SECRETS = re.compile(r"(?<=://)([^/?#@:]*):[^/]*@|(?<=[?&])(password=)[^&#]*")
+_SECRETS = re.compile(r"(?<=://)([^/?#@:]*):[^/]*@|(?<=[?&])(password=|replica=)[^&#]*")
+#: What says where a server is.
+_PLACE = ("host", "hostaddr", "port")
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -41,6 +47,8 @@ class Server(msgspec.Struct, frozen=True):
     pool: int
     #: The address as it may be shown.
     label: str
+    #: A replica that may answer reads.
+    replica: Server | None = None
 
     def scrub(self, text: str) -> str:
         """A message of the server or of libpq, without the password should it be in there."""
@@ -48,12 +56,19 @@ class Server(msgspec.Struct, frozen=True):
         return text.replace(password, "***") if len(password) > 2 else text
 
 
+def lock_space(schema: str) -> int:
+    """The first half of our advisory locks; the second is 0 for the catalog, 257 for whoever has
+    the bank open, and what is between for events.
+    """
+    return zlib.crc32(f"perdure {schema}".encode()) - 2**31
+
+
 def parse(url: str) -> Server:
     """What an address says.
 
     Raises `InvalidURL` if it cannot be read. The error does not hold the password.
     """
-    shown = _SECRETS.sub(lambda found: f"{found[1]}:***@" if not found[2] else "password=***", url)
+    shown = _SECRETS.sub(lambda found: f"{found[2]}***" if found[2] else f"{found[1]}:***@", url)
     try:
         options = dict(urls.parse(url).options)
         place = re.split("[?#]", url.partition("://")[2], maxsplit=1)[0]
@@ -61,6 +76,7 @@ def parse(url: str) -> Server:
     except (InvalidURL, UnicodeError, psycopg.ProgrammingError):
         raise InvalidURL(f"The address {shown!r} cannot be read.", hint=_HINT) from None
     schema, pool = options.pop("schema", "perdure"), options.pop("pool", "8")
+    replica = options.pop("replica", "")
     if not _SCHEMA(schema) or schema.startswith("pg_"):
         raise InvalidURL(
             f"The schema {schema!r} of the address is not a name.",
@@ -84,9 +100,35 @@ def parse(url: str) -> Server:
     except psycopg.ProgrammingError:
         raise InvalidURL(
             f"The address {shown!r} has an option that PostgreSQL does not know.",
-            hint="Besides schema and pool, it takes libpq's connection parameters.",
+            hint="Besides schema, pool and replica, it takes libpq's connection parameters.",
         ) from None
-    return Server(parameters, schema, int(pool), _label(parameters))
+    server = Server(parameters, schema, int(pool), _label(parameters))
+    return msgspec.structs.replace(server, replica=_replica(replica, server)) if replica else server
+
+
+def _replica(url: str, primary: Server) -> Server:
+    """The server of a replica; what its address leaves out is the primary's."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise InvalidURL(
+            "The option replica of the address is not an address itself.",
+            hint="Percent-encode it: replica=postgresql%3A%2F%2Fuser%40host%2Fname.",
+        )
+    given = parse(url)
+    own = {name: value for name, value in given.parameters.items() if name not in _DEFAULTS}
+    said = urls.parse(url).options
+    if given.replica is not None or not {"schema", "pool"}.isdisjoint(said):
+        raise InvalidURL(
+            "The address of a replica takes no schema, pool or replica.",
+            hint="They belong to the address of the bank.",
+        )
+    if not (own.get("host") or own.get("hostaddr")):
+        raise InvalidURL(
+            "The address of the replica names no host.",
+            hint="Percent-encode it: replica=postgresql%3A%2F%2Fuser%40host%2Fname.",
+        )
+    shared = {name: value for name, value in primary.parameters.items() if name not in _PLACE}
+    parameters = shared | own
+    return Server(parameters, primary.schema, primary.pool, _label(parameters))
 
 
 def _label(parameters: dict[str, Any]) -> str:

@@ -13,9 +13,11 @@ of which the one in the middle just writes, could still form a circle.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput
+from perdure.storage import tables
 from perdure.storage.adapter import (
     Batch,
     Check,
@@ -34,21 +36,25 @@ from perdure.storage.backends.postgres.outbox import Outbox
 class _Statements:
     """The statements that write to one collection."""
 
-    def __init__(self, schema: str, layout: Layout) -> None:
+    def __init__(self, schema: str, layout: Layout, marked: Sequence[str]) -> None:
         table = f'{schema}."{layout.name}"'
         self.layout = layout
+        self.marks = [tables.mark_of(column) for column in marked]
         declared = [f'"{column.name}"' for column in layout.columns]
         always = ["_type", "_schema", "_updated", "_expires", "_checksum", "_tags"]
-        names = ["_key", "_version", "_created", *always, *declared, "_value"]
+        names = ["_key", "_version", "_created", *always, *declared, *self.marks, "_value"]
         marks = ["%s::text[]" if name == "_tags" else "%s" for name in names]
-        assign = ", ".join(f"{name} = excluded.{name}" for name in [*always, *declared, "_value"])
         # A row that has expired but was not swept yet counts as absent: its successor starts anew.
         dead = "t._expires <= excluded._updated"
+        version = f"CASE WHEN {dead} THEN 1 ELSE t._version + 1 END"
+        created = f"CASE WHEN {dead} THEN excluded._created ELSE t._created END"
+        new = {name: f"excluded.{name}" for name in [*always, *declared, "_value"]}
+        new |= {name: tables.mark(layout.schema, created, version) for name in self.marks}
+        assign = ", ".join(f"{name} = {value}" for name, value in new.items())
         self.put = (
             f"INSERT INTO {table} AS t ({', '.join(names)}) VALUES({', '.join(marks)})"
-            f" ON CONFLICT (_key) DO UPDATE SET"
-            f" _version = CASE WHEN {dead} THEN 1 ELSE t._version + 1 END,"
-            f" _created = CASE WHEN {dead} THEN excluded._created ELSE t._created END, {assign}"
+            " ON CONFLICT (_key) DO UPDATE"
+            f" SET _version = {version}, _created = {created}, {assign}"
             " WHERE t._schema <= excluded._schema{expected} RETURNING _version, _created"
         )
         self.put_expected = self.put.format(
@@ -64,8 +70,21 @@ class _Statements:
             " _value) VALUES(%s, 0, 0, '', 0, 0, 0, '') ON CONFLICT (_key) DO NOTHING"
         )
         self.unguard = f"DELETE FROM {table} WHERE _key = %s AND _version = 0"
-        filled = ", ".join(f"{name} = %s" for name in declared)
-        self.fill = f"UPDATE {table} SET {filled} WHERE _key = %s AND _version = %s"
+        #: Sets the columns to what is given, and says that they are right.
+        self.columns = ", ".join(
+            [
+                *(f"{name} = %s" for name in declared),
+                *(f"{name} = {tables.mark(layout.schema)}" for name in self.marks),
+            ]
+        )
+        # Several processes may fill at once: what one has filled, the others leave.
+        lacking = " OR ".join(
+            f"{name} IS DISTINCT FROM {tables.mark(layout.schema)}" for name in self.marks
+        )
+        self.fill = (
+            f"UPDATE {table} SET {self.columns} WHERE _key = %s AND _version = %s AND _created = %s"
+            f"{f' AND ({lacking})' if lacking else ''}"
+        )
 
 
 class _Touch:
@@ -102,6 +121,7 @@ class _Touch:
                 write.checksum,
                 _tags(write) if statements.layout.tagged else None,
                 *write.columns,
+                *[tables.first_mark(statements.layout.schema, moment)] * len(statements.marks),
                 write.value,
             )
             if write.expected is None:
@@ -151,8 +171,9 @@ class Applier:
         self._clock = clock
         self._statements: dict[str, _Statements] = {}
 
-    def define(self, layout: Layout) -> None:
-        self._statements[layout.name] = _Statements(self._schema, layout)
+    def define(self, layout: Layout, marked: Sequence[str]) -> None:
+        """Write to a collection in this layout, of which these columns have a mark."""
+        self._statements[layout.name] = _Statements(self._schema, layout, marked)
 
     async def apply(self, conn: Connection, batch: Batch) -> list[int]:
         """Check, write and emit. If anything does not hold this raises, to be rolled back."""
@@ -172,7 +193,8 @@ class Applier:
     async def fill(self, conn: Connection, collection: str, fills: Sequence[Fill]) -> None:
         text = self._of(collection).fill
         for fill in sorted(fills, key=lambda fill: fill.key):
-            await conn.execute(text, (*fill.columns, fill.key, fill.version))
+            params = (*fill.columns, fill.key, fill.version, fill.created)
+            await conn.execute(text, params, prepare=True, binary=True)
 
     async def recode(
         self, conn: Connection, collection: str, recodes: Sequence[Recode], checks: Sequence[Check]
@@ -183,15 +205,11 @@ class Applier:
         for place, touch in touches.items():
             if place[0] < collection:
                 await touch.send(conn, self._of(place[0]), moment, alone=False)
-        text = (
-            f'UPDATE {self._schema}."{collection}" SET _value = %s, _type = %s, _checksum = %s'
-            " WHERE _key = %s AND _version = %s AND _created = %s AND _checksum = %s RETURNING 1"
-        )
         cursors = []
         for recode in sorted(recodes, key=lambda recode: recode.row.key):
-            was = (recode.row.key, recode.row.version, recode.row.created, recode.row.checksum)
-            params = (recode.value, recode.content_type, recode.checksum, *was)
-            cursors.append(await conn.execute(text, params, prepare=True, binary=True))
+            columns = "" if recode.columns is None else self._of(collection).columns
+            text = _recoding(f'{self._schema}."{collection}"', columns)
+            cursors.append(await conn.execute(text, _recoded(recode), prepare=True, binary=True))
         for place, touch in touches.items():
             if place[0] >= collection:
                 await touch.send(conn, self._of(place[0]), moment, alone=False)
@@ -219,6 +237,34 @@ class Applier:
         for write in batch.writes:
             found.setdefault((write.collection, write.key), _Touch(write.key)).write = write
         return dict(sorted(found.items()))
+
+
+def _recoding(table: str, columns: str) -> str:
+    """Other bytes for a row that is still as it was read, and these columns."""
+    given = f", {columns}" if columns else ""
+    return (
+        f"UPDATE {table} SET _value = %s, _type = %s, _checksum = %s, _schema = %s{given}"
+        " WHERE _key = %s AND _version = %s AND _created = %s AND _checksum = %s AND _schema <= %s"
+        " RETURNING 1"
+    )
+
+
+def _recoded(recode: Recode) -> tuple[Any, ...]:
+    """What `_recoding` binds, in its order."""
+    row = recode.row
+    schema = row.schema if recode.schema is None else recode.schema
+    return (
+        recode.value,
+        recode.content_type,
+        recode.checksum,
+        schema,
+        *(recode.columns or ()),
+        row.key,
+        row.version,
+        row.created,
+        row.checksum,
+        schema,
+    )
 
 
 def _tags(put: Put) -> list[str] | None:

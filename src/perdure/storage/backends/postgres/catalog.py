@@ -13,18 +13,19 @@ Whoever changes tables holds an advisory lock, so any number of processes may st
 
 from __future__ import annotations
 
-import hashlib
 import re
-import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from perdure.core.errors import InvalidRecordType, NewerSchema, NotAStore, Unsupported
-from perdure.storage.adapter import Layout, Staleness
-from perdure.storage.backends.postgres.address import Server
+from perdure.storage import tables
+from perdure.storage.adapter import Layout
+from perdure.storage.backends.postgres.address import Server, lock_space
+from perdure.storage.backends.postgres.indexes import Definition, definitions, unfilled
 from perdure.storage.backends.postgres.links import Connection
-from perdure.storage.sql import literal
+from perdure.storage.tables import Built, Plan, Prepared, Table
 
 #: The parts of a `Row`, in its order.
 FACTS = (
@@ -39,7 +40,7 @@ _OLDEST = 130_000
 _SYSTEM = """
 CREATE TABLE {schema}.perdure_meta(name text PRIMARY KEY, value bigint NOT NULL);
 CREATE TABLE {schema}.perdure_collections(
-    name text COLLATE "C" PRIMARY KEY, layout text NOT NULL, stale text NOT NULL);
+    name text COLLATE "C" PRIMARY KEY, layout text NOT NULL, held text NOT NULL);
 CREATE TABLE {schema}.perdure_writers(
     id text PRIMARY KEY, ticket bigint NOT NULL, at timestamptz NOT NULL DEFAULT now());
 CREATE TABLE {schema}.perdure_outbox(
@@ -53,19 +54,15 @@ _TABLE = """
 CREATE TABLE {table}(
     _version bigint NOT NULL, _created bigint NOT NULL, _updated bigint NOT NULL,
     _expires bigint, _checksum bigint NOT NULL, _schema integer NOT NULL,
-    _key text COLLATE "C" PRIMARY KEY, _type text COLLATE "C" NOT NULL,
+    _key text COLLATE "C" NOT NULL, _type text COLLATE "C" NOT NULL,
     _tags text[] COLLATE "C", {columns}_value bytea NOT NULL)
 """
+_KEY = "ALTER TABLE {table} ADD PRIMARY KEY (_key)"
 _KINDS = {"text": "text", "integer": "bigint", "real": "double precision"}
-#: An index that we made; a database administrator may have added others.
-_OURS = re.compile(r"__[0-9a-f]{10}$").search
+#: Milliseconds to wait for a table that is to be changed.
+_BRIEFLY = 300
 #: PostgreSQL cuts longer names off without an error.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}").fullmatch
-
-
-def lock_space(schema: str) -> int:
-    """The first half of our advisory locks; the second is 0 for the catalog, else events."""
-    return zlib.crc32(f"perdure {schema}".encode()) - 2**31
 
 
 async def create(conn: Connection, server: Server) -> int:
@@ -102,65 +99,136 @@ async def load(conn: Connection, schema: str) -> dict[str, Layout]:
     return {layout.name: layout for layout in layouts}
 
 
-async def peek(
-    conn: Connection, schema: str, layout: Layout
-) -> tuple[Layout, frozenset[str]] | None:
+async def declared(conn: Connection, schema: str) -> list[tuple[Layout, frozenset[str]]]:
+    """All collections, by name, each with the columns that not every row holds."""
+    found = []
+    for name in await load(conn, schema):
+        layout, table = await known(conn, schema, name) or (Layout(name), Table())
+        stale = set(table.stale())
+        for column, held in table.columns.items():
+            if held.marked and not held.stale:  # then its index of such rows is there
+                cursor = await conn.execute(
+                    f'SELECT 1 FROM {schema}."{name}" WHERE {unfilled(column, held.schema)} LIMIT 1'
+                )
+                stale |= {column} if await cursor.fetchone() else set()
+        found.append((layout, frozenset(stale)))
+    return found
+
+
+async def peek(conn: Connection, schema: str, layout: Layout, moment: int) -> Prepared | None:
     """What `prepare` would return if it would change nothing: no lock is needed then."""
-    known = await _known(conn, schema, layout.name)
-    if known is None or known[0] != layout or known[1] & {c.name for c in layout.columns}:
+    found = await known(conn, schema, layout.name)
+    if found is None:
         return None
-    return layout, frozenset()
+    before, table = found
+    asked = tables.as_declared(layout, before)
+    planned, wanted = _planned(table, asked, moment, empty=False)
+    if (
+        planned.table != table
+        or not wanted.keys() <= table.indexes.keys()
+        or table.missing(layout)
+        or (asked.expires, asked.tagged) != (before.expires, before.tagged)
+    ):
+        return None
+    return Prepared(asked, table.marked(layout))
 
 
-async def prepare(conn: Connection, schema: str, layout: Layout) -> tuple[Layout, frozenset[str]]:
-    """Bring the table to this layout, and return it with the columns that rows lack.
+async def prepare(conn: Connection, schema: str, layout: Layout, moment: int) -> Prepared:
+    """Bring the table to this layout, but for its values and indexes. In a transaction.
 
-    The layout returned expires or is tagged if the collection ever did or was. In a transaction.
+    Whoever reads the table for long would have to be waited for, and everybody else would have to
+    wait behind us. So the wait is short, and the transaction is run again.
     """
     _check_names(layout)
     await _lock(conn, schema)
-    name, table = layout.name, f'{schema}."{layout.name}"'
-    known = await _known(conn, schema, name)
-    if known is None:
-        columns = "".join(
-            f'"{column.name}" {_declared(column.kind)}, ' for column in layout.columns
-        )
-        await conn.execute(_TABLE.format(table=table, columns=columns))
-        await conn.execute(f"ALTER TABLE {table} ALTER COLUMN _value SET STORAGE EXTERNAL")
-        await _create_indexes(conn, schema, layout)
-        await _remember(conn, schema, layout, frozenset())
-        return layout, frozenset()
-    before, stale = known
-    merged = _merged(layout, before)
-    if before == layout and stale.isdisjoint(column.name for column in layout.columns):
-        return merged, frozenset()
-    present = await _columns(conn, schema, name)
-    for column in layout.columns:
-        kind = _KINDS[column.kind]
-        if present.get(column.name, kind) != kind:
-            # With it go the indexes that it is in.
-            await conn.execute(f'ALTER TABLE {table} DROP COLUMN "{column.name}"')
-            del present[column.name]
-        if column.name not in present:
-            await conn.execute(
-                f'ALTER TABLE {table} ADD COLUMN "{column.name}" {_declared(column.kind)}'
-            )
-    cursor = await conn.execute(f"SELECT 1 FROM {table} LIMIT 1")
+    name, place = layout.name, f'{schema}."{layout.name}"'
+    found = await known(conn, schema, name)
+    if found is None:
+        await _create_table(conn, schema, layout)
+        await conn.execute(_KEY.format(table=place))
+        made = await _create_indexes(conn, schema, layout)
+        await _remember(conn, schema, layout, Table.of(layout, made))
+        return Prepared(layout)
+    before, table = found
+    asked = tables.as_declared(layout, before)
+    cursor = await conn.execute(f"SELECT 1 FROM {place} LIMIT 1")
     empty = await cursor.fetchone() is None
-    found = Staleness.after(before, stale, layout, empty=empty)
-    await _remember(conn, schema, merged, found.stale)
-    if not found.missing:
-        await _create_indexes(conn, schema, merged)
-    return merged, found.missing
+    planned, wanted = _planned(table, asked, moment, empty=empty)
+    await _change(conn, schema, name, planned)
+    await _remember(conn, schema, tables.merged(before, layout, planned.table), planned.table)
+    return Prepared(
+        asked,
+        planned.table.marked(layout),
+        planned.table.missing(layout),
+        tuple(label for label in wanted if label not in planned.table.indexes),
+    )
+
+
+async def built(conn: Connection, schema: str, layout: Layout, labels: Iterable[str]) -> None:
+    """Indexes that `prepare` named are complete. In a transaction."""
+    await _lock(conn, schema)
+    found = await known(conn, schema, layout.name)
+    if found is not None:
+        before, table = found
+        wanted = definitions(layout, table.marked(layout))
+        for label in labels:
+            if label in wanted:
+                table = table.with_index(label, Built(wanted[label].text, wanted[label].columns))
+        await _remember(conn, schema, before, table)
 
 
 async def activate(conn: Connection, schema: str, layout: Layout) -> None:
-    """The columns are filled: build the indexes and trust them from now on. In a transaction."""
+    """The columns are filled: trust them from now on. In a transaction."""
     await _lock(conn, schema)
-    before, stale = await _known(conn, schema, layout.name) or (layout, frozenset[str]())
-    merged = _merged(layout, before)
-    await _create_indexes(conn, schema, merged)
-    await _remember(conn, schema, merged, stale - {column.name for column in layout.columns})
+    found = await known(conn, schema, layout.name)
+    if found is not None:
+        before, table = found
+        await _remember(conn, schema, before, table.activated(layout))
+
+
+def _planned(
+    table: Table, layout: Layout, moment: int, *, empty: bool
+) -> tuple[Plan, dict[str, Definition]]:
+    planned = tables.plan(table, layout, moment, empty=empty)
+    wanted = definitions(layout, planned.table.marked(layout))
+    texts = {label: each.text for label, each in wanted.items()}
+    return planned.wanting(table, texts, moment), wanted
+
+
+async def _change(conn: Connection, schema: str, name: str, planned: Plan) -> None:
+    changes = [f'DROP COLUMN "{column}"' for column in planned.replace]
+    changes += [f"DROP COLUMN IF EXISTS {tables.mark_of(column)}" for column in planned.replace]
+    changes += [f'ADD COLUMN "{new.name}" {_declared(new.kind)}' for new in planned.add]
+    changes += [f"ADD COLUMN {tables.mark_of(column)} bigint" for column in planned.mark]
+    if planned.drop or changes:
+        await conn.execute(f"SET LOCAL lock_timeout = {_BRIEFLY}")
+    for label in planned.drop:
+        await conn.execute(f'DROP INDEX IF EXISTS {schema}."{label}"')
+    for change in changes:
+        await conn.execute(f'ALTER TABLE {schema}."{name}" {change}')
+
+
+async def lay_out(conn: Connection, schema: str, layout: Layout) -> None:
+    """Make the table of a collection that is not there, without indexes. In a transaction."""
+    _check_names(layout)
+    await _create_table(conn, schema, layout)
+
+
+async def index(conn: Connection, schema: str, layout: Layout) -> None:
+    """Make the indexes of a table that `lay_out` made and that is filled now. In a transaction."""
+    table = f'{schema}."{layout.name}"'
+    await conn.execute(_KEY.format(table=table))
+    made = await _create_indexes(conn, schema, layout)
+    await _remember(conn, schema, layout, Table.of(layout, made))
+    await conn.execute(f"ANALYZE {table}")
+
+
+async def clear(conn: Connection, schema: str) -> None:
+    """Remove every collection and event. In a transaction."""
+    await _lock(conn, schema)
+    for name in await load(conn, schema):
+        await conn.execute(f'DROP TABLE {schema}."{name}"')
+    await conn.execute(f"TRUNCATE {schema}.perdure_collections, {schema}.perdure_outbox")
 
 
 # The server and the system tables ---------------------------------------------------------------
@@ -236,87 +304,43 @@ async def _settle_in(conn: Connection, schema: str) -> None:
 # Collections --------------------------------------------------------------------------------------
 
 
-async def _known(conn: Connection, schema: str, name: str) -> tuple[Layout, frozenset[str]] | None:
+async def known(conn: Connection, schema: str, name: str) -> tuple[Layout, Table] | None:
+    """The layout of a collection, and what its table holds; None if it was not made."""
     cursor = await conn.execute(
-        f"SELECT layout, stale FROM {schema}.perdure_collections WHERE name = %s", (name,)
+        f"SELECT layout, held FROM {schema}.perdure_collections WHERE name = %s", (name,)
     )
     row = await cursor.fetchone()
     if row is None:
         return None
-    stale = frozenset(msgspec.json.decode(row[1], type=list[str]))
-    return msgspec.json.decode(row[0], type=Layout), stale
+    layout, table = row
+    return msgspec.json.decode(layout, type=Layout), msgspec.json.decode(table, type=Table)
 
 
-async def _remember(conn: Connection, schema: str, layout: Layout, stale: frozenset[str]) -> None:
+async def _remember(conn: Connection, schema: str, layout: Layout, table: Table) -> None:
     await conn.execute(
         f"INSERT INTO {schema}.perdure_collections VALUES(%s, %s, %s) ON CONFLICT (name)"
-        " DO UPDATE SET layout = excluded.layout, stale = excluded.stale",
+        " DO UPDATE SET layout = excluded.layout, held = excluded.held",
         (
             layout.name,
             msgspec.json.encode(layout).decode(),
-            msgspec.json.encode(sorted(stale)).decode(),
+            msgspec.json.encode(table).decode(),
         ),
     )
 
 
-async def _columns(conn: Connection, schema: str, name: str) -> dict[str, str]:
-    """The columns of a table and their types."""
-    cursor = await conn.execute(
-        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
-        " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
-        (f'{schema}."{name}"',),
-    )
-    return dict(await cursor.fetchall())
-
-
-def _merged(layout: Layout, before: Layout) -> Layout:
-    """Rows that were written with an expiry time or tags still have them."""
-    return msgspec.structs.replace(
-        layout, expires=layout.expires or before.expires, tagged=layout.tagged or before.tagged
-    )
-
-
-async def _create_indexes(conn: Connection, schema: str, layout: Layout) -> None:
-    """The declared indexes, and no other: one that is not declared only costs.
-
-    An index is named after its definition, so that a name tells whether it is the right one.
-    """
+async def _create_table(conn: Connection, schema: str, layout: Layout) -> None:
     table = f'{schema}."{layout.name}"'
-    wanted: dict[str, str] = {}
-    for index in layout.indexes:
-        columns = ", ".join(_sorted(column) for column in index.columns)
-        where = " AND ".join(f'"{column}" = {literal(value)}' for column, value in index.where)
-        definition = f"({columns})" + (f" WHERE {where}" if where else "")
-        wanted[_label(layout.name, "_".join(index.columns), definition)] = definition
-    if layout.expires:
-        definition = "(_expires) WHERE _expires IS NOT NULL"
-        wanted[_label(layout.name, "expiry", definition)] = definition
-    if layout.tagged:
-        wanted[_label(layout.name, "tags", "gin")] = "USING gin (_tags)"
-    cursor = await conn.execute(
-        "SELECT c.relname FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid"
-        " WHERE i.indrelid = to_regclass(%s) AND NOT i.indisprimary",
-        (table,),
-    )
-    present = {row[0] for row in await cursor.fetchall() if _OURS(row[0])}
-    for label in present - wanted.keys():
-        await conn.execute(f'DROP INDEX {schema}."{label}"')
+    columns = "".join(f'"{column.name}" {_declared(column.kind)}, ' for column in layout.columns)
+    await conn.execute(_TABLE.format(table=table, columns=columns))
+    await conn.execute(f"ALTER TABLE {table} ALTER COLUMN _value SET STORAGE EXTERNAL")
+
+
+async def _create_indexes(conn: Connection, schema: str, layout: Layout) -> dict[str, Built]:
+    """The indexes of a new table."""
+    wanted = definitions(layout, ())
     for label, definition in wanted.items():
-        if label not in present:
-            text = definition if definition.startswith("USING") else f"USING btree {definition}"
-            await conn.execute(f'CREATE INDEX "{label}" ON {table} {text}')
-
-
-def _label(table: str, words: str, definition: str) -> str:
-    digest = hashlib.sha256(f"{table}{definition}".encode()).hexdigest()[:10]
-    return f"{f'{table}__{words}'[:50]}__{digest}"
-
-
-def _sorted(column: str) -> str:
-    """A column of an index, with NULL where `sql.Emitter` has it: below everything."""
-    if column in ("key", "created", "updated", "version"):
-        return f"_{column}"
-    return f'"{column}" NULLS FIRST'
+        await conn.execute(f'CREATE INDEX "{label}" ON {schema}."{layout.name}" {definition.text}')
+    return {label: Built(each.text, each.columns) for label, each in wanted.items()}
 
 
 def _declared(kind: str) -> str:

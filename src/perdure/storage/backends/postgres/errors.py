@@ -65,7 +65,10 @@ def is_interference(exc: BaseException) -> bool:
     """Whether the transaction failed only because others ran at the same time."""
     if isinstance(exc, pg.FeatureNotSupported):
         return "cached plan" in str(exc)  # a column changed its type under a prepared statement
-    return isinstance(exc, Interfered | pg.SerializationFailure | pg.DeadlockDetected)
+    # The last is for a table that is to be changed, and that somebody has been reading for long.
+    return isinstance(
+        exc, Interfered | pg.SerializationFailure | pg.DeadlockDetected | pg.LockNotAvailable
+    )
 
 
 @contextmanager
@@ -88,6 +91,11 @@ def translate(exc: BaseException, server: Server) -> PerdureError:
             return Unavailable(
                 f"Others kept writing the same records in {where}; nothing was written.",
                 hint="Try again.",
+            )
+        case pg.LockNotAvailable():
+            return Unavailable(
+                f"A table of the bank {where} cannot be changed while somebody reads it for long.",
+                hint="Try again when that has ended; it may be a backup.",
             )
         case psycopg.Error() if _is_full(exc):
             return StorageFull(

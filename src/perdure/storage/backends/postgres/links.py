@@ -20,8 +20,8 @@ from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper
 
-from perdure.core.errors import Closed
-from perdure.storage.backends.postgres.address import Server
+from perdure.core.errors import Closed, Unavailable
+from perdure.storage.backends.postgres.address import Server, lock_space
 from perdure.storage.backends.postgres.errors import Interfered, is_interference, is_lost
 
 T = TypeVar("T")
@@ -46,6 +46,8 @@ _DURABLE = (
     "SELECT set_config('synchronous_commit', 'local', false)"
     " WHERE current_setting('synchronous_commit') = 'off'"
 )
+#: The lock that every connection shares, so that whoever fills the bank knows if it is alone.
+PRESENCE = 257
 
 
 class Link:
@@ -114,17 +116,31 @@ class Links:
             pause = min(pause * 2, 0.5)
 
     async def connect(self) -> Connection:
-        """A new connection, beside the pool."""
+        """A new connection, beside the pool.
+
+        Raises `Unavailable` while somebody fills the bank from a snapshot.
+        """
         conn: Connection = await psycopg.AsyncConnection.connect(
             **self._server.parameters, autocommit=True, context=_Context(_ADAPTERS)
         )
         try:
             await conn.execute(_DURABLE)
+            await self._be_present(conn)
         except BaseException:
             await conn.close()
             raise
         conn.prepared_max = 256
         return conn
+
+    async def _be_present(self, conn: Connection) -> None:
+        cursor = await conn.execute(
+            f"SELECT pg_try_advisory_lock_shared({lock_space(self._server.schema)}, {PRESENCE})"
+        )
+        if await cursor.fetchone() == (False,):
+            raise Unavailable(
+                f"The bank {self._server.label} is being filled from a backup or another bank.",
+                hint="Try again when that is done.",
+            )
 
     async def distrust(self) -> None:
         """One connection broke: the idle ones have broken with it."""

@@ -12,7 +12,8 @@ has the higher ids. See `locks`.
 A position is ``era:transaction:event``, and always that of an event which was read: its commit is
 on disk. The horizon itself would not do, because ids up to it can be given out again after a
 crash of the server. The era changes when the bank moves to a server that counts transactions
-anew; older positions start over then.
+anew, and when it is loaded from a snapshot; older positions start over then, and so do those of
+other backends.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TypeAlias
 
 from perdure.core.errors import InvalidInput
 from perdure.storage.adapter import Delivered, Event
-from perdure.storage.backends.postgres.catalog import lock_space
+from perdure.storage.backends.postgres.address import lock_space
 from perdure.storage.backends.postgres.links import Connection
 
 #: (transaction, event)
@@ -98,7 +99,7 @@ class Outbox:
         return row[0] if row else 0
 
     def _parse(self, position: str) -> _Place:
-        if not position:
+        if not position or position.isdecimal():  # of SQLite
             return "0", 0
         try:
             era, transaction, event = (int(part) for part in position.split(":"))

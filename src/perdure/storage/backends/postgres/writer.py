@@ -83,6 +83,8 @@ class Writer:
         self._forget = f"DELETE FROM {table} WHERE id = ANY(%s::text[])"
         self._running: set[asyncio.Task[object]] = set()
         self._closed = False
+        #: How many transactions have ended, whatever came of them; see `replica`.
+        self.ended = 0
 
     async def run(
         self,
@@ -103,6 +105,12 @@ class Writer:
         if self._closed:
             raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
         job = _Job(work, first, strong=strong)
+        try:
+            return await self._see_through(job, deadline)
+        finally:
+            self.ended += 1
+
+    async def _see_through(self, job: _Job[T], deadline: float | None) -> T:
         task = asyncio.create_task(self._carry_out(job))
         self._running.add(task)
         task.add_done_callback(self._running.discard)

@@ -1,16 +1,17 @@
 """SQLite, through apsw: the default backend.
 
 One writer and several readers per process, any number of processes. `connections` opens the file,
-`catalog` makes the tables, `writer` commits, `apply` turns batches into SQL, `reader` answers,
-`listing` keeps key order, `checkpoint` keeps the log short, `scrub` makes deleted content
-unreadable, `damage` reads what can still be read.
+`catalog` makes the tables and `upkeep` changes them, `writer` commits, `apply` turns batches into
+SQL, `reader` answers, `listing` keeps key order, `checkpoint` keeps the log short, `scrub` makes
+deleted content unreadable, `damage` reads what can still be read, `snapshots` and `loading` move
+whole banks, `encryption` encrypts the file.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -22,11 +23,11 @@ from perdure.core.errors import AccessDenied, Closed, InvalidInput, InvalidURL
 from perdure.storage import keys as key_rules
 from perdure.storage import urls
 from perdure.storage.adapter import (
-    STRONG,
     Adapter,
     Batch,
     Capability,
     Check,
+    Count,
     Delivered,
     Fill,
     Layout,
@@ -34,11 +35,21 @@ from perdure.storage.adapter import (
     Recode,
     Row,
     Size,
+    Snapshot,
 )
-from perdure.storage.backends.sqlite import catalog, connections, damage, listing
+from perdure.storage.backends.sqlite import (
+    catalog,
+    connections,
+    damage,
+    encryption,
+    listing,
+    snapshots,
+)
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.errors import DAMAGE, translated
+from perdure.storage.backends.sqlite.loading import Loader
 from perdure.storage.backends.sqlite.reader import Reader
+from perdure.storage.backends.sqlite.upkeep import Upkeep
 from perdure.storage.backends.sqlite.writer import Writer
 from perdure.storage.query import All, Query, Scalar, Summary
 from perdure.storage.sql import Dialect, Emitter
@@ -74,7 +85,6 @@ class SQLiteAdapter(Adapter):
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
         Capability.FULL_TEXT,
-        Capability.SNAPSHOTS,
         Capability.VECTORS,
     }
 
@@ -99,8 +109,23 @@ class SQLiteAdapter(Adapter):
         self._inline = address.flag("inline", default=True)
         self._clock = clock
         self._layouts: dict[str, Layout] = {}
+        self._upkeep: Upkeep | None = None
+        self._file_key: bytes | None = None
         self._writer: Writer | None = None
         self._reader: Reader | None = None
+
+    @property
+    def file_key(self) -> bytes | None:
+        """The key that the whole file is encrypted with, or None for a file in clear.
+
+        Set before `initialize`; see `encryption`. Opening raises `KeyRefused` if it is not the
+        file's, or the file has none, and `Unsupported` if this installation cannot use keys.
+        """
+        return self._file_key
+
+    @file_key.setter
+    def file_key(self, key: bytes | None) -> None:
+        self._file_key = encryption.check_key(key)
 
     # Life -------------------------------------------------------------------------------------
 
@@ -122,19 +147,39 @@ class SQLiteAdapter(Adapter):
             db = await asyncio.to_thread(self._open)
             self._db = db
             self._applier = Applier(db, self._clock)
-            self._writer = Writer(db, self._applier, path, inline=self._inline)
+            self._writer = Writer(db, self._applier, path, inline=self._inline, key=self._file_key)
             self._reader = Reader(
-                lambda: connections.connect_to_read(self.path), path, inline=self._inline
+                lambda: connections.connect_to_read(self.path, self._file_key),
+                path,
+                inline=self._inline,
             )
+            self._upkeep = Upkeep(self._reader, self._writer, self._applier, self._clock)
 
     def _open(self) -> apsw.Connection:
+        while (db := self._try_to_open()) is None:
+            pass  # somebody put another file in the place of the one we waited for
+        return db
+
+    def _try_to_open(self) -> apsw.Connection | None:
         path = str(self.path)
         connections.make_file(self.path)
-        db = connections.connect(self.path)
+        place = connections.place(self.path)
+        marked = encryption.look(self.path, self._file_key)
+        try:
+            db = self._connect()
+        except apsw.NotADBError as exc:
+            if place != connections.place(self.path):
+                return None
+            if marked:
+                raise encryption.damaged(self.path) from exc
+            raise
         try:
             # First a look, which changes nothing and waits for nobody.
             known = catalog.recognize(db, path)
             connections.use_wal(db, path)
+            if place != connections.place(self.path):
+                db.close()
+                return None
             if not known:
                 db.execute("BEGIN IMMEDIATE")
                 catalog.create(db, path)
@@ -147,6 +192,9 @@ class SQLiteAdapter(Adapter):
             raise
         return db
 
+    def _connect(self) -> apsw.Connection:
+        return connections.connect(self.path, self._file_key)
+
     async def close(self) -> None:
         if self._writer is None or self._reader is None:
             return
@@ -157,26 +205,26 @@ class SQLiteAdapter(Adapter):
     # Collections ------------------------------------------------------------------------------
 
     async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
-        # A look comes first: whoever only opens a bank need not wait for those who write.
-        known = await self._open_reader().run("peek", lambda db: catalog.peek(db, layout))
+        known = await self._open_upkeep().prepare(layout, make=make)
         if known is None:
-            if not make and not await self._open_reader().run(
-                "is there", lambda db: catalog.is_there(db, layout.name)
-            ):
-                return None
-            known = await self._open_writer().run(
-                lambda applier: catalog.prepare(applier.db, layout)
-            )
-        layout, missing = known
-        self._applier.define(layout)
-        self._layouts[layout.name] = layout
-        return missing
+            return None
+        self._layouts[layout.name] = known.layout
+        return known.missing
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
-        await self._open_writer().run(lambda applier: applier.fill(collection, list(fills)))
+        await self._open_upkeep().fill(collection, fills)
+
+    async def is_prepared(self, layout: Layout) -> bool:
+        return await self._open_upkeep().is_prepared(layout)
+
+    async def unfilled(
+        self, collection: str, position: str, limit: int
+    ) -> tuple[list[str], str] | None:
+        return await self._open_upkeep().unfilled(collection, position, limit)
 
     async def activate(self, layout: Layout) -> None:
-        await self._open_writer().run(lambda applier: catalog.activate(applier.db, layout), STRONG)
+        """Nobody can write while an index is built: about a second for a million rows."""
+        await self._open_upkeep().activate(layout)
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -298,6 +346,21 @@ class SQLiteAdapter(Adapter):
             lambda applier: applier.recode(collection, recodes, checks), weight=_HEAVY
         )
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Snapshot]:
+        await self._check_open()
+        async with snapshots.taken(self._connect, str(self.path), self._clock()) as found:
+            yield found
+
+    async def load(self, source: Snapshot, *, replace: bool = False) -> int:
+        await self._check_open()
+        await self.close()
+        try:
+            loader = Loader(self.path, self._clock(), self._file_key)
+            return await loader.load(source, replace=replace)
+        finally:
+            await self.initialize()
+
     async def scrub(self) -> None:
         with translated(str(self.path)):
             await self._open_writer().scrub()
@@ -332,6 +395,9 @@ class SQLiteAdapter(Adapter):
     async def generation(self) -> int | None:
         return self._open_writer().data_version()
 
+    async def identity(self) -> str | None:
+        return connections.identity(self.path)
+
     # The outbox -------------------------------------------------------------------------------
 
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
@@ -342,14 +408,14 @@ class SQLiteAdapter(Adapter):
         )
         found = await self._open_reader().run(
             f"events {limit}",
-            lambda db: [Delivered(*row) for row in db.execute(text, (int(position or 0), limit))],
+            lambda db: [Delivered(*row) for row in db.execute(text, (_place(position), limit))],
         )
         return found, str(found[-1].id) if found else position
 
     async def trim(self, position: str, before: int) -> int:
         def work(applier: Applier) -> int:
             applier.db.execute(
-                "DELETE FROM perdure_outbox WHERE id <= ? AND at < ?", (int(position or 0), before)
+                "DELETE FROM perdure_outbox WHERE id <= ? AND at < ?", (_place(position), before)
             )
             return applier.db.changes()
 
@@ -370,6 +436,19 @@ class SQLiteAdapter(Adapter):
             ]
 
         return await self._open_reader().run("sizes", work)
+
+    async def census(self, collection: str) -> list[Count]:
+        layout = await self._known(collection)
+        text = (
+            f'SELECT r._schema, t.name, count(*) FROM "{collection}" AS r'
+            " CROSS JOIN perdure_types AS t ON t.id = r._type"
+            f"{' WHERE r._expires IS NULL OR r._expires > ?' if layout.expires else ''}"
+            " GROUP BY 1, 2 ORDER BY 1, 2"
+        )
+        params = (self._clock(),) if layout.expires else ()
+        return await self._open_reader().run(
+            text, lambda db: [Count(*row) for row in db.execute(text, params)]
+        )
 
     async def inspect(self) -> AsyncIterator[str]:
         def work(db: apsw.Connection) -> list[str]:
@@ -433,6 +512,14 @@ class SQLiteAdapter(Adapter):
                 f"There is no collection {collection!r} in this store.", hint="Call prepare first."
             ) from None
 
+    async def _check_open(self) -> None:
+        await self._open_reader().run("nothing", lambda _: None)
+
+    def _open_upkeep(self) -> Upkeep:
+        if self._upkeep is None:
+            raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
+        return self._upkeep
+
     def _open_writer(self) -> Writer:
         if self._writer is None:
             raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
@@ -442,3 +529,8 @@ class SQLiteAdapter(Adapter):
         if self._reader is None:
             raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
         return self._reader
+
+
+def _place(position: str) -> int:
+    """The event that a position stands behind; 0 for the beginning, and for other backends'."""
+    return int(position) if position.isdecimal() else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import apsw
@@ -21,6 +21,7 @@ from perdure.storage.adapter import (
     Recode,
     newer_schema,
 )
+from perdure.storage.backends.sqlite.statements import Statements, recoding
 
 T = TypeVar("T")
 
@@ -130,70 +131,22 @@ class _Truths:
         self._looked = False
 
 
-class _Statements:
-    """The statements that write to one collection."""
-
-    def __init__(self, layout: Layout) -> None:
-        table = f'"{layout.name}"'
-        self.layout = layout
-        expires = ["_expires"] if layout.expires else []
-        declared = [f'"{column.name}"' for column in layout.columns]
-        always = ["_type", "_schema", "_checksum", "_value", *expires, *declared]
-        # Parameters: 1 folder, 2 name, 3 the time, then `always`.
-        marks = ", ".join(f"?{number}" for number in range(4, 4 + len(always)))
-        names = f"_folder, _name, _version, _created, _updated, {', '.join(always)}"
-        insert = f"INSERT INTO {table}({names}) VALUES(?1, ?2, 1, ?3, ?3, {marks})"
-        conflict = "ON CONFLICT(_folder, _name)"
-        #: Most writes are of new rows, and this is the cheapest way to find out.
-        self.insert = f"{insert} {conflict} DO NOTHING"
-        assign = ", ".join(f"{name} = excluded.{name}" for name in always)
-        # A row that has expired but was not swept yet counts as absent: its successor starts anew.
-        dead = "_expires IS NOT NULL AND _expires <= ?3"
-        version, created = "_version + 1", "_created"
-        if layout.expires:
-            version = f"CASE WHEN {dead} THEN 1 ELSE _version + 1 END"
-            created = f"CASE WHEN {dead} THEN ?3 ELSE _created END"
-        self.update = (
-            f"{insert} {conflict} DO UPDATE"
-            f" SET _version = {version}, _created = {created}, _updated = ?3, {assign}"
-            " WHERE _schema <= excluded._schema RETURNING _version, _id"
-        )
-        #: Where the version is known and nothing expires: one statement instead of three.
-        self.replace = ""
-        if not layout.expires and not layout.tagged:
-            given = ", ".join(f"{name} = ?{number}" for number, name in enumerate(always, 4))
-            self.replace = (
-                f"UPDATE {table} SET _version = _version + 1, _updated = ?3, {given}"
-                f" WHERE _folder = ?1 AND _name = ?2 AND _version = ?{4 + len(always)}"
-                f" AND _created = ifnull(?{5 + len(always)}, _created) AND _schema <= ?5"
-            )
-        alive = " AND (_expires IS NULL OR _expires > ?)" if layout.expires else ""
-        self.state = (
-            f"SELECT _version, _created FROM {table} WHERE _folder = ? AND _name = ?{alive}"
-        )
-        self.stored_schema = f"SELECT _schema FROM {table} WHERE _folder = ? AND _name = ?"
-        self.delete = f"DELETE FROM {table} WHERE _folder = ? AND _name = ?"
-        self.untag = f'DELETE FROM "{layout.name}__tags" WHERE record = ?'
-        self.tag = f'INSERT INTO "{layout.name}__tags"(record, tag) VALUES(?, ?)'
-        filled = ", ".join(f"{name} = ?" for name in declared)
-        self.fill = f"UPDATE {table} SET {filled} WHERE _folder = ? AND _name = ? AND _version = ?"
-
-
 class Applier:
     """Applies batches on the writer's connection, inside a transaction that the writer began."""
 
     def __init__(self, db: apsw.Connection, clock: Clock) -> None:
         self.db = db
         self._clock = clock
-        self._statements: dict[str, _Statements] = {}
+        self._statements: dict[str, Statements] = {}
         self.folders = Interned("perdure_folders", "path")
         self.types = Interned("perdure_types", "name")
         self.tags = Interned("perdure_tags", "tag")
         self._interned = (self.folders, self.types, self.tags)
         self._truths = _Truths(db)
 
-    def define(self, layout: Layout) -> None:
-        self._statements[layout.name] = _Statements(layout)
+    def define(self, layout: Layout, marked: Sequence[str]) -> None:
+        """Write to a collection in this layout, of which these columns have a mark."""
+        self._statements[layout.name] = Statements(layout, marked)
 
     def keep(self) -> None:
         for table in self._interned:
@@ -243,26 +196,43 @@ class Applier:
     def fill(self, collection: str, fills: list[Fill]) -> None:
         text = self._of(collection).fill
         self.db.executemany(
-            text, [(*fill.columns, *self._place(fill.key), fill.version) for fill in fills]
+            text,
+            [(*fill.columns, *self._place(fill.key), fill.version, fill.created) for fill in fills],
         )
 
-    def recode(self, collection: str, recodes: Iterable[Recode], checks: Iterable[Check]) -> int:
+    def recode(self, collection: str, recodes: Sequence[Recode], checks: Iterable[Check]) -> int:
         moment = self._clock()
         for check in checks:
             self._check(check, moment)
-        text = (
-            f'UPDATE "{collection}" SET _value = ?, _type = ?, _checksum = ? WHERE _folder = ?'
-            " AND _name = ? AND _version = ? AND _created = ? AND _checksum = ?"
-        )
         done = 0
-        for recode in recodes:
-            row, kind = recode.row, self.types.id(self.db, recode.content_type)
-            was = (*self._place(row.key), row.version, row.created, row.checksum)
-            self.db.execute(text, (recode.value, kind, recode.checksum, *was))
-            done += self.db.changes()
+        # Those of one kind in one go: few batches have both.
+        for whole in (False, True):
+            rows = [self._recoded(r) for r in recodes if (r.columns is not None) is whole]
+            if rows:
+                columns = self._of(collection).columns if whole else ""
+                before = self.db.total_changes()
+                self.db.executemany(recoding(collection, columns), rows)
+                done += self.db.total_changes() - before
         return done
 
-    def _of(self, collection: str) -> _Statements:
+    def _recoded(self, recode: Recode) -> tuple[Any, ...]:
+        """What `recoding` binds, in its order."""
+        row = recode.row
+        schema = row.schema if recode.schema is None else recode.schema
+        return (
+            recode.value,
+            self.types.id(self.db, recode.content_type),
+            recode.checksum,
+            schema,
+            *(recode.columns or ()),
+            *self._place(row.key),
+            row.version,
+            row.created,
+            row.checksum,
+            schema,
+        )
+
+    def _of(self, collection: str) -> Statements:
         try:
             return self._statements[collection]
         except KeyError:
@@ -274,7 +244,7 @@ class Applier:
         cut = key.rfind("/") + 1
         return self.folders.id(self.db, key[:cut]), key[cut:]
 
-    def _state(self, statements: _Statements, key: str, moment: int) -> tuple[int, int] | None:
+    def _state(self, statements: Statements, key: str, moment: int) -> tuple[int, int] | None:
         """Version and creation time of a living row."""
         params: tuple[int | str, ...] = self._place(key)
         if statements.layout.expires:
@@ -287,19 +257,20 @@ class Applier:
         The statement that replaces them checks them on its way.
         """
         births: dict[tuple[str, str], int] = {}
+        replaced = {
+            (write.collection, write.key): write.expected
+            for write in batch.writes
+            if write.expected and isinstance(write, Put)
+        }
         for check in batch.checks:
-            for write in batch.writes:
-                if (
-                    write.expected
-                    and write.expected == check.version
-                    and write.key == check.key
-                    and write.collection == check.collection
-                    and isinstance(write, Put)
-                    and self._of(check.collection).replace
-                    and (check.collection, check.key) not in births
-                ):
-                    births[check.collection, check.key] = check.created
-                    break
+            place = (check.collection, check.key)
+            if (
+                check.version
+                and replaced.get(place) == check.version
+                and place not in births
+                and self._of(check.collection).replace
+            ):
+                births[place] = check.created
             else:
                 self._check(check, moment)
         return births
@@ -315,7 +286,7 @@ class Applier:
         if not statements.layout.expires:
             self._truths.add(check)
 
-    def _expect(self, statements: _Statements, write: Put | Delete, moment: int) -> None:
+    def _expect(self, statements: Statements, write: Put | Delete, moment: int) -> None:
         state = self._state(statements, write.key, moment)
         found = state[0] if state else 0
         if found != write.expected:
@@ -323,14 +294,15 @@ class Applier:
 
     def _write(
         self,
-        statements: _Statements,
+        statements: Statements,
         writes: list[Put | Delete],
         moment: int,
         births: _Births,
     ) -> list[int]:
         self._truths.written(statements.layout.name)
         if len(writes) >= _MANY and not statements.layout.tagged:
-            puts = [write for write in writes if isinstance(write, Put) and write.expected is None]
+            # One that must be absent is no different: where it is not, nothing is inserted.
+            puts = [write for write in writes if isinstance(write, Put) and not write.expected]
             if len(puts) == len(writes) and self._insert_all(statements, puts, moment):
                 return [1] * len(puts)
         return [
@@ -345,7 +317,7 @@ class Applier:
             for write in writes
         ]
 
-    def _insert_all(self, statements: _Statements, puts: list[Put], moment: int) -> bool:
+    def _insert_all(self, statements: Statements, puts: list[Put], moment: int) -> bool:
         """Insert rows in one go. False, and nothing done, if one of them was there already."""
         db = self.db
         rows = [self._params(statements, put, moment) for put in puts]
@@ -356,8 +328,8 @@ class Applier:
         db.execute("RELEASE many" if done else "ROLLBACK TO many; RELEASE many")
         return done
 
-    def _params(self, statements: _Statements, put: Put, moment: int) -> tuple[Any, ...]:
-        """What the statements bind, in the order of `_Statements`."""
+    def _params(self, statements: Statements, put: Put, moment: int) -> tuple[Any, ...]:
+        """What the statements bind, in the order of `Statements`."""
         key = put.key
         cut = key.rfind("/") + 1
         db = self.db
@@ -372,7 +344,7 @@ class Applier:
             *((put.expires, *put.columns) if statements.layout.expires else put.columns),
         )
 
-    def _put(self, statements: _Statements, put: Put, moment: int, born: int | None) -> int:
+    def _put(self, statements: Statements, put: Put, moment: int, born: int | None) -> int:
         layout = statements.layout
         db = self.db
         params = self._params(statements, put, moment)
@@ -403,11 +375,11 @@ class Applier:
         version: int = row[0]
         return version
 
-    def _tag(self, statements: _Statements, record: int, tags: tuple[tuple[str, str], ...]) -> None:
+    def _tag(self, statements: Statements, record: int, tags: tuple[tuple[str, str], ...]) -> None:
         for name, value in set(tags):
             self.db.execute(statements.tag, (record, self.tags.id(self.db, f"{name}={value}")))
 
-    def _delete(self, statements: _Statements, delete: Delete, moment: int) -> int:
+    def _delete(self, statements: Statements, delete: Delete, moment: int) -> int:
         if delete.expected is not None:
             self._expect(statements, delete, moment)
         self.db.execute(statements.delete, self._place(delete.key))
@@ -428,11 +400,7 @@ def _plain_puts(batches: list[Batch]) -> list[Put]:
             if check.collection == collection:
                 return []
         for write in batch.writes:
-            if (
-                not isinstance(write, Put)
-                or write.expected is not None
-                or write.collection != collection
-            ):
+            if not isinstance(write, Put) or write.expected or write.collection != collection:
                 return []
             puts.append(write)
     return puts if len({put.key for put in puts}) == len(puts) else []

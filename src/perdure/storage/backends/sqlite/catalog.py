@@ -14,14 +14,16 @@ hundred and more. Interned ids are never changed or deleted, so every process ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import apsw
 import msgspec
 
 from perdure.core.errors import NewerSchema, NotAStore
-from perdure.storage.adapter import Layout, Staleness
+from perdure.storage import tables
+from perdure.storage.adapter import Layout
 from perdure.storage.sql import literal
+from perdure.storage.tables import Built, Plan, Prepared, Table
 
 #: "Perd" — in the file's header, so that `file` and we can tell a bank from other databases.
 APPLICATION_ID = 0x50657264
@@ -33,7 +35,7 @@ CREATE TABLE perdure_folders(id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE);
 CREATE TABLE perdure_types(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE perdure_tags(id INTEGER PRIMARY KEY, tag TEXT NOT NULL UNIQUE);
 CREATE TABLE perdure_collections(
-    name TEXT PRIMARY KEY, layout TEXT NOT NULL, stale TEXT NOT NULL) WITHOUT ROWID;
+    name TEXT PRIMARY KEY, layout TEXT NOT NULL, held TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE perdure_outbox(
     id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key TEXT NOT NULL,
     payload BLOB NOT NULL, at INTEGER NOT NULL);
@@ -105,91 +107,160 @@ def load(db: apsw.Connection) -> dict[str, Layout]:
     }
 
 
+def declared(db: apsw.Connection) -> list[tuple[Layout, frozenset[str]]]:
+    """All collections, by name, each with the columns that not every row holds."""
+    rows = list(db.execute("SELECT name FROM perdure_collections ORDER BY name"))
+    known = [found for (name,) in rows if (found := _known(db, name))]
+    return [(layout, table.stale() | _unfilled(db, layout, table)) for layout, table in known]
+
+
+def _unfilled(db: apsw.Connection, layout: Layout, table: Table) -> frozenset[str]:
+    """The columns that somebody who does not know them has left out in some row."""
+    return frozenset(
+        name
+        for name, held in table.columns.items()
+        if held.marked
+        and not held.stale
+        # A look at the index of such rows.
+        and db.execute(f'SELECT 1 FROM "{layout.name}" WHERE {unfilled(name, held.schema)}').get
+    )
+
+
 def is_there(db: apsw.Connection, name: str) -> bool:
     """Whether the collection was made."""
     return _known(db, name) is not None
 
 
-def peek(db: apsw.Connection, layout: Layout) -> tuple[Layout, frozenset[str]] | None:
-    """What `prepare` would return, if it would change nothing and find nothing missing."""
+def peek(db: apsw.Connection, layout: Layout, moment: int) -> Prepared | None:
+    """What `prepare` would return, if it would change nothing and leave nothing to be done."""
     known = _known(db, layout.name)
     if known is None:
         return None
-    before, stale = known
-    merged = _merged(before, layout)
-    declared = {column.name for column in layout.columns}
-    if merged != before or not stale.isdisjoint(declared):
+    before, table = known
+    asked = tables.as_declared(layout, before)
+    planned, wanted = _planned(table, asked, moment, empty=False)
+    if (
+        planned.table != table
+        or not wanted.keys() <= table.indexes.keys()
+        or table.missing(layout)
+        or (asked.expires, asked.tagged) != (before.expires, before.tagged)
+    ):
         return None
-    return merged, frozenset()
+    return Prepared(asked, table.marked(layout))
 
 
-def prepare(db: apsw.Connection, layout: Layout) -> tuple[Layout, frozenset[str]]:
-    """Bring the table to this layout; returns it as it is now, and the columns that its rows lack.
+def is_current(db: apsw.Connection, prepared: Prepared) -> bool:
+    """Whether the table still is as it was prepared."""
+    known = _known(db, prepared.layout.name)
+    wanted = definitions(prepared.layout, prepared.marked)
+    return known is not None and known[1].suits(prepared, wanted)
 
-    In a transaction of the caller.
-    """
+
+def prepare(db: apsw.Connection, layout: Layout, moment: int) -> Prepared:
+    """Bring the table to this layout, but for its values and indexes. In a transaction."""
     name = layout.name
     known = _known(db, name)
     if known is None:
         _create_table(db, layout)
-        _remember(db, layout, frozenset())
-        _create_indexes(db, layout)
-        return layout, frozenset()
-    before, stale = known
-    layout = _merged(before, layout)
-    if before == layout and stale.isdisjoint(column.name for column in layout.columns):
-        return layout, frozenset()
-    columns = {row[1]: row[2] for row in db.execute(f'PRAGMA table_info("{name}")')}
-    for column in layout.columns:
-        kind = _KINDS[column.kind]
-        if columns.get(column.name, kind) != kind:
-            # Its affinity would turn the new values into others.
-            _drop_indexes(db, name)
-            db.execute(f'ALTER TABLE "{name}" DROP COLUMN "{column.name}"')
-            del columns[column.name]
-        if column.name not in columns:
-            db.execute(f'ALTER TABLE "{name}" ADD COLUMN "{column.name}" {kind}')
-    if layout.expires and "_expires" not in columns:
-        db.execute(f'ALTER TABLE "{name}" ADD COLUMN _expires INTEGER')
-    if layout.tagged and not before.tagged:
-        _create_tags(db, name)
+        _create_key(db, name)
+        _remember(db, layout, Table.of(layout, _create_indexes(db, layout)))
+        return Prepared(layout)
+    before, table = known
+    asked = tables.as_declared(layout, before)
     empty = db.execute(f'SELECT 1 FROM "{name}" LIMIT 1').get is None
-    found = Staleness.after(before, stale, layout, empty=empty)
-    _remember(db, layout, found.stale)
-    if not found.missing:
-        _create_indexes(db, layout)
-    return layout, found.missing
-
-
-def activate(db: apsw.Connection, layout: Layout) -> None:
-    """The columns are filled: build the indexes and trust them from now on. In a transaction."""
-    known = _known(db, layout.name)
-    if known is not None:
-        before, stale = known
-        layout = _merged(before, layout)
-        _create_indexes(db, layout)
-        _remember(db, layout, stale - {column.name for column in layout.columns})
-
-
-def _merged(before: Layout, layout: Layout) -> Layout:
-    """The layout, with what the table keeps although it is no longer declared.
-
-    Rows that were written with an expiry or with tags still have them.
-    """
-    return msgspec.structs.replace(
-        layout,
-        expires=layout.expires or before.expires,
-        tagged=layout.tagged or before.tagged,
+    planned, wanted = _planned(table, asked, moment, empty=empty)
+    _change(db, name, planned)
+    if asked.expires and not before.expires:
+        db.execute(f'ALTER TABLE "{name}" ADD COLUMN _expires INTEGER')
+    if asked.tagged and not before.tagged:
+        _create_tags(db, name)
+    _remember(db, tables.merged(before, layout, planned.table), planned.table)
+    return Prepared(
+        asked,
+        planned.table.marked(layout),
+        planned.table.missing(layout),
+        tuple(label for label in wanted if label not in planned.table.indexes),
     )
 
 
-def _known(db: apsw.Connection, name: str) -> tuple[Layout, frozenset[str]] | None:
-    """The collection as it was last declared, and the columns that its rows lack."""
-    row = db.execute("SELECT layout, stale FROM perdure_collections WHERE name = ?", (name,)).get
+def build(db: apsw.Connection, layout: Layout, label: str) -> None:
+    """Build an index that `prepare` named. In a transaction, during which nobody can write."""
+    known = _known(db, layout.name)
+    if known is None:
+        return
+    before, table = known
+    wanted = definitions(layout, table.marked(layout))
+    if label in wanted and label not in table.indexes:
+        db.execute(wanted[label].sql)
+        _remember(
+            db, before, table.with_index(label, Built(wanted[label].sql, wanted[label].columns))
+        )
+
+
+def activate(db: apsw.Connection, layout: Layout) -> None:
+    """The columns are filled: trust them from now on. In a transaction."""
+    known = _known(db, layout.name)
+    if known is not None:
+        before, table = known
+        _remember(db, before, table.activated(layout))
+
+
+def _planned(
+    table: Table, layout: Layout, moment: int, *, empty: bool
+) -> tuple[Plan, dict[str, Definition]]:
+    planned = tables.plan(table, layout, moment, empty=empty)
+    wanted = definitions(layout, planned.table.marked(layout))
+    texts = {label: each.sql for label, each in wanted.items()}
+    return planned.wanting(table, texts, moment), wanted
+
+
+def _change(db: apsw.Connection, name: str, planned: Plan) -> None:
+    for label in planned.drop:
+        db.execute(f'DROP INDEX IF EXISTS "{label}"')
+    for column in planned.replace:
+        # Its affinity would turn the new values into others.
+        db.execute(f'ALTER TABLE "{name}" DROP COLUMN "{column}"')
+    present = {row[1] for row in db.execute(f'PRAGMA table_info("{name}")')}
+    for column in planned.replace:
+        if (mark := f"_filled_{column}") in present:
+            db.execute(f'ALTER TABLE "{name}" DROP COLUMN "{mark}"')
+    for added in planned.add:
+        db.execute(f'ALTER TABLE "{name}" ADD COLUMN "{added.name}" {_KINDS[added.kind]}')
+    for column in planned.mark:
+        db.execute(f'ALTER TABLE "{name}" ADD COLUMN {tables.mark_of(column)} INTEGER')
+
+
+def lay_out(db: apsw.Connection, layout: Layout) -> None:
+    """Make the table of a collection that is not there, without indexes. In a transaction."""
+    _create_table(db, layout)
+
+
+def index(db: apsw.Connection, layout: Layout) -> None:
+    """Make the indexes of a table that `lay_out` made and that is filled now. In a transaction."""
+    _create_key(db, layout.name)
+    _remember(db, layout, Table.of(layout, _create_indexes(db, layout)))
+
+
+def clear(db: apsw.Connection) -> None:
+    """Remove every collection and event, and the interned texts. In a transaction.
+
+    Only for somebody who is alone with the file: others would go on using interned ids.
+    """
+    for layout in load(db).values():
+        db.execute(f'DROP TABLE "{layout.name}"')
+        if layout.tagged:
+            db.execute(f'DROP TABLE "{layout.name}__tags"')
+    for table in ("collections", "outbox", "folders", "types", "tags"):
+        db.execute(f"DELETE FROM perdure_{table}")
+
+
+def _known(db: apsw.Connection, name: str) -> tuple[Layout, Table] | None:
+    """The layout of a collection, and what its table holds."""
+    row = db.execute("SELECT layout, held FROM perdure_collections WHERE name = ?", (name,)).get
     if row is None:
         return None
-    stale = frozenset(msgspec.json.decode(row[1], type=list[str]))
-    return msgspec.json.decode(row[0], type=Layout), stale
+    layout, table = row
+    return msgspec.json.decode(layout, type=Layout), msgspec.json.decode(table, type=Table)
 
 
 def _create_table(db: apsw.Connection, layout: Layout) -> None:
@@ -206,9 +277,12 @@ def _create_table(db: apsw.Connection, layout: Layout) -> None:
         ]
     )
     db.execute(f'CREATE TABLE "{name}"({declared})')
-    db.execute(f'CREATE UNIQUE INDEX "{name}__key" ON "{name}"(_folder, _name)')
     if layout.tagged:
         _create_tags(db, name)
+
+
+def _create_key(db: apsw.Connection, name: str) -> None:
+    db.execute(f'CREATE UNIQUE INDEX "{name}__key" ON "{name}"(_folder, _name)')
 
 
 def _create_tags(db: apsw.Connection, name: str) -> None:
@@ -221,50 +295,56 @@ def _create_tags(db: apsw.Connection, name: str) -> None:
     )
 
 
-def _create_indexes(db: apsw.Connection, layout: Layout) -> None:
-    """The declared indexes, and no other: one that is not declared only costs."""
+class Definition(msgspec.Struct, frozen=True):
+    """An index, and the declared columns that it is over."""
+
+    sql: str
+    columns: tuple[str, ...] = ()
+
+
+def definitions(layout: Layout, marked: Iterable[str]) -> dict[str, Definition]:
+    """The indexes that a declaration wants, by name: those declared, and what is kept for it."""
     name = layout.name
-    wanted: dict[str, str] = {}
+    wanted: dict[str, Definition] = {}
+
+    def want(label: str, text: str, columns: Iterable[str] = ()) -> None:
+        sql = f'CREATE INDEX "{name}__{label}" ON "{name}"{text}'
+        wanted[f"{name}__{label}"] = Definition(sql, tuple(sorted(columns)))
+
     for index in layout.indexes:
         columns = ", ".join(quoted(column) for column in index.columns)
         where = " AND ".join(f'"{column}" = {literal(value)}' for column, value in index.where)
         label = "_".join([*index.columns, *(str(part) for pair in index.where for part in pair)])
-        wanted[f"{name}__by_{label}"] = f"({columns})" + (f" WHERE {where}" if where else "")
+        text = f"({columns})" + (f" WHERE {where}" if where else "")
+        want(f"by_{label}", text, tables.columns_of(index))
+    for column in marked:
+        condition = unfilled(column, layout.schema)
+        want(f"unfilled_{layout.schema}_{column}", f"(_id) WHERE {condition}", [column])
     if layout.expires:
-        wanted[f"{name}__expiry"] = "(_expires) WHERE _expires IS NOT NULL"
-    present = _indexes(db, name)
-    for label, definition in wanted.items():
-        text = f'CREATE INDEX "{label}" ON "{name}"{definition}'
-        if present.pop(label, None) != text:
-            db.execute(f'DROP INDEX IF EXISTS "{label}"')
-            db.execute(text)
-    for label in present:
-        db.execute(f'DROP INDEX "{label}"')
+        want("expiry", "(_expires) WHERE _expires IS NOT NULL")
+    return wanted
 
 
-def _drop_indexes(db: apsw.Connection, name: str) -> None:
-    for label in _indexes(db, name):
-        db.execute(f'DROP INDEX "{label}"')
+def unfilled(column: str, schema: int) -> str:
+    """The condition of rows that somebody wrote who does not know this column."""
+    return f"{tables.mark_of(column)} IS NOT {tables.mark(schema)}"
 
 
-def _indexes(db: apsw.Connection, name: str) -> dict[str, str]:
-    """The indexes of declared columns in a table, with their SQL."""
-    return dict(
-        db.execute(
-            "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = ?"
-            " AND (name GLOB ? OR name = ?)",
-            (name, f"{name}__by_*", f"{name}__expiry"),
-        )
-    )
+def _create_indexes(db: apsw.Connection, layout: Layout) -> dict[str, Built]:
+    """The indexes of a new table."""
+    wanted = definitions(layout, ())
+    for definition in wanted.values():
+        db.execute(definition.sql)
+    return {label: Built(each.sql, each.columns) for label, each in wanted.items()}
 
 
-def _remember(db: apsw.Connection, layout: Layout, stale: frozenset[str]) -> None:
+def _remember(db: apsw.Connection, layout: Layout, table: Table) -> None:
     db.execute(
         "INSERT OR REPLACE INTO perdure_collections VALUES(?, ?, ?)",
         (
             layout.name,
             msgspec.json.encode(layout).decode(),
-            msgspec.json.encode(sorted(stale)).decode(),
+            msgspec.json.encode(table).decode(),
         ),
     )
 

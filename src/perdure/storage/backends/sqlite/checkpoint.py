@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import apsw
+
+from perdure.storage.backends.sqlite import connections
 
 #: Pages of a log that is too long to be left to the next time (8 MB).
 LONG = 2_000
@@ -17,11 +20,12 @@ class Checkpointer:
 
     The long part, copying and fsync, runs while others write. What was written meanwhile is
     copied while the writer pauses, so that the log is empty for a moment and starts over: that
-    bounds its size under any load.
+    bounds its size under any load, except while somebody holds a snapshot (see `snapshots`).
     """
 
-    def __init__(self, path: str, busy: threading.Lock) -> None:
+    def __init__(self, path: str, busy: threading.Lock, key: bytes | None = None) -> None:
         self._path = path
+        self._key = key
         self._busy = busy
         self._wanted = threading.Event()
         self._stopping = False
@@ -56,7 +60,7 @@ class Checkpointer:
                 # Another process at it, or a full disk, is no matter: it is asked for again.
                 with suppress(apsw.Error):
                     if db is None:
-                        db = apsw.Connection(self._path)
+                        db = connections.connect(Path(self._path), self._key)
                     self._checkpoint(db)
                 self.at_work = False
         finally:
@@ -70,8 +74,10 @@ class Checkpointer:
         db.set_busy_timeout(0)
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         with self._busy:
-            frames, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            if frames >= LONG:
+            frames, copied = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            # Where not all can be copied, somebody reads an older state, such as for a backup.
+            # To insist would keep everybody from writing until that ends: the log grows instead.
+            if frames >= LONG and copied >= frames:
                 # Other processes write before it can start over: make them wait for a moment.
                 db.set_busy_handler(_insist)
                 db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import apsw
 
 from perdure.core.errors import AccessDenied, Unavailable
+from perdure.storage.backends.sqlite import encryption
 
 #: Seconds to wait for the lock of another process, without a deadline.
 PATIENCE = 30.0
@@ -44,20 +47,32 @@ def make_file(path: Path) -> None:
         ) from exc
 
 
-def connect(path: Path) -> apsw.Connection:
-    """A connection that survives kill -9, and leaves checkpoints to the checkpointer."""
+def connect(path: Path, key: bytes | None = None) -> apsw.Connection:
+    """A connection that survives kill -9, and leaves checkpoints to the checkpointer.
+
+    With a key, the file is encrypted with it; see `encryption`.
+    """
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-    db.set_busy_timeout(int(PATIENCE * 1_000))
-    db.pragma("synchronous", "NORMAL")
-    db.pragma("wal_autocheckpoint", 0)
-    db.pragma("journal_size_limit", 8 * 1024 * 1024)
-    db.pragma("cache_size", -16_000)
+    try:
+        # If this is no bank, or not its key, its log must not be touched when this is closed.
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        if key is not None:
+            encryption.unlock(db, key)
+        db.set_busy_timeout(int(PATIENCE * 1_000))
+        db.pragma("synchronous", "NORMAL")  # reads the file
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        db.pragma("wal_autocheckpoint", 0)
+        db.pragma("journal_size_limit", 8 * 1024 * 1024)
+        db.pragma("cache_size", -16_000)
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
-def connect_to_read(path: Path) -> apsw.Connection:
+def connect_to_read(path: Path, key: bytes | None = None) -> apsw.Connection:
     """A connection that cannot write."""
-    db = connect(path)
+    db = connect(path, key)
     # A page that is not in the cache is looked at where the kernel has it, without a copy.
     db.pragma("mmap_size", 1 << 28)
     db.pragma("query_only", True)
@@ -78,6 +93,25 @@ def use_wal(db: apsw.Connection, path: str) -> None:
                 f"The bank {path} is locked by another process.", hint="Close it there, try again."
             )
         time.sleep(0.01)
+
+
+def place(path: Path) -> tuple[int, int] | None:
+    """Which file is at the path; another one may be put there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def identity(path: Path) -> str | None:
+    """Which file is at the path, among those of all machines."""
+    try:
+        machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux
+        machine = f"{platform.node()}/{uuid.getnode()}"
+    found = place(path)
+    return None if found is None else f"sqlite:{machine}:{found[0]}:{found[1]}"
 
 
 @contextmanager

@@ -26,8 +26,9 @@ _PAUSE = 0.01
 class Scrub:
     """One run, in a thread. `stop` ends it early, from another; nothing is lost then."""
 
-    def __init__(self, path: str, busy: threading.Lock) -> None:
+    def __init__(self, path: str, busy: threading.Lock, key: bytes | None = None) -> None:
         self._path = path
+        self._key = key
         self._busy = busy
         self._stopped = False
         self._lock = threading.Lock()  # so that nobody stops a connection that is closed
@@ -38,7 +39,7 @@ class Scrub:
         with self._lock:
             if self._stopped:
                 return
-            self._db = db = connections.connect(Path(self._path))
+            self._db = db = connections.connect(Path(self._path), self._key)
         try:
             # Our own writers wait for the lock below; those of other processes for SQLite's.
             with self._busy:

@@ -75,10 +75,19 @@ class _Job(Generic[T]):
 class Writer:
     """Owns the connection that writes. Used from one event loop."""
 
-    def __init__(self, db: apsw.Connection, applier: Applier, path: str, *, inline: bool) -> None:
+    def __init__(
+        self,
+        db: apsw.Connection,
+        applier: Applier,
+        path: str,
+        *,
+        inline: bool,
+        key: bytes | None = None,
+    ) -> None:
         self._db = db
         self._applier = applier
         self._path = path
+        self._key = key
         self._inline = inline
         self._loop = asyncio.get_running_loop()
         self._ready: list[_Job[Any]] = []
@@ -92,7 +101,7 @@ class Writer:
         self._patience = -1
         self._closed = False
         self._scrubbing: set[asyncio.Task[None]] = set()
-        self._checkpointer = Checkpointer(path, self._busy)
+        self._checkpointer = Checkpointer(path, self._busy, key)
         self._checkpoint_at = CHECKPOINT_PAGES
         db.set_wal_hook(self._after_commit)
         self._thread = threading.Thread(target=self._serve, name="perdure-writer", daemon=True)
@@ -135,7 +144,7 @@ class Writer:
         """Make deleted content unreadable; see `scrub`. Cancelled, it is stopped first."""
         if self._closed:
             raise _closed()
-        scrub = Scrub(self._path, self._busy)
+        scrub = Scrub(self._path, self._busy, self._key)
         task = asyncio.create_task(asyncio.to_thread(scrub.run))
         self._scrubbing.add(task)
         task.add_done_callback(self._scrubbing.discard)

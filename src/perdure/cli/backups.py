@@ -1,0 +1,326 @@
+"""``perdure bank backup``, ``backups``, ``restore`` and ``copy``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+
+if TYPE_CHECKING:
+    from perdure.bank.backup import Backup, Checked
+    from perdure.bank.restoring import Moved
+    from perdure.storage.backups import Manifest
+
+FolderArgument = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="The folder of backups.", show_default=False)
+]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace whatever the target holds.")
+]
+VerifyOption = Annotated[
+    bool, typer.Option(" /--no-verify", help="Do not read again what was written.")
+]
+
+
+def backup(
+    ctx: typer.Context,
+    folder: FolderArgument,
+    *,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", metavar="N", min=1, help="Keep the newest N snapshots only."),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Do not encrypt, though the bank has a master key.")
+    ] = False,
+    verify: VerifyOption = True,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Keep the bank as it is now, while others use it.
+
+    Adds a snapshot to the folder. Large artifacts are stored once, however many snapshots need
+    them. Exits with 1 if something in the bank was found to be damaged; the rest is kept.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    made = asyncio.run(_backup(settings, folder, keep, plain=plain, verify=verify))
+    if settings.json:
+        terminal.emit(
+            {
+                "folder": made.folder,
+                "encrypted": made.encrypted,
+                **_facts(made.snapshot),
+                "copied": made.copied,
+                "copied_bytes": made.copied_bytes,
+                "removed": made.removed,
+            }
+        )
+    else:
+        _show_backup(made)
+    if made.snapshot.damaged or made.snapshot.missing:
+        raise typer.Exit(1)
+
+
+def list_(
+    ctx: typer.Context,
+    folder: FolderArgument,
+    *,
+    verify: Annotated[
+        bool, typer.Option(" /--no-verify", help="List them without reading every file.")
+    ] = True,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """List the snapshots in a folder, and check every file of them.
+
+    Exits with 1 if one is damaged.
+    """
+    import asyncio
+
+    settings = refine(ctx, config=config, json=json, debug=debug)
+    found = asyncio.run(_list(settings, folder, verify=verify))
+    if settings.json:
+        terminal.emit({"folder": str(folder), "snapshots": [_listed(each) for each in found]})
+    elif found:
+        terminal.table(
+            ("Snapshot", "", "Records", "Artifacts", "Size"),
+            [_line(each, verified=verify) for each in found],
+            right=3,
+        )
+        for each in found:
+            if each.error:
+                terminal.say(f"{each.id}: {each.error}", style="red")
+    else:
+        terminal.say("There is no snapshot in it.")
+    if not all(each.sound for each in found):
+        raise typer.Exit(1)
+
+
+def restore(
+    ctx: typer.Context,
+    folder: FolderArgument,
+    *,
+    snapshot: Annotated[
+        str, typer.Option("--snapshot", metavar="ID", help="Which one; without, the newest.")
+    ] = "latest",
+    overwrite: OverwriteOption = False,
+    verify: Annotated[
+        bool, typer.Option(" /--no-verify", help="Do not check the bank in the end.")
+    ] = True,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Bring a bank back from a backup.
+
+    The target is the bank of --bank, of any kind. It must be empty, unless --overwrite is given,
+    and nobody may have it open. It gets everything, or stays as it is.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    _show_moved(settings, asyncio.run(_restore(settings, folder, snapshot, overwrite, verify)))
+
+
+def copy(
+    ctx: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="The address of the other bank.", show_default=False),
+    ],
+    *,
+    overwrite: OverwriteOption = False,
+    target_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--target-config",
+            metavar="FILE",
+            help="The target's configuration, if it is another one than the bank's.",
+        ),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option(" /--no-verify", help="Do not check the copy in the end.")
+    ] = True,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Copy the bank to another address, while others use it.
+
+    Between files and servers, in any direction. The target must be empty, unless --overwrite is
+    given, and nobody may have it open.
+    """
+    import asyncio
+
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    moved = asyncio.run(_copy(settings, target, target_config, overwrite=overwrite, verify=verify))
+    _show_moved(settings, moved)
+
+
+# Doing it ---------------------------------------------------------------------------------------
+
+
+async def _backup(
+    settings: Settings, folder: Path, keep: int | None, *, plain: bool, verify: bool
+) -> Backup:
+    from perdure.bank.backup import backup
+    from perdure.cli import places
+    from perdure.cli.progress import Bar
+
+    with Bar("looking at the bank") as bar:
+        async with places.existing_bank(settings, settings.load()) as bank:
+            return await backup(
+                bank, folder, keep_last=keep, plain=plain, verify=verify, progress=bar
+            )
+
+
+async def _list(settings: Settings, folder: Path, *, verify: bool) -> list[Checked]:
+    from perdure.bank.backup import check_backups
+    from perdure.cli.progress import Bar
+
+    with Bar("looking at the backups") as bar:
+        return await check_backups(folder, config=settings.load(), verify=verify, progress=bar)
+
+
+async def _restore(
+    settings: Settings, folder: Path, snapshot: str, overwrite: bool, verify: bool
+) -> Moved:
+    from perdure.bank.restoring import restore
+    from perdure.cli.progress import Bar
+
+    with Bar("looking at the backup") as bar:
+        return await restore(
+            folder,
+            config=settings.load(),
+            snapshot=snapshot,
+            overwrite=overwrite,
+            verify=verify,
+            progress=bar,
+        )
+
+
+async def _copy(
+    settings: Settings, target: str, target_config: Path | None, *, overwrite: bool, verify: bool
+) -> Moved:
+    from perdure import config
+    from perdure.bank.restoring import copy
+    from perdure.cli import places
+    from perdure.cli.progress import Bar
+
+    with Bar("looking at the bank") as bar:
+        async with places.existing_bank(settings, settings.load()) as bank:
+            return await copy(
+                bank,
+                target,
+                config=None if target_config is None else config.load(target_config),
+                overwrite=overwrite,
+                verify=verify,
+                progress=bar,
+            )
+
+
+# Telling of it ----------------------------------------------------------------------------------
+
+
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    from perdure.core.clock import to_datetime
+
+    return {
+        "snapshot": manifest.id,
+        "taken": to_datetime(manifest.taken).isoformat(),
+        "records": manifest.rows,
+        "bytes": manifest.bytes,
+        "artifacts": manifest.artifacts.items,
+        "artifact_bytes": manifest.artifact_bytes,
+        "damaged": manifest.damaged,
+        "missing": manifest.missing,
+    }
+
+
+def _listed(each: Checked) -> dict[str, Any]:
+    facts = {"snapshot": each.id} if each.manifest is None else _facts(each.manifest)
+    return {**facts, "ok": each.sound, "error": each.error}
+
+
+def _show_backup(made: Backup) -> None:
+    manifest = made.snapshot
+    terminal.say(
+        f"Kept {terminal.plural(manifest.rows, 'record')} and"
+        f" {terminal.plural(manifest.artifacts.items, 'large artifact')} ({made.copied} new) as"
+        f" {manifest.id}."
+    )
+    if made.removed:
+        terminal.say(f"Removed {terminal.plural(len(made.removed), 'older snapshot')}.")
+    if not made.encrypted:
+        terminal.aside("The backup is not encrypted: whoever can read the folder can read it.")
+    if manifest.damaged:
+        terminal.say(
+            f"Damaged in the bank already: {', '.join(manifest.damaged)}. Run `perdure verify`.",
+            style="red",
+        )
+    if manifest.missing:
+        terminal.say(f"Missing in the bank already: {', '.join(manifest.missing)}.", style="red")
+
+
+def _line(each: Checked, *, verified: bool) -> tuple[str, ...]:
+    if each.manifest is None:
+        return each.id, "not ok", "", "", ""
+    manifest = each.manifest
+    state = ("ok" if each.sound else "not ok") if verified or not each.sound else ""
+    return (
+        each.id,
+        state,
+        f"{manifest.rows:,}",
+        f"{manifest.artifacts.items:,}",
+        terminal.size(manifest.bytes + manifest.artifact_bytes),
+    )
+
+
+def _show_moved(settings: Settings, moved: Moved) -> None:
+    if settings.json:
+        terminal.emit(
+            {
+                "url": moved.url,
+                "records": moved.rows,
+                "artifacts": moved.artifacts,
+                "copied": moved.copied,
+                "shared_artifacts": moved.shared_artifacts,
+                "verified": moved.problems is not None,
+                "problems": moved.problems or (),
+                "snapshot": moved.snapshot and moved.snapshot.id,
+            }
+        )
+    else:
+        source = f" from {moved.snapshot.id}" if moved.snapshot is not None else ""
+        checked = "" if moved.problems is None else ", and checked it"
+        terminal.say(
+            f"Filled {moved.url}{source} with {terminal.plural(moved.rows, 'record')} and"
+            f" {terminal.plural(moved.artifacts, 'large artifact')}{checked}."
+        )
+        for problem in moved.problems or ():
+            terminal.say(f"{problem.subject}: {problem.what}", style="red")
+        if moved.shared_artifacts:
+            terminal.note(
+                "Both banks keep their large artifacts in the same place: what one of them deletes"
+                " is gone for the other."
+            )
+    if moved.problems:
+        raise typer.Exit(1)

@@ -1,0 +1,150 @@
+"""A store as its configuration wants it: the chain in its order, and the backend behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from perdure.config import Config, load
+from perdure.core.clock import Clock, now
+from perdure.core.errors import InvalidConfig
+from perdure.storage import registry, urls
+from perdure.storage.adapter import Adapter
+from perdure.storage.compression import Compression
+from perdure.storage.metrics import Metrics
+from perdure.storage.middleware import Middleware
+from perdure.storage.store import Progress, Store
+from perdure.storage.tracing import Tracing
+
+if TYPE_CHECKING:
+    from perdure.storage.audit import Audit
+    from perdure.storage.cache import Cache
+    from perdure.storage.encryption import Encryption
+    from perdure.storage.encryption.masters import MasterKeys, Source
+
+
+class Chain:
+    """The middleware that a configuration asks for, and the user's own among it."""
+
+    def __init__(
+        self,
+        config: Config,
+        own: Sequence[Middleware] = (),
+        *,
+        masters: MasterKeys | None = None,
+        clock: Clock = now,
+    ) -> None:
+        settings = config.encryption
+        self.metrics = Metrics()
+        self.audit: Audit | None = None
+        self.encryption: Encryption | None = None
+        self.cache: Cache | None = None
+        if config.audit.collections or config.audit.reads:
+            from perdure.storage.audit import Audit
+
+            self.audit = Audit(config.audit)
+        if masters is not None and not settings.whole_file:
+            from perdure.storage.encryption import Encryption
+
+            self.encryption = Encryption(
+                masters, scope=settings.scope, everything=settings.everything
+            )
+        if config.cache.entries:
+            from perdure.storage.cache import Cache
+
+            self.cache = Cache(config.cache, clock)
+        self.compression = Compression(
+            writing=config.storage.compression,
+            scope_of=None if self.encryption is None else self.encryption.scope_of,
+        )
+        self.tracing = Tracing() if config.metrics.telemetry else None
+        watching: list[Middleware] = [] if self.tracing is None else [self.tracing]
+        inner = (self.audit, self.compression, self.encryption, self.cache)
+        self.middleware: list[Middleware] = [
+            *watching,
+            self.metrics,
+            *own,
+            *(each for each in inner if each is not None),
+        ]
+
+
+def master_keys(config: Config, given: Source | None = None) -> MasterKeys | None:
+    """The master keys: the one given in code or of the configuration; None if there is none."""
+    current = given if given is not None else config.encryption.key or None
+    if current is None:
+        return None
+    from perdure.storage.encryption.masters import MasterKeys
+
+    return MasterKeys(current, config.encryption.former_keys)
+
+
+def store(
+    url: str,
+    config: Config,
+    chain: Chain,
+    *,
+    master_key: Source | None = None,
+    progress: Progress | None = None,
+    clock: Clock = now,
+) -> Store:
+    """The store at an address, with this chain, its replica and the key of its file.
+
+    Raises `InvalidConfig` if it cannot have them.
+    """
+    if config.storage.replica:
+        url = _with_replica(url, config.storage.replica)
+    adapter = registry.adapter_for(url, clock)
+    unlock = None
+    if config.encryption.whole_file:
+        unlock = _unlocking(
+            adapter, url, config.encryption.key if master_key is None else master_key
+        )
+    return Store(
+        adapter, middleware=chain.middleware, clock=clock, progress=progress, unlock=unlock
+    )
+
+
+def open_store(
+    url: str,
+    *,
+    config: Config | None = None,
+    middleware: Sequence[Middleware] = (),
+    master_key: Source | None = None,
+    progress: Progress | None = None,
+    clock: Clock = now,
+) -> Store:
+    """A store at an address, to be used in ``async with``: records without the rest of a bank.
+
+    Whatever the configuration says about storage holds for it: compression, encryption, cache,
+    audit, metrics. Any backend will do, also one that lacks what a bank needs, such as Valkey.
+    """
+    config = config if config is not None else load()
+    chain = Chain(config, middleware, masters=master_keys(config, master_key), clock=clock)
+    return store(url, config, chain, master_key=master_key, progress=progress, clock=clock)
+
+
+def _with_replica(url: str, replica: str) -> str:
+    if not url.startswith(("postgresql:", "postgres:")):
+        raise InvalidConfig(
+            f"storage.replica is set, but {urls.shown(url)} is no PostgreSQL bank.",
+            hint="Leave it out, or open the bank that the replica follows.",
+        )
+    return f"{url}{'&' if '?' in url else '?'}replica={quote(replica, safe='')}"
+
+
+def _unlocking(adapter: Adapter, url: str, source: Source) -> Callable[[], Awaitable[None]]:
+    """Gives the file its key: once it is read, which may take its time."""
+    from perdure.storage.backends.sqlite import SQLiteAdapter
+    from perdure.storage.encryption.masters import file_key, read_key
+
+    if not isinstance(adapter, SQLiteAdapter):
+        raise InvalidConfig(
+            f"encryption.whole_file is set, but {urls.shown(url)} is no SQLite bank.",
+            hint="Use encryption.everything instead.",
+        )
+
+    async def unlock() -> None:
+        adapter.file_key = file_key(await read_key(source))
+
+    return unlock

@@ -1,0 +1,137 @@
+"""The indexes of a collection, and how they are built while it is in use.
+
+CREATE INDEX keeps writers out until it is done; CREATE INDEX CONCURRENTLY does not, but cannot be
+part of a transaction, and leaves an invalid index behind if it is interrupted. So one process at a
+time builds, holding an advisory lock that goes with its connection: an invalid index that is found
+under that lock is nobody's, and is dropped. The others ask again until it is there. They do not
+wait for the lock itself: the build waits for every transaction that is older, and they would be
+among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+from psycopg import errors as pg
+
+from perdure.storage import tables
+from perdure.storage.adapter import Layout
+from perdure.storage.backends.postgres.address import Server, lock_space
+from perdure.storage.backends.postgres.links import Connection, Links
+from perdure.storage.sql import literal
+
+#: The lock of whoever builds an index.
+BUILDING = 258
+#: Seconds between two looks at an index that another process builds.
+_PAUSE = 0.1
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """What stands in CREATE INDEX behind the table's name, and the columns that it is over."""
+
+    text: str
+    columns: tuple[str, ...] = ()
+
+
+def definitions(layout: Layout, marked: Iterable[str]) -> dict[str, Definition]:
+    """The indexes that a declaration wants: those declared, and what is kept for it.
+
+    An index is named after its definition, so that a name tells whether it is the right one.
+    """
+    wanted: dict[str, Definition] = {}
+
+    def want(words: str, text: str, columns: Iterable[str] = ()) -> None:
+        wanted[_label(layout.name, words, text)] = Definition(text, tuple(sorted(columns)))
+
+    for index in layout.indexes:
+        columns = ", ".join(_sorted(column) for column in index.columns)
+        where = " AND ".join(f'"{column}" = {literal(value)}' for column, value in index.where)
+        text = f"USING btree ({columns})" + (f" WHERE {where}" if where else "")
+        want("_".join(index.columns), text, tables.columns_of(index))
+    for column in marked:
+        condition = unfilled(column, layout.schema)
+        want(f"unfilled_{column}", f"USING btree (_key) WHERE {condition}", [column])
+    if layout.expires:
+        want("expiry", "USING btree (_expires) WHERE _expires IS NOT NULL")
+    if layout.tagged:
+        want("tags", "USING gin (_tags)")
+    return wanted
+
+
+def unfilled(column: str, schema: int) -> str:
+    """The condition of rows that somebody wrote who does not know this column."""
+    return f"{tables.mark_of(column)} IS DISTINCT FROM {tables.mark(schema)}"
+
+
+async def build(
+    links: Links, server: Server, layout: Layout, wanted: dict[str, Definition]
+) -> None:
+    """Make sure that these indexes are there and complete. Others read and write meanwhile.
+
+    It waits for transactions that began before, everywhere in the database.
+    """
+    conn = await links.connect()
+    try:
+        # Neither may end a build of an hour: whoever set them did not think of this.
+        await conn.execute("SET statement_timeout = 0")
+        await conn.execute("SET lock_timeout = 0")
+        for label, definition in wanted.items():
+            while not await _is_complete(conn, server.schema, label):
+                if not await _try_lock(conn, server.schema):
+                    await asyncio.sleep(_PAUSE)
+                    continue
+                try:
+                    await _build(conn, server.schema, layout.name, label, definition)
+                finally:
+                    if not conn.closed:
+                        await _unlock(conn, server.schema)
+    finally:
+        await conn.close()
+
+
+async def _build(
+    conn: Connection, schema: str, table: str, label: str, definition: Definition
+) -> None:
+    if await _is_complete(conn, schema, label):
+        return
+    await conn.execute(f'DROP INDEX CONCURRENTLY IF EXISTS {schema}."{label}"')
+    try:
+        await conn.execute(
+            f'CREATE INDEX CONCURRENTLY "{label}" ON {schema}."{table}" {definition.text}'
+        )
+    except pg.DeadlockDetected:
+        return  # with somebody who changes the table: it is tried again
+
+
+async def _is_complete(conn: Connection, schema: str, label: str) -> bool:
+    cursor = await conn.execute(
+        "SELECT i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid"
+        " JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = %s",
+        (schema, label),
+    )
+    return await cursor.fetchone() == (True,)
+
+
+async def _try_lock(conn: Connection, schema: str) -> bool:
+    cursor = await conn.execute(f"SELECT pg_try_advisory_lock({lock_space(schema)}, {BUILDING})")
+    return await cursor.fetchone() == (True,)
+
+
+async def _unlock(conn: Connection, schema: str) -> None:
+    await conn.execute(f"SELECT pg_advisory_unlock({lock_space(schema)}, {BUILDING})")
+
+
+def _label(table: str, words: str, definition: str) -> str:
+    digest = hashlib.sha256(f"{table}{definition}".encode()).hexdigest()[:10]
+    return f"{f'{table}__{words}'[:50]}__{digest}"
+
+
+def _sorted(column: str) -> str:
+    """A column of an index, with NULL where `sql.Emitter` has it: below everything."""
+    if column in ("key", "created", "updated", "version"):
+        return f"_{column}"
+    return f'"{column}" NULLS FIRST'

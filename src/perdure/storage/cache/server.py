@@ -1,0 +1,102 @@
+"""Connections to the server of a shared cache."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from perdure.core.errors import InvalidURL
+from perdure.storage import urls
+
+if TYPE_CHECKING:
+    from valkey.asyncio import ConnectionPool, Valkey
+
+#: Seconds that a call may be held up.
+TIMEOUT = 0.05
+#: Seconds without a message after which we ask whether the server is still there.
+QUIET = 2.0
+
+_SCHEMES = {"redis": "valkey", "rediss": "valkeys"}
+_HINT = "Write it like valkey://127.0.0.1:6379/0."
+
+
+class Server:
+    """Connections to one run of the server. They break when it ends, and are not mended."""
+
+    def __init__(self, url: str) -> None:
+        from valkey import exceptions
+        from valkey.asyncio import ConnectionPool, Valkey
+
+        self.failures = (exceptions.ValkeyError, OSError, TimeoutError, asyncio.TimeoutError)
+        self.run = ""
+        try:
+            self._pool: ConnectionPool = ConnectionPool.from_url(
+                url, socket_timeout=QUIET, valkey_connect_func=self._greet, max_connections=100
+            )
+            self._pool.make_connection()  # type: ignore[no-untyped-call]
+        except (ValueError, TypeError) as exc:
+            raise InvalidURL(
+                f"The address {urls.shown(url)!r} of the shared cache cannot be read.", hint=_HINT
+            ) from exc
+        self._client: Valkey = Valkey(connection_pool=self._pool)
+        self._subscription: Any = None
+
+    async def run_script(self, script: str, names: Sequence[str], args: Sequence[Any]) -> Any:
+        async with asyncio.timeout(TIMEOUT):
+            return await self._client.register_script(script)(keys=names, args=args)
+
+    async def subscribe(self, channel: str) -> None:
+        self._subscription = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        await self._subscription.connect()
+        await self._subscription.send_command("SUBSCRIBE", channel)
+        await self._subscription.read_response()
+
+    async def next_message(self) -> bytes:
+        """The next message, waited for as long as the server is there."""
+        asked = False
+        while True:
+            answer = await self._subscription.read_response(timeout=QUIET)
+            if answer is None:
+                if asked:
+                    raise TimeoutError("it has fallen silent")
+                await self._subscription.send_command("PING", check_health=False)
+                asked = True
+                continue
+            asked = False
+            if answer[0] == b"message":
+                content: bytes = answer[2]
+                return content
+
+    async def close(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.disconnect(nowait=True)
+        await self._pool.disconnect(inuse_connections=True)
+
+    async def _greet(self, connection: Any) -> None:
+        """Log in, and make sure that it is still the same run of the server."""
+        from valkey.exceptions import ConnectionError as Restarted
+
+        await connection.on_connect()
+        await connection.send_command("INFO", "server")
+        told = dict(
+            line.split(":", 1)
+            for line in (await connection.read_response()).decode().splitlines()
+            if ":" in line
+        )
+        run = told.get("run_id", "")
+        if not run or (self.run and self.run != run):
+            raise Restarted("it was restarted")
+        self.run = run
+
+
+def checked(url: str) -> str:
+    """The address as the client wants it.
+
+    Raises `InvalidURL` if it is not one of a Valkey or Redis.
+    """
+    scheme, _, rest = url.partition("://")
+    scheme = _SCHEMES.get(scheme, scheme)
+    if scheme not in {"valkey", "valkeys", "unix"} or not rest:
+        raise InvalidURL(f"{urls.shown(url)!r} is not the address of a Valkey.", hint=_HINT)
+    return f"{scheme}://{rest}"

@@ -1,0 +1,214 @@
+"""Filling columns: how a collection that is in use gets an index.
+
+When a column is missing, because it was declared since or because its schema grew, every row is
+read, migrated and its columns written, a page at a time; then the database's indexes are built and
+the column is trusted. Meanwhile records are read and written as ever. Only queries over columns
+that are missing wait, in each process that declares them. Whoever is interrupted leaves what it
+has filled; the next process that uses the collection goes on.
+
+Processes that run an older declaration can go on, too. What they write lacks the column, and the
+store can tell (see `tables`): `Filling.refill` fills those rows, and is to be called every few
+seconds. Until then queries by that column miss them, or find them by what was there before.
+
+A row that cannot be read by this code is left out and logged. It is tried again after a minute, and
+by the next process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from perdure.core.errors import PerdureError
+from perdure.storage import rewriting
+from perdure.storage.adapter import Fill, Row
+from perdure.storage.pacing import Pace
+from perdure.storage.records import RecordType
+from perdure.storage.rewriting import Failure, plain_rows
+
+_log = logging.getLogger(__name__)
+#: Rows on a page.
+_PAGE = 50
+#: Seconds after which a row that could not be filled is tried again.
+_AGAIN = 60.0
+#: Rows that are remembered for that.
+_MOST_FAILED = 10_000
+
+
+class Host(rewriting.Host, Protocol):
+    """What is needed of a store."""
+
+    @property
+    def declared(self) -> dict[str, RecordType[Any]]: ...
+
+
+class _Work:
+    """The filling of one collection, under way."""
+
+    def __init__(self, declared: RecordType[Any], missing: frozenset[str]) -> None:
+        self.declared = declared
+        self.missing = missing
+        self.task: asyncio.Task[None] | None = None
+
+
+class Filling:
+    """What a store does about columns that rows lack."""
+
+    def __init__(self, host: Host, progress: Callable[[str, int, int], None] | None) -> None:
+        self._host = host
+        self._progress = progress
+        #: When rows could not be filled, by collection and key.
+        self._failed: dict[tuple[str, str], float] = {}
+        #: Collections with columns that queries cannot rely on yet.
+        self.works: dict[str, _Work] = {}
+
+    async def begin(self, declared: RecordType[Any], missing: frozenset[str]) -> None:
+        """Fill these columns, in the background; and rows that others have left out."""
+        if not missing and await self._is_whole(declared):
+            return
+        wanted = missing or frozenset(column.name for column in declared.layout.columns)
+        self._start(_Work(declared, wanted))
+
+    async def wait(self, collection: str, columns: Iterable[str] | None = None) -> None:
+        """Return when these columns can be relied on; without any, when all can.
+
+        Raises what went wrong with filling them, if it did; the next call tries again.
+        """
+        while True:
+            work = self.works.get(collection)
+            if work is None or (columns is not None and work.missing.isdisjoint(columns)):
+                return None
+            task = work.task
+            if task is None or task.done():
+                task = self._start(work)
+            await asyncio.wait([task])
+            if not task.cancelled():  # else it was put off, and is wanted nevertheless
+                return task.result()
+
+    async def put_off(self, collection: str) -> None:
+        """Leave columns unfilled until somebody asks for them: they may be filled otherwise."""
+        work = self.works.get(collection)
+        if work is not None and work.task is not None and not work.task.done():
+            work.task.cancel()
+            await asyncio.wait([work.task])
+
+    async def refill(self) -> int:
+        """Fill rows that others have written without our columns; returns how many."""
+        filled = 0
+        for name, declared in list(self._host.declared.items()):
+            if work := self.works.get(name):
+                if work.task is not None and work.task.done() and not work.task.cancelled():
+                    await self.wait(name)  # it failed: once more
+                continue
+            if not declared.layout.columns:
+                continue
+            adapter = self._host.adapter
+            if not await adapter.is_prepared(declared.layout):
+                missing = await adapter.prepare(declared.layout)
+                await self.begin(declared, missing or frozenset())
+                await self.wait(name)
+            else:
+                filled += await self._fill(declared)
+        return filled
+
+    async def close(self) -> None:
+        """Stop. What was filled stays so."""
+        tasks = [work.task for work in self.works.values() if work.task is not None]
+        self.works.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _start(self, work: _Work) -> asyncio.Task[None]:
+        name = work.declared.name
+        self.works[name] = work
+        work.task = asyncio.create_task(self._carry_out(work), name=f"filling {name}")
+        work.task.add_done_callback(_tell)
+        return work.task
+
+    async def _carry_out(self, work: _Work) -> None:
+        declared = work.declared
+        await self._fill(declared, self._progress)
+        await self._host.adapter.activate(declared.layout)
+        # What old code has written since its page was filled.
+        await self._fill(declared)
+        if self.works.get(declared.name) is work:
+            del self.works[declared.name]
+
+    async def _is_whole(self, declared: RecordType[Any]) -> bool:
+        if not declared.layout.columns:
+            return True
+        found = await self._host.adapter.unfilled(declared.name, "", 1)
+        return found is None or not found[0]
+
+    async def _fill(
+        self,
+        declared: RecordType[Any],
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> int:
+        """Fill the rows that lack a column; returns how many."""
+        name, pace = declared.name, Pace()
+        filled = seen = 0
+        position = ""
+        while True:
+            keys, position = await self._next(name, position)
+            if not keys:
+                return filled
+            wanted = [key for key in keys if self._is_worth_trying(name, key)]
+            fills: list[Fill] = []
+            for row in await plain_rows(self._host, name, wanted):
+                fills += self._filled(declared, row)
+                await pace.breathe()
+            if fills:
+                await self._host.adapter.fill(name, fills)
+            self._note(name, wanted, fills)
+            filled += len(fills)
+            seen += len(keys)
+            if progress is not None:
+                progress(f"indexing {name}", seen, 0)
+
+    async def _next(self, name: str, position: str) -> tuple[list[str], str]:
+        adapter = self._host.adapter
+        found = await adapter.unfilled(name, position, _PAGE)
+        if found is not None:
+            return found
+        keys = [row.key for row in await adapter.salvage(name, position, _PAGE)]
+        return keys, keys[-1] if keys else position
+
+    def _filled(self, declared: RecordType[Any], row: Row | Failure) -> list[Fill]:
+        try:
+            if isinstance(row, Failure):
+                _log.warning("not indexed: %s", row.what)
+                return []
+            columns = declared.columns(declared.decode(row))
+        except PerdureError as exc:
+            # It cannot be read by this code, so no query of this code needs to find it.
+            _log.warning("not indexed: %s", exc)
+            return []
+        return [Fill(row.key, row.version, row.created, columns)]
+
+    def _is_worth_trying(self, name: str, key: str) -> bool:
+        failed = self._failed.get((name, key))
+        return failed is None or time.monotonic() - failed > _AGAIN
+
+    def _note(self, name: str, wanted: Iterable[str], fills: Iterable[Fill]) -> None:
+        done = {fill.key for fill in fills}
+        if len(self._failed) > _MOST_FAILED:
+            self._failed.clear()
+        for key in wanted:
+            if key in done:
+                self._failed.pop((name, key), None)
+            else:
+                self._failed[name, key] = time.monotonic()
+
+
+def _tell(task: asyncio.Task[None]) -> None:
+    """Log what nobody may be waiting for."""
+    if not task.cancelled() and (exc := task.exception()):
+        _log.warning("%s failed: %s", task.get_name(), exc)
