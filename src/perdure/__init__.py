@@ -60,6 +60,8 @@ from perdure.core.errors import (
 if TYPE_CHECKING:
     from perdure.artifacts import Artifact
     from perdure.bank import Bank, open
+    from perdure.bank.backup import check_backups
+    from perdure.bank.restoring import restore
     from perdure.config import Config
     from perdure.context.desk import Rendering
     from perdure.context.tools import HISTORY_TOOLS
@@ -98,6 +100,8 @@ __version__ = "0.1.0"
 _LAZY = {
     "perdure.artifacts": ("Artifact",),
     "perdure.bank": ("Bank", "open"),
+    "perdure.bank.backup": ("check_backups",),
+    "perdure.bank.restoring": ("restore",),
     "perdure.config": ("Config",),
     "perdure.context.desk": ("Rendering",),
     "perdure.context.tools": ("HISTORY_TOOLS",),
@@ -220,11 +224,13 @@ __all__ = [
     "all_of",
     "any_of",
     "bounded",
+    "check_backups",
     "open",
     "open_store",
     "open_sync",
     "prune_tool_results",
     "record",
+    "restore",
     "tagged",
     "where",
 ]

@@ -119,7 +119,7 @@ async def test_backups_while_two_processes_write(store_url: str, tmp_path: Path)
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
 async def test_a_backup_that_is_killed_leaves_the_others(store_url: str, tmp_path: Path) -> None:
     folder = tmp_path / "backup"
-    await fill(store_url, tmp_path / "backup.objects", 2_000)
+    await fill(store_url, tmp_path / "backup.objects", 1_500)
     duration = carry_out("keep", store_url, folder)
     dice = random.Random(7)
     for _ in range(KILLS):
@@ -135,7 +135,7 @@ async def test_a_backup_that_is_killed_leaves_the_others(store_url: str, tmp_pat
     url = f"sqlite:///{tmp_path / 'restored.db'}"
     moved = await restore(folder, url, config=config_in(str(tmp_path / "new")))
     assert moved.problems == ()
-    assert await examine(url, str(tmp_path / "new")) == 2_000
+    assert await examine(url, str(tmp_path / "new")) == 1_500
 
 
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
@@ -143,7 +143,7 @@ async def test_a_restore_that_is_killed_changes_all_or_nothing(
     store_url: str, tmp_path: Path
 ) -> None:
     source, folder = f"sqlite:///{tmp_path / 'source.db'}", tmp_path / "backup"
-    await fill(source, tmp_path / "backup.objects", 4_000)
+    await fill(source, tmp_path / "backup.objects", 1_500)
     carry_out("keep", source, folder)
     restored = tmp_path / "backup.restored"
     await fill(store_url, restored, 500)
@@ -157,10 +157,10 @@ async def test_a_restore_that_is_killed_changes_all_or_nothing(
         with process("bring_back", store_url, folder):
             await asyncio.sleep(duration * (number + dice.random()) / KILLS)
         count = await _examined(store_url, str(restored))
-        assert count in {500, 4_000}
+        assert count in {500, 1_500}
         found.add(count)
     carry_out("bring_back", store_url, folder)
-    assert await _examined(store_url, str(restored)) == 4_000
+    assert await _examined(store_url, str(restored)) == 1_500
     assert 500 in found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 
 import pytest
@@ -12,7 +13,8 @@ from tests.fire import migrants
 from tests.fire.migrants import Program, outcome
 from tests.fire.zygote import Zygote
 
-KILLS = 6
+#: `make fuzz` takes more.
+KILLS = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 6
 #: Of so many records, one fails.
 MANY = {"sqlite": 10_000, "postgresql": 2_000}
 
@@ -45,7 +47,7 @@ async def audit(url: str, keys: list[str], *, migrated: bool) -> None:
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
 def test_a_migration_that_is_killed_again_and_again(store_url: str, zygote: Zygote) -> None:
     dice = random.Random("migrations")
-    keys = prepare(store_url, 600)
+    keys = prepare(store_url, 100 * KILLS)
     interrupted = 0
     for _ in range(KILLS):
         worker = zygote.start("migrate_letters", store_url, rows=10, failing=[])
@@ -121,7 +123,7 @@ async def _audit_index(url: str, keys: list[str]) -> None:
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
 def test_whoever_adds_an_index_is_killed_again_and_again(store_url: str, zygote: Zygote) -> None:
     dice = random.Random("indexes")
-    keys = prepare(store_url, 600)
+    keys = prepare(store_url, 100 * KILLS)
     old = zygote.start("write_letters", store_url, name="old", old=True)
     assert old.listen(10, 5)
     interrupted = 0

@@ -179,6 +179,19 @@ async def test_one_reads_what_one_has_written(
     assert replica_of(bank).answered == before + 1, "it has come as far as what was written here"
 
 
+async def test_the_primary_is_asked_now_and_then(
+    open_bank: Open, standby: PostgresReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who only reads learns some time that another server has become the primary."""
+    bank = await open_bank()
+    standby.catch_up()
+    monkeypatch.setattr(replica, "MARK_EVERY", 0.1)
+    start = replica_of(bank)._marks.newest()
+    async with asyncio.timeout(10):
+        while not (replica_of(bank).answered and replica_of(bank)._marks.newest() > start + 0.2):
+            await read(bank)
+
+
 async def test_a_read_under_way_does_not_hide_a_write(
     open_bank: Open, standby: PostgresReplica
 ) -> None:

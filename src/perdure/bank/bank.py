@@ -6,24 +6,24 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
+from perdure.bank import sessions
 from perdure.bank.care import Care
 from perdure.bank.folders import artifact_place, former_place, make_folder
-from perdure.bank.infos import Info, SessionInfo, describe_session
+from perdure.bank.infos import Info, SessionInfo
 from perdure.bank.sealing import SealedObjects, object_sealer
 from perdure.config import Config
 from perdure.context.composer import Rooms as ContextRooms
 from perdure.context.places import Shows
-from perdure.core.clock import Clock, now, to_datetime
+from perdure.core.clock import Clock, now
 from perdure.core.errors import (
     Closed,
-    Conflict,
-    InvalidInput,
     KeyRefused,
     PerdureError,
     Unsupported,
@@ -37,7 +37,7 @@ from perdure.history.intake import Intake
 from perdure.history.log import Hook, TurnLog
 from perdure.history.meter import Meter
 from perdure.history.reading import Reader, position
-from perdure.history.records import Head, Link, SessionRecord, agent_of
+from perdure.history.records import Link, SessionRecord
 from perdure.history.renditions.scribe import Scribe
 from perdure.history.strategies import Desk, parse_strategy
 from perdure.history.verify import verify_chains
@@ -57,6 +57,8 @@ from perdure.storage.verify import Problem, verify_store
 from perdure.storage.windows import MemoryWindows
 
 if TYPE_CHECKING:
+    from perdure.bank.backup import Backup
+    from perdure.bank.restoring import Moved
     from perdure.gateway.gateway import Gateway
     from perdure.history.secrets import Masker
     from perdure.storage.audit import AuditTrail
@@ -98,6 +100,7 @@ class Bank:
         clock: Clock = now,
     ) -> None:
         self.config = config if config is not None else configuration.load()
+        self._master_key = master_key
         self.url = self.config.bank_url() if url is None else url
         self._is_open = self._was_closed = False
         self._is_default = url is None and not self.config.bank
@@ -321,33 +324,17 @@ class Bank:
         if strategy is not None:
             parse_strategy(strategy)
         budget = budget_in(budget)
-        agent = agent_of(name)
-        records = self.store.collection(SessionRecord)
-        record = await records.get(name)
-        if record is None:
-            intake = self._intake(name)
-            record = SessionRecord(
-                id=name,
-                type=type,
-                state=intake.plain(state or {}),
-                tags=intake.plain(tags or {}),
-                active=to_datetime(self.store.now()),
-                agent=agent,
-                strategy=strategy or "",
-                budget=budget or 0,
-                started_by=None if link is None else link.session,
-                link=link,
-            )
-            once = Options(expected=0)
-            try:
-                async with self.store.transaction() as transaction:
-                    await transaction.collection(SessionRecord).put(record, once)
-                    await transaction.collection(Head).put(Head(name, time=self.store.now()), once)
-            except Conflict:  # another process made it
-                found = await records.get(name)
-                if found is None:
-                    raise
-                record = found
+        record = await sessions.found_or_made(
+            self.store,
+            self._intake(name).plain,
+            name,
+            strategy=strategy or "",
+            budget=budget or 0,
+            type=type,
+            state=state or {},
+            tags=tags or {},
+            link=link,
+        )
         session = self._session(record)
         if strategy not in (None, record.strategy) or budget not in (None, record.budget):
             await session.change_strategy(strategy, budget=budget)
@@ -355,29 +342,13 @@ class Bank:
 
     async def existing_session(self, name: str) -> Session:
         """The session of this name. Raises `InvalidInput` if there is none."""
-        agent_of(name)
-        record = await self.store.collection(SessionRecord).get(name)
-        if record is None:
-            raise InvalidInput(
-                f"There is no session {name}.", hint="`perdure sessions` lists those there are."
-            )
-        return self._session(record)
+        return self._session(await sessions.existing(self.store, name))
 
     async def sessions(
         self, *, agent: str | None = None, archived: bool = False
     ) -> list[SessionInfo]:
         """The sessions there are, the most recently used first; archived ones only if asked."""
-        finder = self.store.collection(SessionRecord).query().order_by("-active")
-        if agent is not None:
-            finder = finder.where("agent", "=", agent)
-        if not archived:
-            finder = finder.where("archived", "=", None)
-        records = await finder.values()
-        heads = await self.store.collection(Head).get_many([record.id for record in records])
-        return [
-            await describe_session(self.store, record, head)
-            for record, head in zip(records, heads, strict=True)
-        ]
+        return await sessions.listed(self.store, agent=agent, archived=archived)
 
     async def forget(
         self, session: str, *, turns: Iterable[str | int | Position] = (), reroot: bool = False
@@ -438,6 +409,51 @@ class Bank:
             yield problem
         async for fault in self.artifacts.check(referred=True):
             yield Problem(fault.referrer or fault.artifact, fault.what)
+
+    async def backup(
+        self,
+        folder: Path | str,
+        *,
+        keep_last: int | None = None,
+        verify: bool = True,
+        plain: bool = False,
+        progress: Progress | None = None,
+    ) -> Backup:
+        """Keep this bank as it is now in a folder of backups; see `perdure.bank.backup`."""
+        from perdure.bank.backup import backup, silent
+
+        return await backup(
+            self,
+            folder,
+            keep_last=keep_last,
+            verify=verify,
+            plain=plain,
+            master_key=self._master_key,
+            progress=progress or silent,
+        )
+
+    async def copy_to(
+        self,
+        url: str,
+        *,
+        config: Config | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        progress: Progress | None = None,
+    ) -> Moved:
+        """Copy this bank as it is now to another address; see `perdure.bank.restoring`."""
+        from perdure.bank.backup import silent
+        from perdure.bank.restoring import copy
+
+        return await copy(
+            self,
+            url,
+            config=config,
+            overwrite=overwrite,
+            verify=verify,
+            master_key=self._master_key,
+            progress=progress or silent,
+        )
 
     async def info(self) -> Info:
         """What this bank is and holds."""

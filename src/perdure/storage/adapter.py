@@ -5,7 +5,8 @@ facts about them, and one real column per declared index. A backend neither enco
 values; it does not know record types. It promises that
 
 * `commit` applies a whole batch or nothing of it, after checking every expectation;
-* what `commit` acknowledged is seen by every later call, in this process and in others;
+* what `commit` acknowledged is seen by every later strong call, everywhere, and by every later call
+  of this process;
 * an expired row is not seen by any read, whether or not it has been swept;
 * a row written with a newer schema is never overwritten with an older one.
 

@@ -32,7 +32,7 @@ import psycopg
 from psycopg import errors as pg
 
 from perdure.core.errors import InvalidURL, PerdureError
-from perdure.storage.adapter import Consistency, Options
+from perdure.storage.adapter import Options
 from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.errors import translate
 from perdure.storage.backends.postgres.links import Connection, Link, Links
@@ -46,6 +46,8 @@ Rows: TypeAlias = list[tuple[Any, ...]]
 REST = 5.0
 #: Seconds without an answer after which we ask whether it is still there.
 PATIENCE = 1.0
+#: Seconds after which the primary is asked in any case: another server may have become it.
+MARK_EVERY = 30.0
 #: Seconds before a replica that had not come far enough is asked again.
 LOOK_AGAIN = 0.05
 
@@ -173,9 +175,9 @@ class Replica:
         """The position from which on the replica may answer; None if only a new mark can tell."""
         if self._known != self._ended():
             return None
-        if options.consistency is Consistency.EVENTUAL or options.max_staleness is None:
-            return self._own
         age, now = options.max_staleness, time.monotonic()
+        if age is None:
+            return self._own if self._marks.newest() > now - MARK_EVERY else None
         if self._marks.newest() <= now - age / 2:
             return None  # in time for the replica to come so far, before the next one is needed
         position = self._marks.since(now - age)
@@ -191,8 +193,8 @@ class Replica:
             return await _with(_MARK, conn, text, params)
 
         (position, timeline), rows = await self._primary.run(work, deadline)
-        if position is not None:
-            if timeline != self._timeline:
+        if position is not None and timeline >= self._timeline:
+            if timeline > self._timeline:
                 await self._follow(timeline)
             self._marks.add(moment, position)
             if ended > self._known:
