@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from perdure.storage.cache import Cache
     from perdure.storage.encryption import Encryption
     from perdure.storage.encryption.masters import Source
+    from perdure.storage.migrating import Migrated
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -409,6 +410,18 @@ class Bank:
             yield problem
         async for fault in self.artifacts.check(referred=True):
             yield Problem(fault.referrer or fault.artifact, fault.what)
+
+    async def migrate(
+        self,
+        cls: type[msgspec.Struct] | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> list[Migrated]:
+        """Bring all records of a type, or of all, to their newest schema; see `migrating`."""
+        from perdure.storage.migrating import migrate
+
+        return await migrate(self.store, cls, dry_run=dry_run, progress=progress)
 
     async def backup(
         self,
