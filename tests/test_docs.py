@@ -49,6 +49,11 @@ def run(code: str, namespace: dict[str, object], runner: asyncio.Runner) -> str:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_nothing_is_left_to_be_filled_in(document: Path) -> None:
+    assert not re.findall(r"@@|TODO|TBD|FIXME", document.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_python_examples_print_what_they_say(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

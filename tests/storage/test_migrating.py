@@ -15,9 +15,11 @@ from perdure.core.errors import InvalidRecordType, MigrationFailed
 from perdure.storage import rewriting
 from perdure.storage.adapter import DEFAULT, Recode, Row
 from perdure.storage.compression import Compression
+from perdure.storage.encryption import Encryption, MasterKeys
 from perdure.storage.migrating import Migrated, migrate
 from perdure.storage.query import Query
-from perdure.storage.records import Compressed, Indexed, Key, Tags, record
+from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, record
+from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
 from perdure.storage.verify import verify_store
 from perdure.testing.clock import ManualClock
@@ -381,3 +383,43 @@ async def test_after_reopening(make_store: MakeStore) -> None:
     await migrate(await _again(store), Letter3)
     await store.close()
     await assert_migrated(await make_store(), wanted)
+
+
+async def test_why_a_migration_failed_is_not_kept_in_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function may quote the record that it could not bring over, which may be encrypted."""
+    monkeypatch.setattr(rewriting, "_NOTE_EVERY", 0)
+
+    @record("confessions")
+    class Confession(msgspec.Struct, frozen=True):
+        id: Annotated[str, Key()]
+        text: Annotated[str, Encrypted()]
+
+    def raising(old: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError(f"cannot read {old['text']}")
+
+    @record("confessions", migrations=[raising])
+    class Later(msgspec.Struct, frozen=True):
+        id: Annotated[str, Key()]
+        text: Annotated[str, Encrypted()]
+
+    def store() -> Store:
+        encryption = Encryption(MasterKeys(lambda: bytes(range(32))))
+        return Store(adapter_for(f"sqlite:///{tmp_path}/s.db"), middleware=[encryption])
+
+    async with store() as first:
+        await first.collection(Confession).put_many(
+            [Confession(f"{n:03d}", f"the butler did it {n}") for n in range(120)]
+        )
+    seen: list[bytes] = []
+    async with store() as then:
+
+        def look(what: str, done: int, total: int) -> None:
+            seen.extend(file.read_bytes() for file in tmp_path.iterdir())
+
+        (done,) = await migrate(then, Later, progress=look)
+    assert done.failed == 120
+    assert "the butler did it" in done.failures[0].what
+    assert b"perdure_rewrites" in b"".join(seen)
+    assert b"the butler did it" not in b"".join(seen)

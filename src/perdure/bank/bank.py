@@ -40,6 +40,7 @@ from perdure.history.reading import Reader, position
 from perdure.history.records import Link, SessionRecord
 from perdure.history.renditions.scribe import Scribe
 from perdure.history.strategies import Desk, parse_strategy
+from perdure.history.uses import Uses
 from perdure.history.verify import verify_chains
 from perdure.jobs import Runner
 from perdure.session import Rooms, Session
@@ -130,6 +131,7 @@ class Bank:
             former=former_place(self.config.artifacts),
             sealer=object_sealer(self._chain.encryption, self.config.encryption),
         )
+        self.artifacts.join(Uses(self.store))
         if self._chain.encryption is not None:
             self._chain.encryption.join(SealedObjects(self.artifacts))
         self.log = TurnLog(self.store, self.artifacts)

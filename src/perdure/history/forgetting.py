@@ -49,7 +49,6 @@ from perdure.history.renditions.records import (
     tiny_without_later,
     without_later,
 )
-from perdure.history.uses import Uses
 from perdure.storage.collection import Collection
 from perdure.storage.contexts import Context
 from perdure.storage.delivery import Parked
@@ -59,12 +58,20 @@ from perdure.storage.windows import Entry
 #: Collections of Perdure's own that hold no content, and why.
 WITHOUT_CONTENT = {
     "perdure_artifact_puts": "when a large artifact was put; goes with it",
+    "perdure_audit": "keys and hashes of the user's own records; a trail outlasts what it tells of",
+    "perdure_audit_open_secrets": "random bytes, to hash with",
+    "perdure_audit_secrets": "random bytes, to hash with",
+    "perdure_cache_names": "random names",
     "perdure_calibrations": "factors by model",
     "perdure_condemned": "hashes of artifacts that were deleted as garbage, not by forgetting",
     "perdure_dictionaries": "replaced after forgetting, by compression itself",
     "perdure_dictionaries_in_use": "numbers of dictionaries",
+    "perdure_keys": "wrapped keys; of an agent's, its name stays",
+    "perdure_metrics": "counts",
     "perdure_jobs": "keys of what is to be worked on, never its content",
     "perdure_references": "hashes of artifacts in records of the user's own; go with them",
+    "perdure_rewrites": "how far a rewrite came, and keys of records that it could not do",
+    "perdure_schemas": "names and types of fields",
     "perdure_subscribers": "how far a subscriber has read",
 }
 _PAGE = 200
@@ -175,7 +182,6 @@ class Forgetting:
         self._store = store
         self._reader = reader
         self._artifacts = artifacts
-        artifacts.join(Uses(store))
         self._cleanse = cleanse
         #: Handled here: turns need tombstones, artifacts a count, imports a note not to bring it
         #: back, and a session tells, until all is done, that it is not.

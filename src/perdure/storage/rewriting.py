@@ -38,6 +38,7 @@ _BYTES = 128 * 1024
 _NOTE_EVERY = 1.0
 #: Failures that are told one by one; further ones are counted.
 MOST_FAILURES = 100
+_EARLIER = "It failed before the interruption; run it again to see why."
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -147,13 +148,19 @@ class _Bookmark:
 
     async def reached(self, key: str, so_far: Rewritten) -> None:
         if self._kept and time.monotonic() - self._noted >= _NOTE_EVERY:
-            await self._positions.put(_Position(self._name, key, so_far))
+            await self._positions.put(_Position(self._name, key, _told(so_far)))
             self._is_there = True
             self._noted = time.monotonic()
 
     async def remove(self) -> None:
         if self._is_there:
             await self._positions.delete(self._name)
+
+
+def _told(so_far: Rewritten) -> Rewritten:
+    """What is kept of it in clear: why a row failed may quote what is encrypted in it."""
+    failures = tuple(Failure(each.key, _EARLIER) for each in so_far.failures)
+    return msgspec.structs.replace(so_far, failures=failures)
 
 
 async def paced(rows: Iterable[Row], pace: Pace) -> AsyncIterator[Row]:

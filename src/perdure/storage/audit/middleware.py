@@ -348,7 +348,7 @@ class Audit(Resident):
 
     def _attached(self) -> Store:
         if self._store is None:
-            raise InvalidInput("This audit belongs to no store.", hint="Call attach(store) first.")
+            raise InvalidInput("This audit belongs to no store.", hint="Put it in a store's chain.")
         return self._store
 
 

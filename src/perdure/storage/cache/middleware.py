@@ -271,5 +271,5 @@ class Cache(Resident):
 
     def _attached(self) -> Host:
         if self._host is None:
-            raise InvalidInput("This cache belongs to no store.", hint="Call attach(store) first.")
+            raise InvalidInput("This cache belongs to no store.", hint="Put it in a store's chain.")
         return self._host

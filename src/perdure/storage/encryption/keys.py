@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from perdure.core.errors import Conflict, Corrupted, KeyRefused
+from perdure.core.errors import Conflict, Corrupted, KeyRefused, Unavailable
 from perdure.storage.adapter import STRONG, Adapter, Check, Consistency, Options
 from perdure.storage.collection import ATTEMPTS, Collection, Stored, back_off
 from perdure.storage.encryption.keyring import KeyRing, Ring, grown, new_ring
@@ -141,7 +141,10 @@ class DataKeys:
                 return ring
             if not await self._make(scope, ring):
                 await back_off(attempt)
-        raise AssertionError("unreachable")
+        raise Unavailable(
+            f"The data key of {scope} could not be made: others keep changing its row.",
+            hint="Try again.",
+        )
 
     async def change(
         self, scope: str, change: Callable[[KeyRing], Awaitable[KeyRing]]

@@ -97,7 +97,7 @@ class Encryption(Resident):
         """The data keys of the store."""
         if self._keys is None:
             raise InvalidInput(
-                "This encryption belongs to no store.", hint="Call attach(store) first."
+                "This encryption belongs to no store.", hint="Put it in a store's chain."
             )
         return self._keys
 
@@ -361,7 +361,7 @@ class Encryption(Resident):
     def _attached(self) -> Host:
         if self._host is None:
             raise InvalidInput(
-                "This encryption belongs to no store.", hint="Call attach(store) first."
+                "This encryption belongs to no store.", hint="Put it in a store's chain."
             )
         return self._host
 
