@@ -1,8 +1,8 @@
 """A hundred thousand records from their first schema to their third, plain and compressed.
 
-The new declaration also wants an index, so the records are gone through twice: the columns are
-filled when the collection is first used, then the migration rewrites every record. Both count. How
-late the event loop is meanwhile tells what others in the process notice of it.
+The new declaration also wants an index: its columns are filled as the records are rewritten. Then
+every record is looked at once more, for what old code may have written meanwhile. All of it counts.
+How late the event loop is meanwhile tells what others in the process notice of it.
 """
 
 from __future__ import annotations

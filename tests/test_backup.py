@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -16,12 +17,20 @@ import pytest
 
 import perdure
 from perdure import Context
+from perdure.bank import restoring
 from perdure.bank.backup import Backup, backup, check_backups
 from perdure.bank.restoring import Moved, copy, restore
 from perdure.config import ArtifactsConfig, Config, EncryptionConfig
-from perdure.core.errors import BadBackup, Conflict, InvalidInput, KeyRefused, Unavailable
+from perdure.core.errors import (
+    BadBackup,
+    Conflict,
+    InvalidInput,
+    KeyRefused,
+    StorageFull,
+    Unavailable,
+)
 from perdure.storage.adapter import Row
-from perdure.storage.backups import BackupFolder
+from perdure.storage.backups import BackupFolder, records
 from perdure.storage.encryption import make_file
 from tests.conftest import DURABLE, url_on
 
@@ -118,6 +127,13 @@ def files_in(folder: Path) -> list[Path]:
 def config(tmp_path: Path) -> Config:
     """Artifacts of servers lie in the user's folder, if nobody says otherwise."""
     return Config(artifacts=ArtifactsConfig(folder=str(tmp_path / "objects")))
+
+
+@perdure.record("paged")
+class Paged(msgspec.Struct, frozen=True):
+    id: Annotated[str, perdure.Key()]
+    file: perdure.Artifact
+    page: Annotated[int, perdure.Indexed()]
 
 
 # There and back ---------------------------------------------------------------------------------
@@ -278,7 +294,149 @@ async def test_what_the_bank_lacks_is_named(tmp_path: Path) -> None:
     assert all(files[0].hash in f"{each.subject} {each.what}" for each in moved.problems)
 
 
+async def test_what_turns_and_records_refer_to_is_missed_and_nothing_else(tmp_path: Path) -> None:
+    url, folder = f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "backup"
+    async with perdure.open(url) as bank:
+        session = await bank.session("ada/one")
+        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        await session.append(
+            [
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c1", "content": "a long result " * 20_000},
+                {"role": "assistant", "content": "ok"},
+            ]
+        )
+        (used,) = [each.artifact async for each in bank.artifacts.located()]
+        (file,) = files_in(tmp_path / "a.db.artifacts" / "sha256")
+        file.unlink()
+        released = await bank.artifacts.put(LARGE)
+        await bank.collection(Paged).put(Paged("x", released, 1))
+        await bank.collection(Paged).query().where("page", "=", 1).delete()
+        assert await bank.artifacts.release(released)
+    made = await kept(url, folder)
+    assert made.snapshot.missing == (used,)
+
+
+# Doubtful ---------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_removed_in_favour_of_a_doubtful_snapshot(tmp_path: Path) -> None:
+    url, folder = f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "backup"
+    async with perdure.open(url) as bank:
+        files = [await bank.artifacts.put(content) for content in (LARGE, OTHER)]
+        await bank.collection(Filed).put_many(Filed(str(n), file) for n, file in enumerate(files))
+    await kept(url, folder)
+    unverified = await kept(url, folder, keep_last=1, verify=False)
+    assert (unverified.removed, "verified" in unverified.not_removed) == ((), True)
+    cut, gone = [tmp_path / "a.db.artifacts/sha256" / file.hex[:2] / file.hex for file in files]
+    os.truncate(cut, 1_000)
+    gone.unlink()
+    made = await kept(url, folder, keep_last=1)
+    assert (made.removed, "damaged" in made.not_removed) == ((), True)
+    assert (made.snapshot.damaged, made.snapshot.missing) == ((files[0].hash,), (files[1].hash,))
+    # The folder had both: so the new snapshot has them, too.
+    assert made.snapshot.rescued == (files[0].hash, files[1].hash)
+    moved = await restored(folder, f"sqlite:///{tmp_path / 'b.db'}")
+    assert (moved.problems, moved.copied) == ((), 2)
+    async with perdure.open(url) as bank:
+        for content in (LARGE, OTHER):
+            await bank.artifacts.put(content)
+    assert len((await kept(url, folder, keep_last=1)).removed) == 3
+
+
+async def test_a_damaged_artifact_in_the_folder_is_copied_again(tmp_path: Path) -> None:
+    url, folder = f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "backup"
+    await live(url)
+    await kept(url, folder)
+    (file,) = files_in(folder / "artifacts")
+    file.write_bytes(LARGE[:-1] + b"!")
+    assert not (await check_backups(folder))[0].sound
+    assert (await kept(url, folder, verify=False)).copied == 0
+    assert (await kept(url, folder)).copied == 1
+    assert [each.sound for each in await check_backups(folder)] == [True, True, True]
+
+
+async def test_artifacts_that_are_damaged_can_be_left_out(tmp_path: Path) -> None:
+    url, folder = f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "backup"
+    async with perdure.open(url) as bank:
+        files = [await bank.artifacts.put(content) for content in (LARGE, OTHER)]
+    await kept(url, folder)
+    (folder / "artifacts/sha256" / files[0].hex[:2] / files[0].hex).write_bytes(b"!")
+    with pytest.raises(BadBackup, match="skip-damaged"):
+        await restored(folder, f"sqlite:///{tmp_path / 'b.db'}")
+    for verify in (True, False):
+        other = f"sqlite:///{tmp_path / f'{verify}.db'}"
+        moved = await restored(folder, other, skip_damaged=True, verify=verify)
+        assert moved.problems is not None
+        assert [each.subject for each in moved.problems] == [files[0].hash]
+        assert moved.copied == 1
+        async with looking(other) as bank:
+            assert await bank.artifacts.read(files[1]) == OTHER
+
+
+async def test_the_newest_is_the_last_one_made_whatever_the_clock_says(tmp_path: Path) -> None:
+    url, folder = f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "backup"
+    async with looking(url) as bank:
+        first = await backup(bank, folder)
+        bank.store.now = lambda: first.snapshot.taken - 60_000_000  # type: ignore[method-assign]
+        later = [await backup(bank, folder) for _ in range(3)]
+    assert [each.id for each in await check_backups(folder)] == [
+        each.snapshot.id for each in (first, *later)
+    ]
+    assert BackupFolder(folder).choose() == later[-1].snapshot
+
+
+async def test_a_full_disk_is_told_and_nothing_is_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, folder = f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "backup"
+    async with looking(url) as bank:
+        texts = (os.urandom(1_000).hex() for _ in range(4_000))
+        papers = (Paper(f"{n:04d}", "t", text) for n, text in enumerate(texts))
+        await bank.collection(Paper).put_many(papers)
+        await backup(bank, folder)
+        write_rows, open_before, calls = records._write_rows, _open_files(tmp_path), 0
+
+        def full(*args: object) -> list[str]:
+            nonlocal calls
+            calls += 1
+            if calls % 3 == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write_rows(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(records, "_write_rows", full)
+        for _ in range(5):
+            with pytest.raises(StorageFull, match="no room left for the backup"):
+                await backup(bank, folder)
+            assert _open_files(tmp_path) == open_before
+        monkeypatch.undo()
+        await backup(bank, folder)
+    assert len(await check_backups(folder)) == 2
+
+
+def _open_files(folder: Path) -> list[str]:
+    found = (str(each.resolve()) for each in Path("/proc/self/fd").iterdir())
+    return sorted(path for path in found if path.startswith(str(folder)))
+
+
 # Refused ----------------------------------------------------------------------------------------
+
+
+async def test_backups_and_artifacts_do_not_lie_in_one_another(tmp_path: Path) -> None:
+    url, data = f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "data"
+    config = Config(artifacts=ArtifactsConfig(folder=str(data / "artifacts")))
+    await live(url, config)
+    before = files_in(data)
+    (tmp_path / "link").symlink_to(data)
+    for folder in (data, tmp_path / "link", data / "artifacts", data / "artifacts" / "backup"):
+        with pytest.raises(InvalidInput, match="lie in one another"):
+            await kept(url, folder, config)
+    # Those of another bank, too.
+    other = f"sqlite:///{tmp_path / 'b.db'}"
+    with pytest.raises(BadBackup, match="other files"):
+        await kept(other, data)
+    assert files_in(data) == before
 
 
 async def test_a_bank_that_holds_records_is_not_overwritten_unasked(tmp_path: Path) -> None:
@@ -330,8 +488,9 @@ async def test_two_do_not_write_to_one_folder(tmp_path: Path) -> None:
     await live(url)
     await kept(url, folder)
     place = BackupFolder(folder)
-    with place.writing(place.check()), pytest.raises(Unavailable, match="Another"):
-        await kept(url, folder)
+    async with place.writing(place.check()):
+        with pytest.raises(Unavailable, match="Another"):
+            await kept(url, folder)
     await kept(url, folder)
 
 
@@ -539,6 +698,29 @@ async def test_a_bank_with_everything_encrypted_comes_back(
         assert LARGE not in b"".join(file.read_bytes() for file in files_in(tmp_path / name))
         await _goes_on(target, secret(name))
     await _goes_on(f"sqlite:///{tmp_path / 'd.db'}", secret("d"))
+
+
+async def test_a_restore_over_a_bank_with_other_keys_can_be_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_file(tmp_path / "key")
+    encryption = EncryptionConfig(key=f"file:{tmp_path / 'key'}", everything=True)
+    secret, folder = Config(encryption=encryption), tmp_path / "backup"
+    url, other = (f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db"))
+    for each in (url, other):
+        await live(each, secret)
+    await kept(url, folder, secret)
+
+    async def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restoring._Delivery, "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            await restored(folder, other, config=secret, overwrite=True)
+    moved = await restored(folder, other, config=secret, overwrite=True)
+    assert (moved.problems, moved.copied) == ((), 1)
+    await _goes_on(other, secret)
 
 
 async def test_plain_backups_of_a_bank_with_a_key_are_asked_for(tmp_path: Path) -> None:

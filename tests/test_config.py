@@ -165,6 +165,14 @@ def test_a_bad_word_is_refused_with_the_good_ones(tmp_path: Path, text: str, cho
     assert refused.value.hint == f"Use one of {choices}."
 
 
+def test_a_misspelled_variable_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"PERDURE_ENCRYPTION_EVERYTHNG names no.*everything"):
+        load(tmp_path, "", PERDURE_ENCRYPTION_EVERYTHNG="true")
+    # But where a key is may be called anything.
+    named = {"PERDURE_ENCRYPTION_KEY": "env:PERDURE_ENCRYPTION_MASTER"}
+    load(tmp_path, "", PERDURE_ENCRYPTION_MASTER="…", **named)
+
+
 def test_a_variable_for_a_purpose_that_there_is_not_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match=r"PERDURE_MODEL_CHATT .*PERDURE_MODEL_CHAT, "):
         load(tmp_path, "", PERDURE_MODEL_CHATT="openai/gpt-5")
@@ -203,6 +211,17 @@ def test_what_is_made_in_code_is_held_to_the_same_rules(
 ) -> None:
     with pytest.raises(InvalidConfig, match=named):
         section(**settings)
+
+
+def test_everything_and_the_whole_file_are_not_encrypted_both(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="twice") as caught:
+        load(tmp_path, "[encryption]\neverything = true\nwhole_file = true")
+    assert "choose whole_file" in caught.value.hint
+
+
+def test_a_key_may_also_be_given_in_code(tmp_path: Path) -> None:
+    assert load(tmp_path, "[encryption]\neverything = true").encryption.everything
+    assert load(tmp_path, "[encryption]\nwhole_file = true").encryption.whole_file
 
 
 def test_what_is_made_in_code_equals_what_is_loaded(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Puts, refers to, reads and forgets the same few contents, or collects garbage, until stopped.
 
-python hammer.py writer|collector|mover NAME BANK_FILE PLACE [TO]
+python hammer.py writer|teller|collector|mover NAME BANK_FILE PLACE [TO]
 
 A writer ends when standard input does, and says how often it succeeded; it exits with 1 as soon as
-something that it refers to cannot be read.
+something that it refers to cannot be read. A teller does the same with turns and sessions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,20 @@ import sys
 import threading
 
 from perdure.artifacts import Artifact, ArtifactStore, place_of
+from perdure.bank import Bank
+from perdure.config import Config
+from perdure.config.storage import ArtifactsConfig
 from perdure.core.errors import ArtifactMissing, Conflict
+from perdure.core.messages import assistant, user
+from perdure.history.uses import Uses
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 from tests.artifacts.papers import Paper
 
 CONTENTS = [bytes([number]) * size for number in range(3) for size in (500, 70_000)]
+#: What turns say: no writer puts it, so that it is nobody's own.
+TEXTS = [letter * size for letter in "abc" for size in (20_000, 70_000)]
 stopped = threading.Event()
 
 
@@ -68,6 +75,30 @@ async def write(store: Store, artifacts: ArtifactStore, name: str) -> int:
     return rounds
 
 
+def bank_at(file: str, place: str) -> Bank:
+    where = ArtifactsConfig(url=place) if "://" in place else ArtifactsConfig(folder=place)
+    return Bank(f"sqlite:///{file}", config=Config(artifacts=where))
+
+
+async def tell(bank: Bank, name: str) -> int:
+    """Append turns that say what others say, too; and forget them."""
+    rounds = 0
+    while not stopped.is_set():
+        session = await bank.session(f"{name}/{random.randrange(4)}")
+        text = random.choice(TEXTS)
+        await session.append([user(text), assistant("I see.")])
+        newest = (await session.head()).newest
+        try:
+            assert (await session.turn(newest, resolve=True)).messages[0] == user(text)
+        except ArtifactMissing as exc:
+            print(f"LOST {exc}", flush=True)
+            sys.exit(1)
+        if random.random() < 0.6:
+            await bank.forget(session.name)
+        rounds += 1
+    return rounds
+
+
 async def collect(artifacts: ArtifactStore) -> int:
     deleted = 0
     while not stopped.is_set():
@@ -77,8 +108,15 @@ async def collect(artifacts: ArtifactStore) -> int:
 
 
 async def main(role: str, name: str, bank: str, place: str, *to: str) -> None:
+    if role == "teller":
+        async with bank_at(bank, place) as opened:
+            os.write(1, b"ready\n")
+            done = await tell(opened, name)
+        print(f"done {done}", flush=True)
+        return
     async with Store(SQLiteAdapter(f"sqlite:///{bank}")) as store:
         artifacts = ArtifactStore(store, place_of(place))
+        artifacts.join(Uses(store))
         os.write(1, b"ready\n")
         if role == "writer":
             done = await write(store, artifacts, name)

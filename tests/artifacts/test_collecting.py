@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Annotated, Any
 
+import apsw
+import msgspec
 import pytest
 
 from perdure.artifacts import (
@@ -19,7 +23,10 @@ from perdure.artifacts import (
 from perdure.artifacts.collecting import LastPut
 from perdure.artifacts.contents import Contents
 from perdure.core.errors import ArtifactMissing, Conflict
+from perdure.storage import records
 from perdure.storage.backends.sqlite import SQLiteAdapter
+from perdure.storage.migrating import migrate
+from perdure.storage.records import Key, record
 from perdure.storage.references import Condemned, Referring
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock
@@ -180,10 +187,144 @@ async def test_release_spares_what_others_refer_to(
     assert await artifacts.release(artifact, own=1)
     await papers.delete("a")
     assert not await artifacts.exists(artifact)
-    assert await condemned(store) == {}  # no trace of what it was
+    assert await condemned(store) == {artifact.hash: True}
     assert (await store.collection(LastPut).list()).values == []
     await artifacts.put(content)
+    assert await condemned(store) == {}
     await papers.put(Paper("a", artifact))
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_who_put_before_a_release_and_refers_after_it_is_told(
+    artifacts: ArtifactStore, store: Store, size: int
+) -> None:
+    content = os.urandom(size)
+    artifact = await artifacts.put(content)
+    assert await artifacts.release(artifact)
+    with pytest.raises(Conflict, match="Put its content again"):
+        await store.collection(Paper).put(Paper("a", artifact))
+    await artifacts.put(content)
+    await store.collection(Paper).put(Paper("a", artifact))
+    assert await artifacts.read(artifact) == content
+
+
+async def test_the_hash_of_what_was_released_is_kept_for_a_day(
+    timed_store: Store, clock: ManualClock, place: PlaceAddress
+) -> None:
+    artifacts = ArtifactStore(timed_store, place)
+    (artifact, other) = [await artifacts.put(os.urandom(size)) for size in SIZES]
+    assert await artifacts.release(artifact)
+    assert (await artifacts.collect(grace=0)).deleted == 1
+    clock.advance("23h")
+    assert await condemned(timed_store) == {artifact.hash: True, other.hash: True}
+    with pytest.raises(Conflict):
+        await timed_store.collection(Paper).put(Paper("a", artifact))
+    clock.advance("1h1s")
+    assert await condemned(timed_store) == {other.hash: True}
+
+
+# Records without a note of what they refer to ---------------------------------------------------
+
+
+async def unnote(store: Store) -> None:
+    await store.collection(Referring).query().delete()
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_was_never_noted_is_noted_before_anything_is_deleted(
+    artifacts: ArtifactStore, store: Store, size: int
+) -> None:
+    used, free = await artifacts.put(os.urandom(size)), await artifacts.put(os.urandom(size))
+    await store.collection(Paper).put(Paper("a", used))
+    await unnote(store)
+    would = await artifacts.collect(grace=0, dry_run=True)
+    assert (would.kept, would.deleted) == (1, 1)
+    assert await artifacts.count(used) == 0  # it was only a question
+    done = await artifacts.collect(grace=0)
+    assert (done.kept, done.deleted) == (1, 1)
+    assert await artifacts.count(used) == 1
+    assert await listed(artifacts) == {used.hash}
+    assert free.hash in await condemned(store)
+
+
+@pytest.mark.parametrize("migrates", [True, False])
+async def test_what_an_older_type_had_as_text_is_not_collected(
+    tmp_path: Path, migrates: bool
+) -> None:
+    url, place = f"sqlite:///{tmp_path}/bank.db", tmp_path / "artifacts"
+
+    @record("scans")
+    class Old(msgspec.Struct, frozen=True):
+        id: Annotated[str, Key()]
+        file: str
+        size: int
+
+    async with Store(SQLiteAdapter(url)) as store:
+        artifacts = ArtifactStore(store, place)
+        contents = [os.urandom(size) for size in SIZES]
+        put = [await artifacts.put(content) for content in contents]
+        await store.collection(Old).put_many([Old(p.hash[-5:], p.hash, p.size) for p in put])
+
+    def upgraded(plain: dict[str, Any]) -> dict[str, Any]:
+        return {"id": plain["id"], "file": {"hash": plain["file"], "size": plain["size"]}}
+
+    @record("scans", migrations=[upgraded])
+    class New(msgspec.Struct, frozen=True):
+        id: Annotated[str, Key()]
+        file: Artifact
+
+    async with Store(SQLiteAdapter(url)) as store:
+        artifacts = ArtifactStore(store, place)
+        if migrates:
+            await migrate(store, New)
+            await unnote(store)  # as if it had been migrated by whoever does not note it
+        assert (await artifacts.collect(grace=0)).deleted == 0
+        scans = (await store.collection(New).list()).values
+        assert sorted([await artifacts.read(scan.file) for scan in scans]) == sorted(contents)
+    for cls in (Old, New):
+        del records._types[cls]
+
+
+async def test_types_that_are_not_known_are_read_as_they_are(tmp_path: Path) -> None:
+    url, place = f"sqlite:///{tmp_path}/bank.db", tmp_path / "artifacts"
+
+    @record("pictures", serializer="json")
+    class Picture(msgspec.Struct, frozen=True):
+        id: Annotated[str, Key()]
+        file: Artifact
+
+    @record("words")
+    class Word(msgspec.Struct, frozen=True):
+        id: Annotated[str, Key()]
+        text: str
+
+    async with Store(SQLiteAdapter(url)) as store:
+        artifacts = ArtifactStore(store, place)
+        kept, free = [await artifacts.put(os.urandom(size)) for size in SIZES]
+        await store.collection(Picture).put(Picture("a", kept))
+        await store.collection(Word).put(Word("a", free.hash))  # only text
+        await unnote(store)
+    for cls in (Picture, Word):
+        del records._types[cls]
+    async with Store(SQLiteAdapter(url)) as store:
+        artifacts = ArtifactStore(store, place)
+        assert (await artifacts.collect(grace=0)).deleted == 1
+        assert await listed(artifacts) == {kept.hash}
+
+
+async def test_a_damaged_record_does_not_hide_the_others(tmp_path: Path) -> None:
+    url, place = f"sqlite:///{tmp_path}/bank.db", tmp_path / "artifacts"
+    async with Store(SQLiteAdapter(url)) as store:
+        artifacts, papers = ArtifactStore(store, place), store.collection(Paper)
+        noted, unnoted, _ = [await artifacts.put(os.urandom(size)) for size in (100, 200, 300)]
+        await papers.put_many([Paper("a", unnoted), Paper("b", noted)])
+        await store.collection(Referring).delete("papers/a")
+    with closing(apsw.Connection(f"{tmp_path}/bank.db")) as db:
+        db.execute("update papers set _value = x'00' where _id = (select max(_id) from papers)")
+    async with Store(SQLiteAdapter(url)) as store:
+        artifacts = ArtifactStore(store, place)
+        assert (await artifacts.collect(grace=0)).deleted == 1
+        assert await listed(artifacts) == {noted.hash, unnoted.hash}
 
 
 async def test_integrity_names_who_refers(artifacts: ArtifactStore, store: Store) -> None:

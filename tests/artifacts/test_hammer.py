@@ -16,6 +16,7 @@ import pytest
 from perdure.artifacts import ArtifactStore, place_of
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.store import Store
+from tests.artifacts.hammer import bank_at
 from tests.artifacts.papers import Paper
 
 ROOT = Path(__file__).parents[2]
@@ -103,3 +104,26 @@ async def test_nothing_that_is_referred_to_is_ever_collected(
         for paper in (await store.collection(Paper).list(limit=100)).values:
             assert paper.body is not None
             assert len(await artifacts.read(paper.body)) == paper.body.size
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["disk"], indirect=True)
+async def test_turns_keep_what_they_say_and_forgetting_deletes_it(
+    hammers: Hammers, where: str, tmp_path: Path
+) -> None:
+    tellers = [hammers.start("teller", f"t{number}") for number in range(3)]
+    collector = hammers.start("collector", "steady")
+    await asyncio.sleep(LENGTH)
+    said = [hammers.end(process) for process in (*tellers, collector)]
+    assert all(line.startswith("done ") for line in said), said
+    assert all(int(line.split()[1]) for line in said[:-1]), said
+
+    async with bank_at(str(tmp_path / "bank.db"), where) as bank:
+        assert [fault async for fault in bank.artifacts.check(referred=True)] == []
+        for number in range(len(tellers)):
+            await bank.forget_agent(f"t{number}")
+        # Of two who tell the same at once, one may take the other's content for somebody's own,
+        # and then it stays. Nothing stays that nobody refers to.
+        left = {found.artifact async for found in bank.artifacts.located()}
+        named = [each.name for tagged in left for each in await bank.artifacts.references(tagged)]
+        assert named == ["whoever put it before a turn used it"] * len(left)

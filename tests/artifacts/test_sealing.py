@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,13 @@ from perdure.artifacts import (
     ArtifactStore,
     FaultKind,
     PlaceAddress,
+    disk,
     sealing,
 )
+from perdure.artifacts.contents import Contents, Incoming
+from perdure.artifacts.objects import Object
 from perdure.artifacts.sealing import CHUNK, MARK, Sealer
-from perdure.core.errors import Corrupted, KeyRefused, Unavailable
+from perdure.core.errors import Corrupted, KeyRefused, PerdureError, Unavailable
 from perdure.storage.store import Store
 from tests.artifacts.papers import Paper
 from tests.artifacts.places import file_of
@@ -250,3 +255,149 @@ async def test_a_key_that_is_replaced_while_something_is_put(
     assert not await sealed.exists(artifact)
     await sealed.put(content)
     assert await sealed.read(artifact) == content
+
+
+# While others delete -----------------------------------------------------------------------------
+
+
+class Meddling:
+    """Lets something happen once, when content has arrived and is about to be placed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.meddle: Callable[[], Awaitable[object]] | None = None
+        receive = Contents.receive
+
+        @asynccontextmanager
+        async def meddled(
+            contents: Contents, source: AsyncIterator[bytes], *, sealed: bool = False
+        ) -> AsyncIterator[Incoming]:
+            async with receive(contents, source, sealed=sealed) as incoming:
+                await self.now()
+                yield incoming
+
+        monkeypatch.setattr(Contents, "receive", meddled)
+
+    async def now(self) -> None:
+        meddle, self.meddle = self.meddle, None
+        if meddle is not None:
+            await meddle()
+
+
+@pytest.fixture
+def meddling(monkeypatch: pytest.MonkeyPatch) -> Meddling:
+    return Meddling(monkeypatch)
+
+
+async def test_what_is_deleted_while_it_is_encrypted_anew_does_not_come_back(
+    sealed: ArtifactStore, keys: Keys, meddling: Meddling
+) -> None:
+    artifact = await sealed.put(os.urandom(INLINE_BELOW))
+    keys.keys["K2"] = os.urandom(32)
+    meddling.meddle = lambda: sealed.delete(artifact)
+    assert await sealed.seal_again(lambda name: name != "K2") == 0
+    assert meddling.meddle is None
+    assert not await sealed.exists(artifact)
+    assert [found async for found in sealed.located()] == []
+
+
+def test_a_file_is_not_replaced_at_the_moment_in_which_it_is_removed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = root / "sha256/00/a", root / "incoming/b"
+    for file in (old, new):
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"content")
+    removing = threading.Thread(target=disk.remove, args=(root, "sha256/00/a"))
+    look = os.lstat
+
+    def looked(path: Path) -> os.stat_result:
+        found = look(path)
+        if path == old:
+            removing.start()
+            removing.join(0.1)
+        return found
+
+    monkeypatch.setattr(os, "lstat", looked)
+    assert disk.replace(root, "incoming/b", "sha256/00/a")
+    removing.join()
+    assert not old.exists()
+    monkeypatch.undo()
+    assert not disk.replace(root, "incoming/b", "sha256/00/a")
+    assert not old.exists()
+
+
+@pytest.mark.parametrize("way", ["delete", "release", "collect"])
+async def test_what_is_deleted_during_the_upload_does_not_come_back(
+    sealed: ArtifactStore, keys: Keys, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """As on S3, in any place: when it is looked for it is there, and gone before it is placed."""
+    artifact = await sealed.put(os.urandom(INLINE_BELOW))
+    keys.keys["K2"] = os.urandom(32)
+    ways: dict[str, Callable[[], Awaitable[object]]] = {
+        "delete": lambda: sealed.delete(artifact),
+        "release": lambda: sealed.release(artifact),
+        "collect": lambda: sealed.collect(grace=0),
+    }
+
+    async def late(contents: Contents, tagged: str, found: Object) -> None:
+        async with contents.receive(contents.chunks(tagged, CHUNK), sealed=True) as incoming:
+            await ways[way]()
+            await incoming.received.place(found.path)
+
+    monkeypatch.setattr(Contents, "seal_again", late)
+    await sealed.seal_again(lambda name: name != "K2")
+    assert not await sealed.exists(artifact)
+
+
+async def test_a_put_whose_object_is_deleted_when_its_key_is_replaced(
+    sealed: ArtifactStore, keys: Keys, meddling: Meddling
+) -> None:
+    content = os.urandom(INLINE_BELOW)
+
+    async def replace_key() -> None:
+        keys.keys["K2"] = os.urandom(32)
+        meddling.meddle = lambda: sealed.delete(Artifact.of(content))
+
+    meddling.meddle = replace_key
+    artifact = await sealed.put(content)
+    assert meddling.meddle is None
+    assert await sealed.read(artifact) == content
+    assert await sealed.key_names() == {"K2"}
+
+
+async def test_a_damaged_one_does_not_keep_others_from_a_new_key(
+    sealed: ArtifactStore, keys: Keys, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put = [await sealed.put(os.urandom(INLINE_BELOW + n)) for n in range(5)]
+    stored = bytearray(file_of(root, put[2]).read_bytes())
+    stored[-100] ^= 1
+    file_of(root, put[2]).write_bytes(stored)
+    keys.keys["K2"] = os.urandom(32)
+    told: list[tuple[str, PerdureError]] = []
+    done = await sealed.seal_again(lambda name: name != "K2", None, lambda *what: told.append(what))
+    assert done == 4
+    assert [(tagged, type(error)) for tagged, error in told] == [(put[2].hash, Corrupted)]
+    assert put[2].hash in caplog.text
+    assert await sealed.key_names() == {"K1", "K2"}  # the damaged one still needs its own
+
+
+# No longer encrypting ----------------------------------------------------------------------------
+
+
+async def test_what_is_encrypted_stays_so_when_new_ones_are_not(
+    sealed: ArtifactStore, store: Store, place: PlaceAddress, keys: Keys, tmp_path: Path
+) -> None:
+    content, clear = os.urandom(INLINE_BELOW), b"In clear from now on. " * 10_000
+    old = await sealed.put(content)
+    later = ArtifactStore(store, place, sealer=Sealer(keys, writing=False))
+    new = await later.put(clear)
+    assert await later.put(content) == old
+    assert await later.read(old) == content
+    assert await later.key_names() == {"", "K1"}
+    keys.keys["K2"] = os.urandom(32)
+    assert await later.seal_again(lambda name: name != "K2") == 1
+    assert await later.key_names() == {"", "K2"}
+    await later.move(tmp_path / "new")
+    moved = ArtifactStore(store, tmp_path / "new", sealer=Sealer(keys, writing=False))
+    assert await moved.key_names() == {"", "K2"}
+    assert [await moved.read(each) for each in (old, new)] == [content, clear]

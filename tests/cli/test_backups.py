@@ -116,6 +116,23 @@ def test_damage_in_the_bank_is_told(run: Run, ask: Ask, notes: str, tmp_path: Pa
     assert f"Damaged in the bank already: sha256:{artifact.name}" in told.stdout
     code, made = ask("bank", "backup", str(tmp_path / "kept"), "--bank", notes)
     assert (code, made["damaged"]) == (1, [f"sha256:{artifact.name}"])
+    told = run("bank", "backup", str(tmp_path / "kept"), "--keep", "1", "--bank", notes)
+    assert "No older snapshot was removed" in told.stdout
+    code, made = ask("bank", "backup", str(tmp_path / "kept"), "--keep", "1", "--bank", notes)
+    assert (code, made["removed"]) == (1, [])
+    assert "damaged" in made["not_removed"]
+
+
+def test_what_is_damaged_can_be_left_out(run: Run, ask: Ask, notes: str, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    _, made = ask("bank", "backup", str(folder), "--bank", notes)
+    (artifact,) = (folder / "artifacts").rglob("sha256/*/*")
+    artifact.write_bytes(b"something else")
+    restore = ("bank", "restore", str(folder), "--bank", f"sqlite:///{tmp_path / 'other.db'}")
+    assert "--skip-damaged" in run(*restore).stderr
+    code, moved = ask(*restore, "--skip-damaged")
+    assert (code, moved["records"]) == (1, made["records"])
+    assert f"sha256:{artifact.name}" in [each["subject"] for each in moved["problems"]]
 
 
 def test_what_is_not_there(run: Run, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 
 import perdure
-from perdure.storage import records
+from perdure.storage import migrating, records
+from perdure.storage.migrating import Migrated
 from tests.cli.conftest import Ask, Run
 
 _OLD = """
@@ -117,6 +118,40 @@ def test_what_is_not_declared(run: Run, kitchen: str, notes: str) -> None:
     result = run("bank", "migrate", "--bank", kitchen, "--import", "no_such_module")
     assert result.exit_code == 1
     assert "'no_such_module' cannot be imported" in result.stderr
+
+
+def test_a_module_that_raises(run: Run, kitchen: str, home: Path) -> None:
+    program(home, "kitchen_burnt", "raise RuntimeError('the oven is on fire')")
+    result = run("bank", "migrate", "--bank", kitchen, "--import", "kitchen_burnt")
+    assert result.exit_code == 1
+    assert "'kitchen_burnt' cannot be imported, it raises RuntimeError: the oven is on fire" in (
+        " ".join(result.stderr.split())
+    )
+    assert "Traceback" not in result.stderr
+
+
+def test_a_collection_that_is_not_there(run: Run, kitchen: str, notes: str) -> None:
+    command = ("bank", "migrate", "--import", "kitchen_new", "--collection", "recipes")
+    result = run(*command, "--bank", notes)
+    assert result.exit_code == 1
+    assert "There is no collection 'recipes' in this bank" in result.stderr
+    assert "as its type declares it" not in result.stdout
+
+
+def test_what_is_left_is_no_success(
+    run: Run, ask: Ask, kitchen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def one_left(*_: object, **__: object) -> list[Migrated]:
+        return [Migrated("recipes", 2, "application/msgpack", {1: 300}, 299, left=1)]
+
+    monkeypatch.setattr(migrating, "migrate", one_left)
+    chosen = ("--import", "kitchen_new", "--collection", "recipes")
+    command = ("bank", "migrate", "--bank", kitchen, *chosen)
+    result = run(*command)
+    assert result.exit_code == 1
+    assert "1 record of recipes" in result.stderr
+    code, told = ask(*command)
+    assert (code, told["ok"]) == (1, False)
 
 
 def test_collections_that_nobody_declares_are_left_out(

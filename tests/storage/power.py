@@ -24,6 +24,7 @@ class Disk(apsw.VFS):
         self._moment = threading.Lock()  # writers and checkpoints have threads of their own
         self._synced: dict[str, bytearray] = {}
         self._noted: dict[str, list[Callable[[bytearray], None]]] = {}
+        self._deleted: set[str] = set()  # and back again, unless their folder is synced
         #: How often each file was synced.
         self.syncs: Counter[str] = Counter()
         super().__init__("forgetful", "unix", makedefault=True)
@@ -52,8 +53,10 @@ class Disk(apsw.VFS):
     def xDelete(self, name: str, sync_folder: bool) -> None:  # noqa: N802
         super().xDelete(name, sync_folder)
         with self._moment:
-            self._synced.pop(name, None)
             self._noted.pop(name, None)
+            self._deleted.add(name)
+            if sync_folder:
+                self._sync_folder()
 
     def note(self, name: str, change: Callable[[bytearray], None]) -> None:
         with self._moment:
@@ -61,10 +64,20 @@ class Disk(apsw.VFS):
 
     def sync(self, name: str) -> None:
         with self._moment:
+            if name in self._deleted:  # a new one of this name
+                self._deleted.discard(name)
+                self._synced.pop(name, None)
+            if name not in self._synced:
+                self._sync_folder()  # as SQLite does it for a new file
             content = self._synced.setdefault(name, bytearray())
             for change in self._noted.pop(name, ()):
                 change(content)
             self.syncs[name] += 1
+
+    def _sync_folder(self) -> None:
+        for name in self._deleted:
+            self._synced.pop(name, None)
+        self._deleted.clear()
 
 
 class _File(apsw.VFSFile):

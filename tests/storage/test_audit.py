@@ -28,7 +28,8 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage.adapter import DEFAULT, STRONG, Batch, Delete, Options, Put, Recode, Row
-from perdure.storage.audit import Action, Audit, AuditEntry, AuditTrail
+from perdure.storage.audit import Action, Audit, AuditEntry, AuditTrail, hashes, middleware
+from perdure.storage.audit import trail as trail_module
 from perdure.storage.audit.entries import TRAIL, UNREADABLE, Scribe, as_put
 from perdure.storage.audit.hashes import Hasher, OpenAuditSecret
 from perdure.storage.audit.joints import follow
@@ -287,6 +288,67 @@ async def test_removing_while_others_write(store_url: str, clock: ManualClock) -
     await store.close()
 
 
+async def test_removing_what_others_keep_writing(
+    store_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One busy record does not keep the others there, and the caller gets no `Conflict`."""
+    monkeypatch.setattr(middleware, "ATTEMPTS", 10)
+    meddler = Meddler(clock)
+    store = await meddled(store_url, meddler)
+    notes = store.collection(Note)
+    await notes.put_many([Note(key) for key in "abcdefgh"], Options(expected=0))
+    meddler.times = 1_000_000
+    with pytest.raises(Unavailable, match=r"removed; \d records were.*Try again"):
+        await notes.query().delete()
+    with pytest.raises(Unavailable, match="Nothing was changed"):
+        await notes.put(Note("a"))
+    meddler.times = 0
+    await notes.query().delete()
+    trail = await entries(store, action="delete")
+    assert sorted(entry.record for entry in trail) == list("abcdefgh")
+    await store.close()
+
+
+async def test_removing_under_writers(audited: Make) -> None:
+    """In pages, each of which is repeated only if somebody wrote into it."""
+    store = await audited()
+    notes = store.collection(Note)
+    await notes.put_many([Note(f"n{n:03d}", text="old") for n in range(250)])
+    done = False
+
+    async def write(number: int) -> None:
+        chance = random.Random(number)
+        while not done:
+            await notes.put(Note(f"n{chance.randrange(250):03d}", text="new"))
+            await asyncio.sleep(0)
+
+    writers = [asyncio.create_task(write(number)) for number in range(3)]
+    try:
+        async with asyncio.timeout(60):
+            count = await notes.query().prefix("n").delete()
+    finally:
+        done = True
+        await asyncio.gather(*writers)
+    assert count == 250
+    deleted = [entry.record for entry in await entries(store, action="delete")]
+    assert sorted(deleted) == [f"n{n:03d}" for n in range(250)]
+    for key in deleted[::25]:
+        assert (await AuditTrail(store).verify("notes", key)).ok
+
+
+async def test_what_a_query_no_longer_fits_is_not_removed(
+    store_url: str, clock: ManualClock
+) -> None:
+    meddler = Meddler(clock)
+    store = await meddled(store_url, meddler)
+    notes = store.collection(Note)
+    await notes.put_many([Note("a", stars=5), Note("b", stars=5)], Options(expected=0))
+    meddler.times = 1
+    assert await notes.query().where("stars", "=", 5).delete() == 1
+    assert [item.key for item in await notes.query().execute()] == ["a"]
+    await store.close()
+
+
 async def test_records_that_expire(audited: Make, clock: ManualClock) -> None:
     store = await audited()
     sparks = store.collection(Spark)
@@ -487,9 +549,23 @@ async def test_nobody_changes_the_trail(audited: Make) -> None:
         await store.transact(in_a_transaction)
     (row,) = await store.read(TRAIL, [entry.id], STRONG)
     assert row is not None
-    with pytest.raises(InvalidInput):
-        await store.rewrite(TRAIL, [Recode(row, as_put(forged).value, row.content_type)])
-    assert await store.rewrite(TRAIL, [Recode(row, row.value, row.content_type)]) == 1
+    bad, schema = as_put(forged), type_of(AuditEntry).schema
+    lying = msgspec.structs.replace(row, value=bad.value)
+    for recode in (
+        Recode(row, bad.value, row.content_type),
+        Recode(row, bad.value, row.content_type, schema=row.schema + 1, columns=bad.columns),
+        Recode(row, row.value, row.content_type, schema=schema + 1, columns=as_put(entry).columns),
+        Recode(row, row.value, row.content_type, schema=schema, columns=bad.columns),
+        Recode(lying, bad.value, row.content_type),
+        Recode(row, b"?", row.content_type),
+    ):
+        with pytest.raises(InvalidInput, match="cannot be written to"):
+            await store.rewrite(TRAIL, [recode])
+    same = Recode(row, row.value, row.content_type)
+    assert await store.rewrite(TRAIL, [same]) == 1
+    json = Recode(row, msgspec.json.encode(entry), "application/json")
+    assert await store.rewrite(TRAIL, [json]) == 1
+    assert await store.rewrite(TRAIL, [same]) == 0, "a row that is no longer like this is skipped"
     assert await entries(store) == [entry]
 
 
@@ -638,6 +714,24 @@ def test_clocks_that_differ_a_little() -> None:
     assert len(follow([entry for entry in ordered if entry.version_after != 3]).gaps) == 1
 
 
+async def test_a_record_that_never_rests(audited: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await audited()
+    notes = store.collection(Note)
+    await notes.put(Note("a"))
+    trail = AuditTrail(store)
+    reads = trail.history_of
+
+    async def busy(collection: str, key: str) -> list[AuditEntry]:
+        await notes.put(Note("a"))
+        return await reads(collection, key)
+
+    monkeypatch.setattr(trail_module, "ATTEMPTS", 5)
+    monkeypatch.setattr(trail, "history_of", busy)
+    with pytest.raises(Unavailable, match=r"notes/a keeps changing.*Try again"):
+        await trail.verify("notes", "a")
+    assert len(await reads("notes", "a")) == 6
+
+
 # Hashes -------------------------------------------------------------------------------------------
 
 
@@ -712,6 +806,17 @@ async def test_the_secret_is_encrypted_where_that_can_be(
         await keyless.collection(Author).put(Author("x", "y"))
 
 
+@pytest.mark.parametrize("store_url", DURABLE, indirect=True)
+async def test_two_stores_that_encrypt_agree_at_once(audited: Make) -> None:
+    """Whoever comes second takes the secret that is there: nothing is tried again and again."""
+    plain = await audited()
+    one, two = encrypted(plain), encrypted(plain)
+    first = await one.transact(lambda each: hashes._sealed(each, b"1" * 32), STRONG)
+    async with asyncio.timeout(1.0):
+        second = await two.transact(lambda each: hashes._sealed(each, b"2" * 32), STRONG)
+    assert first == second == b"1" * 32
+
+
 # What it needs ------------------------------------------------------------------------------------
 
 
@@ -727,7 +832,7 @@ def test_it_needs_a_backend_that_can_do_it() -> None:
 async def test_it_needs_a_store() -> None:
     audit = Audit(WRITES)
     put = type_of(Note).encode(Note("a"), None, None)
-    with pytest.raises(InvalidInput, match="attach"):
+    with pytest.raises(InvalidInput, match="belongs to no store"):
         await audit(Commit(Batch((put,)), DEFAULT), Store(MemoryAdapter())._handle)
     with pytest.raises(InvalidInput, match="own"):
         Audit(AuditConfig(collections=(TRAIL,)))

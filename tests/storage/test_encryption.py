@@ -7,7 +7,8 @@ import base64
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,15 +22,18 @@ from perdure.core.clock import SECOND
 from perdure.core.errors import (
     Conflict,
     Corrupted,
+    DeadlineExceeded,
     InvalidInput,
     InvalidRecordType,
     KeyRefused,
     PerdureError,
     Unsupported,
 )
-from perdure.storage.adapter import DEFAULT, Batch, Index, Options, Recode, Row, checksum
-from perdure.storage.compression import Compression, Dictionary
+from perdure.storage.adapter import DEFAULT, STRONG, Batch, Index, Options, Recode, Row, checksum
+from perdure.storage.compression import Compression, Dictionary, renewal
+from perdure.storage.compression.dictionaries import Shelf
 from perdure.storage.encryption import Encryption, MasterKeys, file_key, make_file, read_key
+from perdure.storage.middleware import Call, Commit, Handler, Stage
 from perdure.storage.migrating import migrate
 from perdure.storage.records import Encrypted, Indexed, Key, Tags, record, type_of
 from perdure.storage.registry import adapter_for
@@ -66,6 +70,22 @@ def diary(number: int, text: str = "") -> Diary:
     words = " ".join(dice.choices(SECRET.split(), k=60))
     labels = {"parity": str(number % 2)}
     return Diary(f"{number % 3}/{number:03}", text or words, f"author {number % 2}", number, labels)
+
+
+def stranger(process: Process, *masters: bytes) -> tuple[Store, Compression]:
+    """A process on the same store that has declared no types, and perhaps has no key."""
+    encryption = Encryption(MasterKeys(lambda: masters[0]) if masters else None)
+    compression = Compression(scope_of=encryption.scope_of)
+    return Store(process.store.adapter, middleware=[compression, encryption]), compression
+
+
+async def learn(process: Process) -> list[Diary]:
+    """Train a dictionary, and write with it."""
+    diaries = [diary(number) for number in range(220)]
+    await process.diaries.put_many(diaries)
+    await process.compression.train("diaries")
+    await process.diaries.put_many(diaries)
+    return diaries
 
 
 # What is stored -----------------------------------------------------------------------------------
@@ -128,6 +148,29 @@ async def test_keys_per_agent(start: Processes) -> None:
     await other.pins.put(Pin("ada/1", "12"))
     assert await process.pins.get("ada/1") == Pin("ada/1", "12")
     assert await process.marks("pins") == {"a1", "c1"}
+
+
+@pytest.mark.parametrize(
+    ("collection", "key", "scope"),
+    [
+        ("diaries", "ada/1", "agent:ada"),
+        ("diaries", "alone", "collection:diaries"),
+        ("perdure_turns", "ada/chat/00000001", "agent:ada"),
+        ("perdure_sessions", "ada/chat", "agent:ada"),
+        ("perdure_entries", "ada/chat/00000001", "agent:ada"),
+        ("perdure_entries", "plans/00000001", "collection:perdure_entries"),
+        ("perdure_audit", "trail/0123", "collection:perdure_audit"),
+        ("perdure_references", "diaries/ada/1", "collection:perdure_references"),
+        ("perdure_rewrites", "diaries/keys=1", "collection:perdure_rewrites"),
+        ("perdure_metrics", "host/1/2", "collection:perdure_metrics"),
+        ("perdure_dictionaries", "diaries/00000001", "collection:diaries"),
+        ("perdure_dictionaries", "diaries/ada/00000001", "agent:ada"),
+        ("perdure_dictionaries", "perdure_entries/ada/00000001", "agent:ada"),
+        ("perdure_dictionaries_in_use", "diaries/ada", ""),
+    ],
+)
+def test_what_belongs_to_an_agent(collection: str, key: str, scope: str) -> None:
+    assert Encryption(None, scope="agent", everything=True).scope_of(collection, key) == scope
 
 
 @local
@@ -233,6 +276,26 @@ async def test_conflicts_of_the_callers_own_are_told(start: Processes) -> None:
     with pytest.raises(Conflict, match="pins/a"):
         await outdated(process.store.transaction())
     assert await process.pins.get("a") == Pin("a", "3")
+
+
+async def test_a_deadline_is_for_all_attempts(start: Processes) -> None:
+    other = await start()
+
+    class Slowly:
+        stage = Stage.BACKEND
+
+        async def __call__(self, call: Call, proceed: Handler) -> Any:
+            if isinstance(call, Commit) and call.batch.writes[0].collection == "pins":
+                await asyncio.sleep(0.15)
+                await other.pins.put(Pin("ada/1", "of somebody else"))
+            return await proceed(call)
+
+    slow = await start(inner=[Slowly()])
+    await slow.pins.get("ada/1")
+    begun = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        await slow.pins.put(Pin("ada/1", "mine"), Options(deadline=0.2))
+    assert time.monotonic() - begun < 5
 
 
 async def test_what_has_expired_starts_anew(start: Processes) -> None:
@@ -397,6 +460,74 @@ async def test_dictionaries_have_the_scope_of_their_records(start: Processes) ->
 
 
 # Tampering ----------------------------------------------------------------------------------------
+
+
+@local
+async def test_renewal_keeps_rows_encrypted_where_their_type_is_unknown(start: Processes) -> None:
+    process = await start()
+    diaries = await learn(process)
+    await renewal.begin(process.compression._source("diaries"), Shelf(process.store), None)
+    _, compression = stranger(process, OLD)
+    assert sum([each.rewritten for each in await compression.finish()]) > 0
+    assert await process.marks("diaries") == await process.marks("perdure_dictionaries") == {"c1"}
+    _, compression = stranger(process, OLD)
+    await compression.renew("diaries")  # it knows of no key for a dictionary, so it makes none
+    assert await process.marks("diaries") == {"c1"}
+    assert await process.rows("perdure_dictionaries") == []
+    other = await start()
+    assert await other.diaries.get_many([each.id for each in diaries]) == diaries
+
+
+@local
+async def test_a_rewrite_of_an_unknown_type_stays_encrypted(start: Processes) -> None:
+    process = await start()
+    await process.pins.put(Pin("ada/1", "1234"))
+    store, _ = stranger(process, OLD)
+    (row,) = await store.read("pins", ["ada/1"], STRONG)
+    assert row is not None
+    assert await store.rewrite("pins", [Recode(row, row.value, row.content_type)]) == 1
+    assert await process.marks("pins") == {"c1"}
+    assert await process.pins.get("ada/1") == Pin("ada/1", "1234")
+
+
+@local
+async def test_dictionaries_of_rows_that_cannot_be_opened_are_kept(start: Processes) -> None:
+    process = await start()
+    diaries = await learn(process)
+    await renewal.begin(process.compression._source("diaries"), Shelf(process.store), None)
+    before = {row.key for row in await process.rows("perdure_dictionaries")}
+    _, keyless = stranger(process)
+    unaware = Compression()
+    Store(process.store.adapter, middleware=[unaware])
+    for compression in (keyless, unaware):
+        assert await compression.finish() == []
+        assert {row.key for row in await process.rows("perdure_dictionaries")} == before
+    other = await start()
+    assert await other.diaries.get_many([each.id for each in diaries]) == diaries
+    assert [each.deleted for each in await other.compression.finish()] == [len(before) - 1]
+    assert await other.diaries.get_many([each.id for each in diaries]) == diaries
+
+
+@local
+async def test_nothing_is_learnt_from_ciphertext(
+    start: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = await start()
+    await learn(process)
+    dice = random.Random(1)
+    noise = [base64.b64encode(dice.randbytes(60)).decode() for _ in range(300)]
+    await process.diaries.put_many([Diary(f"z/{n}", text) for n, text in enumerate(noise)])
+    types = {row.content_type for row in await process.rows("diaries")}
+    assert "application/msgpack;aesgcm=c1" in types  # not worth being compressed
+    seen: list[Row] = []
+
+    def note(rows: Sequence[Row], *_: object) -> None:
+        seen.extend(rows)
+
+    monkeypatch.setattr(renewal, "_note", note)
+    await process.compression.renew("diaries")
+    assert len(seen) == 520
+    assert not [row for row in seen if "aesgcm" in row.content_type]
 
 
 async def swap(process: Process, collection: str, key: str, row: Row, **changes: Any) -> None:

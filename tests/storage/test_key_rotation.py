@@ -11,16 +11,39 @@ import msgspec
 import pytest
 
 from perdure.core.errors import Conflict, Corrupted, InvalidInput, KeyRefused, Unavailable
-from perdure.storage.adapter import DEFAULT, Check, Consistency, Options, Recode
+from perdure.storage.adapter import (
+    DEFAULT,
+    Batch,
+    Check,
+    Consistency,
+    Options,
+    Put,
+    Recode,
+    checksum,
+)
 from perdure.storage.collection import Stored
 from perdure.storage.compression import Dictionary
-from perdure.storage.encryption import keys
+from perdure.storage.encryption import keys, shredding
 from perdure.storage.encryption.keyring import KeyRing
+from perdure.storage.encryption.keys import Host
+from perdure.storage.encryption.masters import MasterKeys
+from perdure.storage.encryption.rotation import NotRenewed
 from perdure.storage.middleware import Call, Find, Get, Handler, Stage
 from perdure.storage.records import Encrypted, Key, record
+from perdure.storage.rewriting import Failure
 from perdure.storage.store import Progress
 from perdure.storage.verify import verify_store
-from tests.storage.sealing import NEW, OLD, Code, Diary, Pin, Postcard, Process, Processes
+from tests.storage.sealing import (
+    NEW,
+    OLD,
+    Code,
+    Diary,
+    Pin,
+    Postcard,
+    Process,
+    Processes,
+    source,
+)
 
 #: For tests of what happens above the backends: a server would only make them slower.
 local = pytest.mark.parametrize("store_url", ["memory", "sqlite"], indirect=True)
@@ -384,7 +407,7 @@ async def test_a_new_master_key(start: Processes, monkeypatch: pytest.MonkeyPatc
 async def test_a_master_key_that_is_missing(start: Processes) -> None:
     third = bytes(range(200, 232))
     await (await start(third)).pins.put_many(pins(2))
-    await (await start(OLD)).store.collection(Code).put(Code("a", "1"))
+    await (await start(OLD, [third])).store.collection(Code).put(Code("a", "1"))
     process = await start(NEW, [OLD])
     with pytest.raises(KeyRefused, match="collection:pins is wrapped with the master key"):
         await process.encryption.rotate_master()
@@ -493,6 +516,96 @@ async def test_dictionaries_go_with_the_records_they_were_trained_on(start: Proc
     await process.compression.renew("diaries")
 
 
+def alike(agent: str = "") -> list[Diary]:
+    """Diaries that a dictionary can be trained on."""
+    text = "the launch code is swordfish-4711 and nobody may know it"
+    return [Diary(f"{agent}{n}", f"{text} {n} {text[n % 40 :]}" * 3) for n in range(200)]
+
+
+async def shelf(process: Process) -> set[str]:
+    return {row.key for row in await process.rows("perdure_dictionaries")}
+
+
+@local
+async def test_a_dictionary_that_is_published_while_its_scope_is_shredded(
+    start: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other = await start(), await start()
+    await other.diaries.put_many(alike())
+    listed = shredding._dictionaries
+
+    async def publish(host: Host, scope: str) -> list[str]:
+        found = await listed(host, scope)
+        monkeypatch.setattr(shredding, "_dictionaries", listed)
+        await other.compression.train("diaries")
+        return found
+
+    monkeypatch.setattr(shredding, "_dictionaries", publish)
+    await process.encryption.shred("collection:diaries", confirm="collection:diaries")
+    assert await shelf(process) == set()
+
+
+@local
+async def test_a_dictionary_that_nobody_can_read_is_in_nobodys_way(start: Processes) -> None:
+    process, diaries = await start(), alike()
+    await process.diaries.put_many(diaries)
+    await process.compression.train("diaries")
+    (row,) = await process.rows("perdure_dictionaries")
+    lost = row.content_type.replace("c1", "c9")
+    key = "diaries/00000002"
+    damaged = Put(
+        "perdure_dictionaries", key, row.value, lost, 1, checksum(key, lost, 1, row.value), ()
+    )
+    await process.store.adapter.commit(Batch((damaged,)), DEFAULT)
+    await process.diaries.put_many(diaries)
+    await process.compression.renew("diaries")
+    assert await shelf(process) == {"diaries/00000003"}
+    assert await process.diaries.get_many([each.id for each in diaries]) == diaries
+
+
+@local
+async def test_an_agent_that_is_called_like_a_collection(start: Processes) -> None:
+    process, diaries = await start(scope="agent", everything=True), alike("bob/")
+    for _ in range(2):
+        await process.diaries.put_many(diaries)
+        await process.compression.train("diaries")
+    await process.diaries.put(Diary("diaries/1", "her own"))
+    await process.encryption.shred("agent:diaries", confirm="agent:diaries")
+    other = await start(scope="agent", everything=True)
+    assert await other.diaries.get_many([each.id for each in diaries]) == diaries
+    await other.diaries.put(diaries[0])
+    with pytest.raises(Corrupted, match="forgotten"):
+        await other.diaries.get("diaries/1")
+
+
+@local
+async def test_what_perdure_needs_is_not_shredded(start: Processes) -> None:
+    process, scope = await start(everything=True), "collection:perdure_jobs"
+    with pytest.raises(InvalidInput, match="what Perdure needs"):
+        await process.encryption.shred(scope, confirm=scope)
+
+
+@local
+async def test_keys_that_are_rotated_while_dictionaries_are_renewed(
+    start: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, other, diaries = await start(), await start(), alike()
+    for _ in range(2):
+        await process.diaries.put_many(diaries)
+        await process.compression.train("diaries")
+    adapter, recode = process.store.adapter, process.store.adapter.recode
+
+    async def rotated(name: str, recodes: Sequence[Recode], checks: Sequence[Check]) -> int:
+        monkeypatch.setattr(adapter, "recode", recode)
+        await other.encryption.rotate_data_keys()
+        return await recode(name, recodes, checks)
+
+    monkeypatch.setattr(adapter, "recode", rotated)
+    await process.compression.renew("diaries")
+    assert await (await start()).diaries.get_many([each.id for each in diaries]) == diaries
+    assert await shelf(process) == {"diaries/00000003"}
+
+
 # Objects outside of the store ---------------------------------------------------------------------
 
 
@@ -546,3 +659,88 @@ async def test_everything_is_rotated_too(start: Processes) -> None:
     other = await start(everything=True)
     assert await other.store.collection(Postcard).query().count() == 20
     assert await other.store.collection(Postcard).get("7") == Postcard("7", "x")
+
+
+# Wrong master keys --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_wrong_master_key_makes_no_data_keys(start: Processes, *, whole: bool) -> None:
+    right = await start(OLD, scope="agent", everything=whole)
+    await right.pins.put(Pin("ada/1", "1234"))
+    wrong = await start(NEW, scope="agent", everything=whole)
+    known, given = [(await MasterKeys(source(key)).current()).fingerprint for key in (OLD, NEW)]
+    with pytest.raises(KeyRefused, match=f"{known}; given: {given}") as caught:
+        await wrong.pins.put(Pin("bob/1", "4321"))
+    assert "former_keys" in caught.value.hint
+    with pytest.raises(KeyRefused, match=known):
+        await wrong.store.collection(Diary).put(Diary("bob/1", "a new collection"))
+    with pytest.raises(KeyRefused, match=known):
+        await wrong.encryption.keys.current("collection:perdure_artifacts")
+    assert {each.scope for each in await right.encryption.status()} == {"agent:ada"}
+    assert await right.pins.put(Pin("bob/1", "1111")) == 1
+    assert len(await everything(right)) == 2
+    assert (await right.encryption.rotate_data_keys()).failed == 0
+
+
+@local
+async def test_a_wrong_master_key_after_keys_were_shredded(start: Processes) -> None:
+    right = await start(OLD, scope="agent")
+    await right.pins.put_many([Pin("ada/1", "1"), Pin("bob/1", "2")])
+    await right.encryption.shred("agent:ada", confirm="agent:ada")
+    wrong = await start(NEW, scope="agent")
+    with pytest.raises(KeyRefused, match="given"):
+        await wrong.pins.put(Pin("ada/2", "3"))
+    # If all are destroyed, nothing tells a wrong key, and nothing is left that it could harm.
+    await right.encryption.shred("agent:bob", confirm="agent:bob")
+    await wrong.pins.put(Pin("ada/2", "3"))
+
+
+@local
+async def test_a_damaged_data_key_does_not_keep_others_from_being_made(start: Processes) -> None:
+    process = await start(scope="agent")
+    await process.pins.put_many([Pin("ada/1", "1"), Pin("bob/1", "2")])
+    first = min(await process.rows("perdure_keys"), key=lambda row: row.key)
+    damaged = Put("perdure_keys", first.key, b"?", first.content_type, first.schema, 0)
+    await process.store.adapter.commit(Batch((damaged,)), DEFAULT)
+    other = await start(scope="agent")
+    with pytest.raises(Corrupted):
+        await other.encryption.status()
+    assert await other.pins.put(Pin("cyd/1", "3")) == 1
+
+
+@local
+async def test_new_scopes_while_the_master_key_is_replaced(start: Processes) -> None:
+    await (await start(OLD, scope="agent")).pins.put(Pin("ada/1", "1"))
+    before = await start(OLD, [NEW], scope="agent")
+    after = await start(NEW, [OLD], scope="agent")
+    await after.pins.put(Pin("bob/1", "2"))
+    await before.pins.put(Pin("cyd/1", "3"))
+    assert len(await everything(after)) == 3
+    await after.encryption.rotate_master()
+    await (await start(NEW, scope="agent")).pins.put(Pin("dan/1", "4"))
+    assert len(await everything(before)) == 4
+
+
+class Stuck(Vault):
+    """One object cannot be encrypted anew."""
+
+    async def renew(self, scope: str, generation: int, progress: Progress | None) -> int:
+        if scope != "collection:vault":
+            return 0
+        raise NotRenewed(await super().renew(scope, generation, progress), [Failure("vault/a", "")])
+
+
+@local
+async def test_an_object_that_cannot_be_renewed_does_not_stop_a_rotation(start: Processes) -> None:
+    process, vault = await start(), Stuck()
+    process.encryption.join(vault)
+    await process.pins.put_many(pins(3))
+    vault.objects["a"], _ = await process.encryption.keys.current("collection:vault")
+    vault.stuck = True
+    done = await process.encryption.rotate_data_keys()
+    assert (done.rewritten, done.destroyed, done.kept) == (3, 1, 1)
+    assert (done.failed, done.failures) == (1, (Failure("vault/a", ""),))
+    assert await generations(process, "collection:vault") == [1, 2]
+    assert await generations(process) == [2]
+    assert not any(each.rotating for each in await process.encryption.status())

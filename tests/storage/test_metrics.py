@@ -7,21 +7,27 @@ import logging
 import math
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-from perdure.config.storage import AlertConfig
+import perdure
+from perdure.config import Config
+from perdure.config.storage import AlertConfig, CacheConfig
+from perdure.core.clock import now
 from perdure.core.errors import Conflict, Unavailable
 from perdure.storage.adapter import DEFAULT, Capability, Options, Recode, Size
 from perdure.storage.backends.memory import MemoryAdapter
+from perdure.storage.cache import Cache
 from perdure.storage.delivery import EventReceived
 from perdure.storage.metrics import BUCKETS, Alert, Alerts, Measure, Metrics, Publisher, prometheus
 from perdure.storage.metrics.alerts import BEGINS, ENDS
+from perdure.storage.metrics.asgi import Application, Scraped, asgi
 from perdure.storage.metrics.measures import Counted, Figures, together
 from perdure.storage.metrics.processes import Process
-from perdure.storage.metrics.prometheus import Scraped, Source, render
+from perdure.storage.metrics.prometheus import Source, render
 from perdure.storage.metrics.publishing import ProcessMetrics, published
 from perdure.storage.middleware import Call, Commit, Find, Get, Handler
 from perdure.storage.store import Store
@@ -322,17 +328,14 @@ async def test_a_process_leaves_what_it_has_counted(
     assert await published(store) == []
 
 
-class Stats(msgspec.Struct):
-    hits: int = 3
-    misses: int = 1
-
-
-class Cache:
-    stats = Stats()
+def some_cache() -> Cache:
+    cache = Cache(CacheConfig(entries=10), now)
+    cache.stats.hits, cache.stats.misses = 3, 1
+    return cache
 
 
 async def test_an_idle_process_writes_nothing(counted: Store, metrics: Metrics) -> None:
-    publisher = Publisher(metrics, counted, Cache(), patience=0)
+    publisher = Publisher(metrics, counted, some_cache(), patience=0)
     await counted.collection(Note).put(Note("a"))
     assert await publisher.publish()
     subscriptions = Subscriptions(counted)
@@ -340,7 +343,7 @@ async def test_an_idle_process_writes_nothing(counted: Store, metrics: Metrics) 
         await subscriptions.deliver()
     assert not await publisher.publish()
     (found,) = await published(counted)
-    assert found.cache == {"hits": 3, "misses": 1}
+    assert (found.cache["hits"], found.cache["misses"]) == (3, 1)
 
 
 async def test_several_processes(counted: Store, clock: ManualClock) -> None:
@@ -514,7 +517,7 @@ class Answer(NamedTuple):
 
 
 async def ask(
-    app: prometheus.Application, path: str = "/metrics", method: str = "GET", **scope: Any
+    app: Application, path: str = "/metrics", method: str = "GET", **scope: Any
 ) -> Answer:
     """Speaks the server's side of ASGI."""
     sent: list[Any] = []
@@ -537,7 +540,7 @@ async def ask(
 
 
 async def test_the_endpoint(counted: Store, metrics: Metrics) -> None:
-    app = prometheus.asgi(Scraped(counted, metrics), cache=Cache())
+    app = asgi(Scraped(counted, metrics, some_cache()))
     await counted.collection(Note).put(Note("a"))
     answer = await ask(app)
     assert (answer.status, answer.headers["content-type"]) == (200, prometheus.TEXT)
@@ -556,6 +559,19 @@ async def test_the_endpoint(counted: Store, metrics: Metrics) -> None:
     assert (await ask(app, "/inner/other", root_path="/inner")).status == 404
 
 
+async def test_a_bank_tells_of_its_cache(tmp_path: Path) -> None:
+    config = Config(cache=CacheConfig(entries=10))
+    async with perdure.open(f"sqlite:///{tmp_path / 'bank.db'}", config=config) as bank:
+        notes = bank.store.collection(Note)
+        await notes.put(Note("a"))
+        for _ in range(3):
+            await notes.get("a")
+        families = parse((await ask(asgi(bank))).body.decode())
+    assert value_of(families, "perdure_storage_cache_hits_total") == 2
+    async with perdure.open("memory://", config=Config()) as bank:
+        assert b"cache" not in (await ask(asgi(bank))).body
+
+
 @pytest.mark.parametrize(
     ("accept", "openmetrics"),
     [
@@ -569,7 +585,7 @@ async def test_the_endpoint(counted: Store, metrics: Metrics) -> None:
 async def test_who_scrapes_chooses_the_format(
     counted: Store, metrics: Metrics, accept: bytes, openmetrics: bool
 ) -> None:
-    app = prometheus.asgi(Scraped(counted, metrics))
+    app = asgi(Scraped(counted, metrics))
     answer = await ask(app, headers=[(b"Accept", accept)])
     assert answer.headers["content-type"] == (prometheus.OPEN if openmetrics else prometheus.TEXT)
     parse(answer.body.decode(), openmetrics=openmetrics)
@@ -588,17 +604,17 @@ async def test_sizes_are_looked_up_now_and_then(metrics: Metrics) -> None:
     adapter = Slow()
     store = Store(adapter, middleware=[metrics])
     await store.collection(Note).put(Note("a"))
-    app = prometheus.asgi(Scraped(store, metrics))
+    app = asgi(Scraped(store, metrics))
     assert b"perdure_storage_rows" in (await ask(app)).body
     await ask(app)
     assert adapter.looks == 1
-    app = prometheus.asgi(Scraped(store, metrics), sizes_every=0)
+    app = asgi(Scraped(store, metrics), sizes_every=0)
     assert b"perdure_storage_rows" not in (await ask(app)).body  # the store is in trouble
     assert b"perdure_storage_rows" in (await ask(app)).body
 
 
 async def test_the_life_of_a_server(counted: Store, metrics: Metrics) -> None:
-    app = prometheus.asgi(Scraped(counted, metrics))
+    app = asgi(Scraped(counted, metrics))
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

@@ -12,14 +12,16 @@ import pytest
 
 import perdure
 from perdure.core.errors import InvalidRecordType, MigrationFailed
-from perdure.storage import rewriting
-from perdure.storage.adapter import DEFAULT, Recode, Row
+from perdure.storage import migrating, references, rewriting
+from perdure.storage.adapter import DEFAULT, Batch, Options, Recode, Row
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
 from perdure.storage.migrating import Migrated, migrate
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, record
+from perdure.storage.references import Reference
 from perdure.storage.registry import adapter_for
+from perdure.storage.rewriting import Rewritten, rewrite_collection
 from perdure.storage.store import Store
 from perdure.storage.verify import verify_store
 from perdure.testing.clock import ManualClock
@@ -285,6 +287,241 @@ async def test_tags_and_expiry_stay_and_the_expired_are_left_alone(
     assert not await found.exists()
 
 
+async def test_tags_are_those_of_the_migrated_record(store: Store) -> None:
+    class Paper1(msgspec.Struct, frozen=True):
+        id: Annotated[str, Key()]
+        labels: Annotated[dict[str, str], Tags()] = {}
+
+    class Paper2(msgspec.Struct, frozen=True):
+        id: Annotated[str, Key()]
+        labels: Annotated[dict[str, str], Tags()] = {}
+
+    old = record("papers")(Paper1)
+    kinds: tuple[dict[str, str], ...] = ({"kind": "old"}, {"kind": "old", "by": "me"}, {})
+    papers = [old(f"{number}", labels) for number, labels in enumerate(kinds)]
+    await store.collection(old).put_many(papers)
+
+    def relabel(data: dict[str, Any]) -> dict[str, Any]:
+        return data | {"labels": {"kind": "new"} if data["labels"] else {}}
+
+    later = await _again(store)
+    new = record("papers", migrations=[relabel])(Paper2)
+    (done,) = await migrate(later, new)
+    assert (done.migrated, done.is_complete) == (3, True)
+    query = later.collection(new).query()
+    assert [each.id for each in await query.tagged(kind="new").values()] == ["0", "1"]
+    assert await query.tagged(kind="old").values() == []
+    assert await query.tagged(by="me").values() == []
+
+
+def declared_with(serializer: str, *, migrations: Any = (), marker: Any = None) -> Any:
+    text = str if marker is None else Annotated[str, marker]
+    cls = msgspec.defstruct("Page", [("id", Annotated[str, Key()]), ("text", text)], frozen=True)
+    return record("pages", serializer=serializer, migrations=migrations)(cls)
+
+
+async def interrupted(store: Store, cls: Any, pages: int = 4) -> None:
+    """Migrate, but only so far."""
+    done = 0
+
+    def stop(*_: object) -> None:
+        nonlocal done
+        done += 1
+        if done == pages:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await migrate(store, cls, progress=stop)
+
+
+async def types_of(store: Store) -> dict[tuple[int, str], int]:
+    return {
+        (count.schema, count.content_type): count.rows
+        for count in await store.adapter.census("pages")
+    }
+
+
+async def test_back_and_forth_after_an_interruption(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewriting, "_NOTE_EVERY", 0.0)
+    plain = declared_with("json")
+    await store.collection(plain).put_many([plain(f"{n:03}", "x" * 200) for n in range(300)])
+    await interrupted(await _again(store), declared_with("msgpack"))
+    assert len(await types_of(store)) == 2
+    (back,) = await migrate(await _again(store), declared_with("json"))
+    assert back.is_complete
+    assert await types_of(store) == {(1, "application/json"): 300}
+    (done,) = await migrate(await _again(store), declared_with("msgpack"))
+    assert (done.migrated, done.resumed, done.is_complete) == (300, False, True)
+    assert await types_of(store) == {(1, "application/msgpack"): 300}
+
+
+async def test_what_is_asked_for_since_the_interruption(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old code wrote with its serializer, and compression was switched on."""
+    monkeypatch.setattr(rewriting, "_NOTE_EVERY", 0.0)
+    old = declared_with("json")
+    await store.collection(old).put_many([old(f"{n:03}", "x" * 200) for n in range(300)])
+    await interrupted(await _again(store), declared_with("msgpack"))
+    await (await _again(store)).collection(old).put(old("000", "y" * 200))
+    packed = declared_with("msgpack", marker=Compressed())
+    (done,) = await migrate(await _again(store), packed)
+    assert (done.resumed, done.is_complete) == (True, True)
+    rows = await store.adapter.find(Query("pages"), DEFAULT)
+    assert all(row.content_type.startswith("application/msgpack;zstd") for row in rows)
+
+
+async def test_what_failed_before_an_interruption_is_tried_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewriting, "_NOTE_EVERY", 0.0)
+    failing = {"003"}
+
+    def fragile(data: dict[str, Any]) -> dict[str, Any]:
+        if data["id"] in failing:
+            raise Spoilt("oh")
+        return data
+
+    old = declared_with("msgpack")
+    await store.collection(old).put_many([old(f"{n:03}", "x") for n in range(300)])
+    new = declared_with("msgpack", migrations=[fragile])
+    await interrupted(await _again(store), new)
+    (still,) = await migrate(await _again(store), new)
+    assert still.resumed
+    assert (still.migrated, still.failed, still.left) == (299, 1, 0)
+    assert "Spoilt: oh" in still.failures[0].what
+    failing.clear()
+    (done,) = await migrate(await _again(store), new)
+    assert (done.migrated, done.failed, done.is_complete) == (1, 0, True)
+
+
+@pytest.mark.parametrize("store_url", DURABLE, indirect=True)
+@pytest.mark.parametrize("serializer", ["msgpack", "json"])
+async def test_failures_do_not_hide_what_old_code_keeps_adding(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, serializer: str
+) -> None:
+    old_store, store = await make_store(), await make_store()
+    schema = 2 if serializer == "msgpack" else 1  # old code has an older schema, or a serializer
+    migrations = [lambda data: data] * (schema - 1)
+    old = declared_with(serializer)
+    await old_store.collection(old).put(old("zz", "x"))
+    other = declared_with("json", migrations=migrations)
+    await Store(store.adapter).collection(other).put_many([other(f"a{n}", "x") for n in range(3)])
+    rows = await store.adapter.get("pages", ["a0", "a1", "a2"], DEFAULT)
+    spoilt = [Recode(row, b"?", row.content_type, row.checksum) for row in rows if row]
+    assert await store.adapter.recode("pages", spoilt, []) == 3
+    number = 0
+
+    async def and_then(*args: Any, **options: Any) -> Rewritten:
+        nonlocal number
+        done = await rewrite_collection(*args, **options)
+        number += 1
+        await old_store.collection(old).put_many([old(f"b{number}{n}", "x") for n in range(3)])
+        return done
+
+    monkeypatch.setattr(migrating, "rewrite_collection", and_then)
+    (done,) = await migrate(await _again(store), declared_with("msgpack", migrations=migrations))
+    assert (done.failed, done.left) == (3, 3)
+    assert not done.is_complete
+
+
+class Picture1(msgspec.Struct, frozen=True):
+    id: Annotated[str, Key()]
+    hash: str
+
+
+class Picture2(msgspec.Struct, frozen=True):
+    id: Annotated[str, Key()]
+    pixels: tuple[Reference, ...]
+
+
+def refer(data: dict[str, Any]) -> dict[str, Any]:
+    hashes = [data["hash"]] if data["hash"] else []
+    return {"id": data["id"], "pixels": [{"hash": hash_, "size": 7} for hash_ in hashes]}
+
+
+async def referring(store: Store) -> dict[str, tuple[list[str], tuple[int, ...]]]:
+    rows = await store.collection(references.Referring).query().values()
+    return {row.key: (list(row.hashes), row.sizes) for row in rows}
+
+
+async def pictures(store: Store, *hashes: str) -> Any:
+    """Pictures of an old program, which kept no references; the type of the new one."""
+    old = record("pictures")(Picture1)
+    made = [old(f"{number}", hash_) for number, hash_ in enumerate(hashes)]
+    await store.collection(old).put_many(made)
+    return record("pictures", migrations=[refer])(Picture2)
+
+
+async def test_migrated_records_keep_what_they_refer_to(store: Store) -> None:
+    new = await pictures(store, "A", "B", "")
+    later = await _again(store)
+    (told,) = await migrate(later, new, dry_run=True)
+    assert told.migrated == 3
+    assert await referring(store) == {}
+    (done,) = await migrate(later, new)
+    assert (done.migrated, done.is_complete) == (3, True)
+    assert await referring(store) == {"0": (["A"], (7,)), "1": (["B"], (7,))}
+
+    class Picture3(msgspec.Struct, frozen=True):
+        id: Annotated[str, Key()]
+        pixels: tuple[Reference, ...]
+
+    def move(data: dict[str, Any]) -> dict[str, Any]:
+        more = [{"hash": "C", "size": 8}] if data["id"] == "0" else []
+        return data | {"pixels": more}
+
+    newest = record("pictures", migrations=[refer, move])(Picture3)
+    (done,) = await migrate(await _again(store), newest)
+    assert (done.migrated, done.is_complete) == (3, True)
+    assert await referring(store) == {"0": (["C"], (8,))}
+
+
+async def test_references_come_before_the_records_that_have_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = await pictures(store, "A")
+    later = await _again(store)
+
+    async def killed(*_: object) -> int:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(later, "rewrite", killed)
+    with pytest.raises(asyncio.CancelledError):
+        await migrate(later, new)
+    assert await referring(store) == {"0": (["A"], (7,))}
+
+
+async def test_a_record_that_is_changed_meanwhile_keeps_its_own_references(store: Store) -> None:
+    new = await pictures(store, "A", "B")
+    later, beside = await _again(store), await _again(store)
+    await beside.declare(new)
+    commit = later.commit
+
+    async def slow(batch: Batch, options: Options) -> list[int]:
+        if beside_writes:
+            await beside.collection(new).put(beside_writes.pop())
+        return await commit(batch, options)
+
+    beside_writes = [new("0", (Reference("Z", 1),))]
+    later.commit = slow  # type: ignore[method-assign]
+    (done,) = await migrate(later, new)
+    assert not beside_writes
+    assert (done.migrated, done.is_complete) == (1, True)
+    assert await referring(store) == {"0": (["Z"], (1,)), "1": (["B"], (7,))}
+
+
+async def test_records_of_deleted_content_are_told(store: Store) -> None:
+    new = await pictures(store, "A", "B")
+    await store.collection(references.Condemned).put(references.Condemned("A", "me", gone=True))
+    (done,) = await migrate(await _again(store), new)
+    assert (done.migrated, done.failed, done.left) == (1, 1, 0)
+    assert done.failures[0].key == "0"
+    assert "A was deleted" in done.failures[0].what
+
+
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
 async def test_it_goes_on_where_it_was_interrupted(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
@@ -373,7 +610,9 @@ async def test_the_event_loop_goes_on(store: Store, tmp_path: Path) -> None:
     ticking.cancel()
     late.sort()
     assert len(late) > 20
-    assert late[len(late) // 2] < 0.02, late[-5:]  # generous: other processes run beside us
+    # Generous: other processes run beside us. A page done in one go, or all of them, takes longer.
+    assert late[len(late) * 99 // 100] < 0.1, late[-5:]
+    assert late[-1] < 0.5, late[-5:]
 
 
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)

@@ -61,6 +61,9 @@ async def test_a_field_of_another_type_is_refused(store: Store, fields: dict[str
         {"deadline": -1.0},
         {"max_staleness": 3.0},
         {"consistency": perdure.Consistency.BOUNDED},
+        {"consistency": perdure.Consistency.BOUNDED, "max_staleness": -1},
+        {"consistency": perdure.Consistency.BOUNDED, "max_staleness": float("nan")},
+        {"consistency": perdure.Consistency.BOUNDED, "max_staleness": "1"},
     ],
     ids=str,
 )
@@ -73,6 +76,33 @@ def test_options_that_would_not_be_honoured_are_refused(options: dict[str, Any])
 def test_declarations_without_a_name() -> None:
     with pytest.raises(perdure.InvalidRecordType, match="name of its collection"):
         perdure.record(Item)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"migrations": "abc"}, {"migrations": [1]}, {"indexes": ["name"]}], ids=str
+)
+def test_declarations_of_other_types(settings: dict[str, Any]) -> None:
+    with pytest.raises(perdure.InvalidRecordType) as caught:
+        perdure.record("misuse", **settings)
+    assert caught.value.hint
+
+
+def test_tags_that_are_no_pairs() -> None:
+    class Tagged(msgspec.Struct, frozen=True):
+        id: Annotated[str, perdure.Key()]
+        labels: Annotated[str, perdure.Tags()] = ""
+
+    with pytest.raises(perdure.InvalidRecordType, match="no dict of texts"):
+        perdure.record("misuse")(Tagged)
+
+
+async def test_queries_that_ask_for_nothing_sensible(store: Store) -> None:
+    items = store.collection(Item)
+    with pytest.raises(perdure.InvalidQuery, match="computed"):
+        await items.query().aggregate()
+    for wrong in ("a", 1.5, True):
+        with pytest.raises(perdure.InvalidQuery):
+            items.query().limit(wrong)  # type: ignore[arg-type]
 
 
 def test_a_collection_by_name(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -13,12 +14,19 @@ import pytest
 from examples.adapter.perdure_folder import FolderAdapter
 from examples.adapter.template import TemplateAdapter
 from perdure.core.clock import SECOND, Clock, now, to_datetime
-from perdure.core.errors import Conflict, Corrupted
+from perdure.core.errors import Conflict, Corrupted, DeadlineExceeded
 from perdure.storage.adapter import DEFAULT, Adapter, Batch, Check, Options, Put, Recode
 from perdure.storage.collection import Stored
-from perdure.storage.compression import Compression, Dictionary, InUse, Renewal, renewal
+from perdure.storage.compression import (
+    Compression,
+    Dictionary,
+    InUse,
+    Renewal,
+    dictionaries,
+    renewal,
+)
 from perdure.storage.compression.dictionaries import Sample, train
-from perdure.storage.middleware import Call, Find, Get, Handler, Middleware, Stage
+from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Middleware, Stage
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Key, record
 from perdure.storage.registry import adapter_for
@@ -593,11 +601,73 @@ async def test_damaged_records_are_left_alone(start: Start) -> None:
     await process.store.adapter.commit(Batch((broken,)), DEFAULT)
     await process.store.commit(Batch((frame,)), DEFAULT)
     await process.compression.renew("notes")
-    assert list(await process.dictionaries()) == ["notes/00000002"]
+    # What they need is kept, for those who can mend them.
+    assert set(await process.dictionaries()) == {"notes/00000001", "notes/00000002"}
     others = [each.id for each in kept[2:]]
     assert await process.notes.get_many(others) == kept[2:]
     named = {problem.subject async for problem in verify_store(process.store)}
     assert named == {f"notes/{kept[0].id}", f"notes/{kept[1].id}"}
+    await process.notes.delete_many([each.id for each in kept[:2]])
+    assert await process.compression.finish() == [Renewal("notes", 0, 1)]
+    assert set(await process.dictionaries()) == {"notes/00000002"}
+
+
+@local
+async def test_it_gives_up_if_others_never_let_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = await start()
+    kept = await learn(process)
+
+    async def refuse(name: str, recodes: Sequence[Recode], checks: Sequence[Check]) -> int:
+        raise Conflict("perdure_dictionaries_in_use", "notes")
+
+    monkeypatch.setattr(renewal, "ATTEMPTS", 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(process.store.adapter, "recode", refuse)
+        with pytest.raises(Conflict):
+            await asyncio.wait_for(process.compression.renew("notes"), 20)
+    assert await process.notes.get(kept[0].id) == kept[0]
+    assert [each.deleted for each in await process.compression.finish()] == [1]
+
+
+# What is kept to train with -----------------------------------------------------------------------
+
+
+@local
+async def test_nothing_is_kept_once_training_is_over(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dictionaries, "_TRAIN_AT", (64 * 1024,))
+    process = await start()
+    await learn(process)
+    state = process.compression._states["notes"]
+    assert state.edition.train_at is None
+    assert state.samples.values == []
+    # Asked to, it looks at what is stored.
+    assert await process.compression.train("notes") == 1
+    assert set(await process.dictionaries()) == {"notes/00000001", "notes/00000002"}
+
+
+@local
+async def test_a_deadline_is_for_all_attempts(start: Start) -> None:
+    process, other = await start(), await start()
+    await learn(process)
+
+    class Slowly:
+        stage = Stage.BACKEND
+
+        async def __call__(self, call: Call, proceed: Handler) -> Any:
+            if isinstance(call, Commit) and call.batch.writes[0].collection == "notes":
+                await asyncio.sleep(0.15)
+                await other.compression.renew("notes")
+            return await proceed(call)
+
+    slow = Process(process.store.adapter, [Slowly()])
+    begun = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        await asyncio.wait_for(slow.notes.put(note(1), Options(deadline=0.1)), 10)
+    assert time.monotonic() - begun < 5
 
 
 @record("fading", ttl=10)

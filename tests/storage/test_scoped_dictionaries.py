@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from perdure.storage.adapter import DEFAULT
-from perdure.storage.compression import Compression, Dictionary
+from perdure.storage.compression import Compression, Dictionary, states
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Key, record
 from perdure.storage.registry import adapter_for
@@ -138,3 +138,35 @@ async def test_what_was_written_before_there_were_scopes_stays_readable(store_ur
         # The new dictionary of all was trained on what belongs to no agent.
         for place, content in (await after.contents()).items():
             assert "/ada/" in place or b"swordfish" not in content
+
+
+async def test_what_was_noted_before_a_renewal_is_not_trained_with(store_url: str) -> None:
+    first = Diaries(store_url)
+    async with first.store:
+        second = Diaries(store_url)
+        second.store = Store(first.store.adapter, middleware=[second.compression])
+        second.pages = second.store.collection(Page)
+        for each in (first, second):  # no scope has a dictionary yet
+            await each.pages.put_many([page("ada", n) for n in range(70)])
+        await first.pages.query().prefix("ada/").delete()
+        await first.compression.renew("diaries")
+        for each in (first, second):
+            await each.pages.put_many([page("ada", n + 500) for n in range(60)])
+            assert not await each.contents()
+        # The second had noted what is forgotten, and starts over.
+        await second.compression.train("diaries")
+        assert await second.contents() == {}
+        assert second.compression._states["diaries/ada"].samples.values == []
+        await first.compression.train("diaries")
+        assert "diaries/ada/00000001" in await first.contents()
+
+
+async def test_not_all_scopes_are_remembered(
+    diaries: Diaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states, "_MOST", 4)
+    pages = [page(f"agent{n}", n) for n in range(12)] + [page("", 1)]
+    for each in pages:
+        await diaries.pages.put(each)
+    assert len(diaries.compression._states) <= 5
+    assert await diaries.pages.get_many([each.id for each in pages]) == pages

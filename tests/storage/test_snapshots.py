@@ -37,6 +37,7 @@ from perdure.storage.snapshots import (
 from perdure.storage.store import Store
 from perdure.storage.subscriptions import EventReceived, Subscriptions
 from tests.conftest import DURABLE, url_on
+from tests.storage.power import Disk
 
 NOTES = Layout(
     "notes",
@@ -205,6 +206,24 @@ async def test_the_reader_of_a_snapshot_may_leave_early(store_url: str) -> None:
     await one.close()
 
 
+@pytest.mark.parametrize("store_url", DURABLE, indirect=True)
+async def test_what_the_reader_or_the_source_raises_is_not_the_banks_fault(store_url: str) -> None:
+    class Broken(HeldSnapshot):
+        async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+            raise ValueError(f"{collection}: a bug of the source")
+            yield []
+
+    one = await filled(store_url)
+    with pytest.raises(ValueError, match="a bug of the reader"):
+        async with one.snapshot():
+            raise ValueError("a bug of the reader")
+    before = await everything(one)
+    with pytest.raises(ValueError, match="a bug of the source"):
+        await one.load(Broken([HeldCollection(NOTES, [])]), replace=True)
+    assert await everything(one) == before
+    await one.close()
+
+
 async def test_a_snapshot_of_a_closed_store_is_refused(store_url: str) -> None:
     one = await opened(store_url)
     await one.close()
@@ -215,7 +234,46 @@ async def test_a_snapshot_of_a_closed_store_is_refused(store_url: str) -> None:
         await one.load(HeldSnapshot([]))
 
 
+# PostgreSQL -------------------------------------------------------------------------------------
+
+
+async def test_nobody_changes_a_table_under_a_snapshot(postgres_url: str) -> None:
+    one, other = await filled(postgres_url), await opened(postgres_url)
+    before = await everything(one)
+    changed = Layout(
+        "notes", (Column("kind", "integer"), *NOTES.columns[1:]), expires=True, tagged=True
+    )
+    async with one.snapshot() as snapshot:
+        changing = asyncio.create_task(other.prepare(changed))
+        await asyncio.sleep(0.5)
+        assert not changing.done()
+        entries = [entry async for page in snapshot.entries("notes") for entry in page]
+        assert {entry.columns[0] for entry in entries} == {"a"}
+        assert await snapshot.layouts() == [layout for layout, _ in before[0]]  # type: ignore[attr-defined]
+        # Whatever needs no change of a table goes on.
+        await other.prepare(Layout("others"))
+        await one.commit(Batch((put(50),)), DEFAULT)
+    await changing
+    await one.close()
+    await other.close()
+
+
 # SQLite -----------------------------------------------------------------------------------------
+
+
+async def test_what_was_loaded_survives_the_loss_of_power(tmp_path: Path) -> None:
+    one = await filled(f"sqlite:///{tmp_path / 'source.db'}")
+    async with one.snapshot() as snapshot:
+        held = await _held(snapshot)
+    await one.close()
+    with Disk() as disk:
+        target = await filled(f"sqlite:///{tmp_path / 'bank.db'}", 3)
+        await target.load(held, replace=True)
+        left = disk.after_power_loss(tmp_path / "bank.db", tmp_path / "after")
+        await target.close()
+    two = await opened(f"sqlite:///{left}")
+    assert len((await everything(two))[0][0][1]) == 50  # type: ignore[index]
+    await two.close()
 
 
 async def test_the_log_shrinks_again_after_a_snapshot(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ from perdure.storage.query import Order, Query
 from perdure.storage.records import Compressed, Indexed, Key, record
 from perdure.storage.store import Store
 from perdure.testing import run
+from perdure.testing.clock import ManualClock
 from tests.valkey_server import ValkeyServer
 
 LAYOUT = Layout("notes", expires=True)
@@ -755,9 +756,66 @@ async def test_closing_leaves_no_keys_of_its_own(
     await asyncio.gather(*(store.commit(Batch((put(f"{n}"),)), DEFAULT) for n in range(30)))
     prefix = valkey_url.rpartition("=")[2]
     with contextlib.closing(valkey_server.client()) as client:
-        assert client.keys(f"{prefix}:w:*")
+        assert client.hlen(f"{prefix}:w") > 0
         await store.close()
-        assert client.keys(f"{prefix}:w:*") == []
+        assert client.keys(f"{prefix}:w*") == []
+        assert client.keys(f"{prefix}:p:*") == []
+
+
+async def test_what_killed_writers_leave_is_swept(
+    valkey_server: ValkeyServer, valkey_url: str
+) -> None:
+    clock = ManualClock()
+    killed, other = (ValkeyAdapter(valkey_url, clock) for _ in range(2))
+    await killed.initialize()
+    await killed.prepare(LAYOUT)
+    await killed.commit(Batch((put("a"),)), DEFAULT)
+    await other.initialize()
+    await other.prepare(LAYOUT)
+    with contextlib.closing(valkey_server.client()) as client:
+        place = f"{valkey_url.rpartition('=')[2]}:w"
+        clock.advance(23 * 3_600)
+        await other.commit(Batch((put("b"),)), DEFAULT)
+        await other.sweep(100)
+        assert client.hlen(place) == 2
+        clock.advance(2 * 3_600)
+        await other.sweep(100)
+        assert client.hlen(place) == 1  # its own
+        clock.advance(30 * 3_600)
+        third = ValkeyAdapter(valkey_url, clock)  # a cache, which nobody sweeps
+        await third.initialize()
+        assert client.hlen(place) == 0
+    assert await other.commit(Batch((put("b", expected=1),)), DEFAULT) == [2]
+    for each in (killed, other, third):
+        await each.close()
+
+
+async def test_a_server_that_deletes_what_expires_keeps_tickets(
+    make_server: MakeServer, open_store: Open
+) -> None:
+    server = make_server(maxmemory="6mb", maxmemory_policy="volatile-lru")
+    store = await open_store(server.url())
+    proxy = Unreliable(server.port)
+    front = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    port = front.sockets[0].getsockname()[1]
+    other = await open_store(store._server.label.replace(str(server.port), f"{port}"))
+    await other.commit(Batch((put("warm"),)), DEFAULT)
+    proxy.keep_it_back = True
+    assert await other.commit(Batch((put("a", b"first"),)), DEFAULT) == [1]
+
+    async def fill() -> None:
+        for number in range(1_000):
+            await store.commit(Batch((put(f"{number}", b"x" * 20_000),)), DEFAULT)
+
+    with pytest.raises(StorageFull):
+        await fill()
+    assert b"done" in await proxy.deliver()  # it is known to have been done
+    row = await row_of(store, "a")
+    assert row is not None
+    assert row.version == 1
+    await other.close()
+    front.close()
+    await front.wait_closed()
 
 
 async def test_the_kit_with_a_log(make_server: MakeServer) -> None:

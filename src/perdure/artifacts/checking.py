@@ -71,8 +71,8 @@ class Checker:
         if expected is not None:
             async for wanted in expected:
                 tagged = checked(wanted)
-                if await self._size(tagged) is None:
-                    yield Fault(tagged, None, FaultKind.MISSING, missing(tagged).message)
+                async for fault in self._expected(tagged):
+                    yield fault
 
     async def _in_rows(self, *, orphans: bool) -> AsyncIterator[Fault]:
         async for key, _, _ in self._rows.keys():
@@ -112,7 +112,11 @@ class Checker:
             self._count("checking references")
             if referrer.artifact in self._damaged:
                 continue
-            size = await self._size(referrer.artifact)
+            try:
+                size = await self._size(referrer.artifact)
+            except _FAULTS as exc:  # damaged since it was looked at
+                yield self._fault(referrer.artifact, Place.ROW, exc)
+                continue
             if size is None:
                 yield _missing(referrer)
             elif referrer.size is not None and referrer.size != size:
@@ -121,6 +125,15 @@ class Checker:
                     f" it has {size:,}."
                 )
                 yield Fault(referrer.artifact, None, FaultKind.WRONG_SIZE, what, referrer.name)
+
+    async def _expected(self, tagged: str) -> AsyncIterator[Fault]:
+        if tagged in self._damaged:
+            return
+        try:
+            if await self._size(tagged) is None:
+                yield Fault(tagged, None, FaultKind.MISSING, missing(tagged).message)
+        except _FAULTS as exc:  # damaged since it was looked at
+            yield self._fault(tagged, Place.ROW, exc)
 
     async def _size(self, tagged: str) -> int | None:
         content = await self._rows.read(tagged)

@@ -5,8 +5,11 @@ it, while a collector that has seen no reference deletes it in between. Four rul
 
 1. *Condemn first.* The collector commits a row that condemns the hash, and only then counts its
    references, reading from the primary. A commit that refers to a condemned hash is refused (see
-   `perdure.storage.references`). So what was committed before the row is counted, and after it
-   nothing can be committed: if the count is 0, it stays 0 for as long as the row is there.
+   `perdure.storage.references`; turns do the same). So what was committed before the row is
+   counted, and after it nothing can be committed: if the count is 0, it stays 0 for as long as the
+   row is there. Therefore the row has to outlast the deletion, and every put that returned before
+   it and is not committed yet: without it nobody would refuse the one who was told that his
+   content is stored, and commits a reference to what is gone. It expires long after.
 2. *Putting pardons.* Whoever puts content removes the row, in the commit that notes the put, and
    looks afterwards whether the content is still there; if not, it stores it again.
 3. *Who pardons stores anew.* Whoever finds the row when he puts content stores a copy under a name
@@ -21,6 +24,17 @@ Why nothing is lost: let a put return at a time when no row condemned the hash (
 was there afterwards. Whoever deletes it later saw its name before he condemned it. If he did that
 after t, rule 1 holds. If he did it before t, somebody removed his row before t, and had stored a
 copy before that, which he never saw.
+
+`release` deletes one artifact at once, without a grace period, since forgetting must not wait: who
+has put it before and commits afterwards is refused. The row it leaves tells the hash of what was
+forgotten, in clear, and so whether a content that somebody guesses was that one. (A secret to hash
+it with would lie in the same bank.) So that row goes after a day, the usual grace period: who takes
+longer from his put to his commit may refer to what is gone.
+
+References are counted by rows that are written with the records. Records that a migration brought
+to a type with artifacts, or that were written past `Collection`, have none: `collect` reads all
+records that may hold artifacts and completes their rows before it deletes. `release` does not: it
+would take too long. Call `ArtifactStore.refer_again` after such a migration.
 
 Content in a row of the bank is simpler: it is deleted in a transaction that checks that the row and
 what condemns it are still those that were seen, and putting it writes the one and removes the
@@ -47,12 +61,12 @@ from perdure.artifacts.contents import Contents
 from perdure.artifacts.objects import Object
 from perdure.artifacts.references import References
 from perdure.artifacts.rows import InlineArtifact, Rows
-from perdure.core.clock import Clock, now
+from perdure.core.clock import Clock, duration, now
 from perdure.core.ids import new_id
 from perdure.storage.adapter import STRONG, Capability
 from perdure.storage.collection import Stored
-from perdure.storage.records import Key, system_record
-from perdure.storage.references import NEEDED, Condemned
+from perdure.storage.records import Key, system_record, type_of
+from perdure.storage.references import CONDEMNED_BRIEFLY, CONDEMNED_FOR, NEEDED, Condemned
 from perdure.storage.store import Progress, Store
 from perdure.storage.transaction import Transaction
 
@@ -115,10 +129,16 @@ class Collector:
         await self._store.declare(InlineArtifact, Condemned, LastPut)
         if not dry_run:
             await self._references.tidy()
+        # What is committed from here on is noted, or refused.
+        spared = await self._references.unnoted(mend=not dry_run, progress=progress)
         seen = deleted = size = 0
         async for page in self._pages():
             seen += len(page)
-            old = [each for each in page if await self._is_old(each, grace)]
+            old = [
+                each
+                for each in page
+                if each.tagged not in spared and await self._is_old(each, grace)
+            ]
             unused = [each for each in old if not await self._references.exceed(each.tagged)]
             gone = unused if dry_run else await self._collect(unused, grace)
             deleted += len(gone)
@@ -130,7 +150,7 @@ class Collector:
     async def release(self, tagged: str, own: int) -> bool:
         """Delete one if no more than `own` references to it are left; whether it was deleted.
 
-        It leaves no trace of the hash.
+        For a day, nobody can refer to it who does not put it again; then no trace is left of it.
         """
         candidate = _Candidate(
             tagged,
@@ -146,12 +166,14 @@ class Collector:
             return True
         await self._store.declare(InlineArtifact, Condemned, LastPut)
         token = new_id()
-        await self._store.transact(lambda tx: self._condemn(tx, [tagged], token, force=True))
+        await self._store.transact(
+            lambda tx: self._condemn(tx, [tagged], token, force=True), STRONG
+        )
         if await self._references.exceed(tagged, own):
             await self._pardon(tagged, token)
             return False
         await self._delete_objects(candidate)
-        return await self._finish(candidate, token, trace=False)
+        return await self._finish(candidate, token, brief=True)
 
     # ------------------------------------------------------------------------------------------
 
@@ -205,7 +227,7 @@ class Collector:
                 await self._pardon(each.tagged, token)
             elif await self._is_ours(each.tagged, token):
                 await self._delete_objects(each)
-                if await self._finish(each, token, trace=True):
+                if await self._finish(each, token, brief=False):
                     gone.append(each)
         return gone
 
@@ -219,9 +241,13 @@ class Collector:
             found = await rows.fetch(tagged, STRONG)
             if found is not None and not force and self._is_busy(found):
                 continue
-            await rows.put(Condemned(tagged, token))
+            await self._put_row(transaction, Condemned(tagged, token), brief=force)
             condemned.add(tagged)
         return condemned
+
+    async def _put_row(self, transaction: Transaction, row: Condemned, *, brief: bool) -> None:
+        expires = self._store.now() + duration(CONDEMNED_BRIEFLY if brief else CONDEMNED_FOR)
+        await transaction.write([type_of(Condemned).encode(row, expires, None)], STRONG)
 
     def _is_busy(self, found: Stored[Condemned]) -> bool:
         """Whether another collector, which may be alive, has condemned it."""
@@ -244,7 +270,7 @@ class Collector:
         for place, found in each.objects:
             await place.delete(found.path)
 
-    async def _finish(self, each: _Candidate, token: str, *, trace: bool) -> bool:
+    async def _finish(self, each: _Candidate, token: str, *, brief: bool) -> bool:
         """Delete its row, if it has one, and note that it is gone; False if somebody put it."""
 
         async def finish(transaction: Transaction) -> bool:
@@ -254,10 +280,7 @@ class Collector:
                 return False
             if each.row:
                 await self._rows.delete(each.tagged, transaction)
-            if trace:
-                await rows.put(Condemned(each.tagged, token, gone=True))
-            else:
-                await rows.delete(each.tagged)
+            await self._put_row(transaction, Condemned(each.tagged, token, gone=True), brief=brief)
             await transaction.collection(LastPut).delete(each.tagged)
             return True
 

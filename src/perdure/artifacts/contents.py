@@ -31,6 +31,7 @@ from perdure.artifacts.artifact import (
 )
 from perdure.artifacts.objects import Object, Received, objects_at
 from perdure.artifacts.sealing import Sealer
+from perdure.artifacts.sources import resumed
 from perdure.core.errors import ArtifactMissing, Corrupted, KeyRefused
 
 #: How often a reader looks for a copy, when one after the other is deleted under its eyes.
@@ -58,12 +59,14 @@ class Contents:
         self.kind = self._objects.kind
         self.shown = self._objects.shown
 
-    async def sweep(self, age: float) -> int:
-        return await self._objects.sweep(age)
-
     @asynccontextmanager
-    async def receive(self, source: AsyncIterator[bytes]) -> AsyncIterator[Incoming]:
-        """Take content in. At the end of the context what was not placed is discarded."""
+    async def receive(
+        self, source: AsyncIterator[bytes], *, sealed: bool = False
+    ) -> AsyncIterator[Incoming]:
+        """Take content in. At the end of the context what was not placed is discarded.
+
+        It is encrypted if what is put should be, or if this one is to be `sealed`.
+        """
         digest, size = hashlib.sha256(), 0
 
         async def hashed() -> AsyncGenerator[bytes, None]:
@@ -73,7 +76,9 @@ class Contents:
                 size += len(piece)
                 yield piece
 
-        stored = sealing.in_clear if self._sealer is None else self._sealer.seal
+        stored = sealing.in_clear
+        if self._sealer is not None and (sealed or self._sealer.writing):
+            stored = self._sealer.seal
         async with (
             aclosing(hashed()) as clear,
             aclosing(stored(clear)) as pieces,
@@ -137,15 +142,17 @@ class Contents:
     async def is_sound(self, tagged: str) -> bool:
         """Whether it is here, its content is right, and it is encrypted if it should be."""
         try:
-            found = await self._one(tagged)
-            sealed = sealing.is_sealed(await self._beginning(found, tagged))
-            if self._sealer is not None and not sealed:
+            if self._seals and not await self.is_sealed(tagged):
                 return False
             async for _ in self.chunks(tagged, sealing.CHUNK):
                 pass
         except (ArtifactMissing, Corrupted, KeyRefused):
             return False
         return True
+
+    async def is_sealed(self, tagged: str) -> bool:
+        """Whether it is encrypted. Raises `ArtifactMissing`."""
+        return sealing.is_sealed(await self._beginning(await self._one(tagged), tagged))
 
     async def with_keys(self) -> AsyncIterator[tuple[str, Object, str]]:
         """Every object and copy with its hash and the name of its key; empty if it is in clear.
@@ -162,16 +169,23 @@ class Contents:
         """Whether it is encrypted with the key that is in use now, if it should be at all."""
         if self._sealer is None:
             return True
-        found = await self._one(tagged)
-        return await self._sealer.is_current(await self._key_of(found, tagged))
+        name = await self._key_of(await self._one(tagged), tagged)
+        if not name and not self._sealer.writing:
+            return True
+        return await self._sealer.is_current(name)
 
     async def seal_again(self, tagged: str, found: Object) -> None:
-        """Encrypt an object anew, in its place. Raises what `chunks` raises; it stays then."""
+        """Encrypt an object anew, in its place. Raises what `chunks` raises; it stays then.
+
+        Raises `ArtifactMissing`, too, if it is deleted meanwhile: it does not come back. On S3 that
+        cannot be excluded while the upload is under way.
+        """
         async with (
             aclosing(self.chunks(tagged, sealing.CHUNK)) as content,
-            self.receive(content) as incoming,
+            self.receive(content, sealed=True) as incoming,
         ):
-            await incoming.received.place(found.path)
+            if not await incoming.received.replace(found.path):
+                raise missing(tagged)
 
     async def renew(self, tagged: str) -> bool:
         """Make what is here as durable as what is put now; False if it is not here."""
@@ -194,6 +208,11 @@ class Contents:
         return Located(tagged, self.kind, found.modified_us, found.size)
 
     # ------------------------------------------------------------------------------------------
+
+    @property
+    def _seals(self) -> bool:
+        """Whether what is put is encrypted."""
+        return self._sealer is not None and self._sealer.writing
 
     async def _one(self, tagged: str) -> Object:
         found = await self.find(tagged)
@@ -243,16 +262,10 @@ class Contents:
                         f"The artifact {tagged} is encrypted, and there is no key.",
                         hint="Set encryption.key to the master key of this bank.",
                     )
-                async with aclosing(self._sealer.open(_resumed(first, pieces), tagged)) as opened:
+                async with aclosing(self._sealer.open(resumed(first, pieces), tagged)) as opened:
                     async for piece in opened:
                         yield piece
                 return
             yield first[sealing.clear_start(first) :]
             async for piece in pieces:
                 yield piece
-
-
-async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for piece in rest:
-        yield piece

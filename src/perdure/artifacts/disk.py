@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import os
 import shutil
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from perdure.artifacts.artifact import COPIES
@@ -77,6 +79,45 @@ def place(root: Path, received: str, path: str) -> None:
                 raise
         else:
             return
+
+
+def replace(root: Path, received: str, path: str) -> bool:
+    """The same, over a file of this name; False if there is none (any more)."""
+    second = root / f"{received}{_SECOND}"
+    _second_name(root / received, second)
+    with contextlib.suppress(FileNotFoundError):
+        check_folders(root, path)
+        with _alone(root):
+            os.lstat(root / path)
+            second.rename(root / path)
+        sync_folder((root / path).parent)
+        return True
+    return False
+
+
+def remove(root: Path, path: str) -> None:
+    """Remove a file, durably; no error if there is none. Nobody replaces it at that moment."""
+    with contextlib.suppress(FileNotFoundError):
+        check_folders(root, path)
+        with _alone(root):
+            (root / path).unlink()
+        forget_name(root, path)
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Keep out others, in this process or another, who remove or replace a file.
+
+    A file system without such locks, as some network ones are, leaves the moment between a look and
+    a renaming.
+    """
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _second_name(file: Path, second: Path) -> None:

@@ -43,9 +43,6 @@ class FolderObjects(Objects):
     def shown(self) -> str:
         return str(self.root)
 
-    async def sweep(self, age: float) -> int:
-        return await asyncio.to_thread(disk.sweep, self.root, age)
-
     @asynccontextmanager
     async def receive(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[Received]:
         """At worst a file stays under ``incoming/``, until it is swept."""
@@ -94,12 +91,7 @@ class FolderObjects(Objects):
 
     async def delete(self, path: str) -> None:
         with translated(self.root):
-            try:
-                await asyncio.to_thread(disk.check_folders, self.root, path)
-                await obstore.delete_async(self._store(), path)
-            except FileNotFoundError:
-                return
-            await asyncio.to_thread(disk.forget_name, self.root, path)
+            await asyncio.to_thread(disk.remove, self.root, path)
 
     async def listed(self, folder: str) -> AsyncIterator[Object]:
         with translated(self.root):
@@ -153,3 +145,7 @@ class _ReceivedFile(Received):
     async def place(self, path: str) -> None:
         with translated(self._root):
             await asyncio.to_thread(disk.place, self._root, self._path, path)
+
+    async def replace(self, path: str) -> bool:
+        with translated(self._root):
+            return await asyncio.to_thread(disk.replace, self._root, self._path, path)

@@ -70,7 +70,9 @@ class Move:
         try:
             async with (
                 aclosing(self._source.chunks(tagged, PIECE)) as chunks,
-                self._target.receive(chunks) as incoming,
+                self._target.receive(
+                    chunks, sealed=await self._source.is_sealed(tagged)
+                ) as incoming,
             ):
                 await incoming.place()
         except ArtifactMissing:

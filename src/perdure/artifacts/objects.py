@@ -41,6 +41,10 @@ class Received(ABC):
         May be called again, for another path.
         """
 
+    @abstractmethod
+    async def replace(self, path: str) -> bool:
+        """The same, if there is an object under this path; False if there is none (any more)."""
+
 
 class Objects(ABC):
     """Objects in one place. Any number of processes may use it at once."""
@@ -51,10 +55,6 @@ class Objects(ABC):
     @abstractmethod
     def shown(self) -> str:
         """The place, in words for people."""
-
-    @abstractmethod
-    async def sweep(self, age: float) -> int:
-        """Remove what crashed writers left `age` seconds ago; returns how many. Never an error."""
 
     @abstractmethod
     def receive(self, pieces: AsyncIterator[bytes]) -> AbstractAsyncContextManager[Received]:

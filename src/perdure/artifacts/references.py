@@ -1,17 +1,33 @@
-"""Who refers to an artifact: records, and whoever else has joined."""
+"""Who refers to an artifact: records, and whoever else has joined.
+
+What a record refers to is noted when it is written through `Collection`. Records that came about
+otherwise have no note: those of a type that got its first field for artifacts later, read or
+brought up to date by a migration, and rows that were copied. `References.unnoted` finds them.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Protocol
 
 import msgspec
 
-from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.errors import (
+    AccessDenied,
+    Conflict,
+    Corrupted,
+    InvalidInput,
+    InvalidRecordType,
+    KeyRefused,
+    NewerSchema,
+    PerdureError,
+)
 from perdure.storage.adapter import STRONG, Delete, Put, Row
 from perdure.storage.collection import ATTEMPTS, Collection, Stored, back_off
 from perdure.storage.finder import tagged as has_tag
-from perdure.storage.records import RecordType, type_of
+from perdure.storage.query import Query
+from perdure.storage.records import RecordType, all_types, type_of
 from perdure.storage.references import (
     TYPES,
     Gather,
@@ -26,6 +42,14 @@ from perdure.storage.store import Progress, Store
 _PAGE = 200
 #: Looked at together when one that is still there is enough.
 _FEW = 20
+#: What an artifact's hash looks like in a record, whatever serializer wrote it.
+_HASHES = re.compile(rb"sha256:[0-9a-f]{64}")
+#: Begins the names of Perdure's own collections.
+_OWN = "perdure_"
+#: A record that cannot be read here; it is no reason not to look at the others.
+_UNREADABLE = (Corrupted, KeyRefused, AccessDenied)
+#: A type that is not the one of the collection, or not any more.
+_STRANGE = (NewerSchema, InvalidRecordType)
 
 
 class Referrer(msgspec.Struct, frozen=True):
@@ -116,26 +140,122 @@ class References:
         """
         wrong = 0
         for cls in classes:
-            gather, declared = gatherer(cls), type_of(cls)
-            collection = self._store.collection(cls)
+            gather, collection = gatherer(cls), self._store.collection(cls)
             if gather is None or not await collection.is_there():
                 continue
             for companion in TYPES:
                 await self._store.ready(companion)
-            done, after = 0, None
-            while True:
-                page = await collection.list(limit=_PAGE, after=after, options=STRONG)
-                for stored in page.items:
-                    wrong += await self._renew(declared, gather, stored)
-                done += len(page.items)
-                if progress is not None:
-                    progress(f"reading {declared.name}", done, 0)
-                after = page.next
-                if after is None:
-                    break
+            async for stored, _ in self._wrong(collection, gather, progress):
+                if stored is not None:
+                    wrong += await self._renew(type_of(cls), gather, stored)
         return wrong
 
+    async def unnoted(self, *, mend: bool, progress: Progress | None = None) -> set[str]:
+        """Hashes that records contain and no row tells, by reading all that may hold artifacts.
+
+        With `mend`, records of types that are declared here get their rows first. Of others, and
+        of records that this code cannot decode, everything counts that looks like a hash, if their
+        type ever had a field for artifacts, or is unknown: better too many than too few.
+        """
+        known: dict[str, type[msgspec.Struct]] = {each.name: each.cls for each in all_types()}
+        known |= {name: declared.cls for name, declared in self._store.declared.items()}
+        found = set[str]()
+        for name in [size.collection for size in await self._store.adapter.sizes()]:
+            cls = known.get(name)
+            gather = None if cls is None else gatherer(cls)
+            if cls is not None and gather is not None:
+                collection = self._store.collection(cls)
+                try:
+                    if await collection.is_there():
+                        found |= await self._left(collection, gather, progress, mend=mend)
+                        continue
+                except _STRANGE:
+                    pass
+            if not name.startswith(_OWN) and await self._may_refer(name):
+                async for rows in self._read(name, progress):
+                    for row in rows:
+                        found |= _looking_like_hashes(row)
+        return found
+
     # ------------------------------------------------------------------------------------------
+
+    async def _left(
+        self,
+        collection: Collection[Any],
+        gather: Gather,
+        progress: Progress | None,
+        *,
+        mend: bool,
+    ) -> set[str]:
+        """What the records of a type refer to and no row tells, after mending."""
+        left = set[str]()
+        declared = collection.declared.origin
+        if mend:
+            for companion in TYPES:
+                await self._store.ready(companion)
+        async for stored, hashes in self._wrong(collection, gather, progress):
+            if stored is None or not mend or not await self._renew(declared, gather, stored):
+                left |= hashes
+        return left
+
+    async def _may_refer(self, name: str) -> bool:
+        """Whether any version of a collection's type can refer, as far as is known of it."""
+        try:
+            schema = await self._store.schemas.describe(name)
+        except InvalidInput:
+            return True
+        return any(
+            {"hash", "size"} <= {field.name for field in fields.fields}
+            for version in schema.versions
+            for fields in version.description.types.values()
+        )
+
+    async def _wrong(
+        self, collection: Collection[Any], gather: Gather, progress: Progress | None
+    ) -> AsyncIterator[tuple[Stored[Any] | None, set[str]]]:
+        """Records whose row is not right, each with what that does not tell.
+
+        A record that this code cannot decode is None; what looks like a hash in it is a reference.
+        """
+        async for rows in self._read(collection.name, progress):
+            keys = [row_key(collection.name, row.key) for row in rows]
+            notes = await self._rows.get_many(keys, STRONG)
+            for row, note in zip(rows, notes, strict=True):
+                told = set[str]() if note is None else set(note.hashes)
+                try:
+                    stored = collection.stored(row)
+                except PerdureError:
+                    if left := _looking_like_hashes(row) - told:
+                        yield None, left
+                    continue
+                hashes = gather(stored.value)
+                if hashes != _sizes(note):
+                    yield stored, hashes.keys() - told
+
+    async def _read(self, name: str, progress: Progress | None) -> AsyncIterator[list[Row]]:
+        """All rows of a collection that can be read, a page at a time."""
+        done, after = 0, ""
+        while True:
+            query = Query(name, limit=_PAGE, after=(after,) if after else None)
+            try:
+                page = await self._store.adapter.find(query, STRONG)
+            except Corrupted:
+                page = await self._store.adapter.salvage(name, after, _PAGE)
+            if not page:
+                return
+            yield await self._plain(name, [row.key for row in page])
+            after = page[-1].key
+            done += len(page)
+            if progress is not None:
+                progress(f"reading {name}", done, 0)
+
+    async def _plain(self, name: str, keys: list[str]) -> list[Row]:
+        try:
+            return [row for row in await self._store.read(name, keys, STRONG) if row is not None]
+        except _UNREADABLE:
+            if len(keys) == 1:
+                return []
+        return [row for key in keys for row in await self._plain(name, [key])]
 
     async def _living(self, artifact: str) -> list[Referring]:
         finder = self._rows.query().where(has_tag(artifact, ""))
@@ -184,8 +304,7 @@ class References:
         for attempt in range(ATTEMPTS):
             hashes = gather(stored.value)
             found = await self._rows.get(row_key(declared.name, stored.key), STRONG)
-            known = {} if found is None else dict(zip(found.hashes, found.sizes, strict=True))
-            if known == hashes:
+            if _sizes(found) == hashes:
                 return False
             (row,) = await self._store.adapter.get(declared.name, (stored.key,), STRONG)
             if row is None:
@@ -211,6 +330,13 @@ def _row(declared: RecordType[Any], record: Row, hashes: dict[str, int]) -> Put 
     return row_of(declared.name, record.key, hashes, record.expires)
 
 
+def _sizes(row: Referring | None) -> dict[str, int]:
+    return {} if row is None else dict(zip(row.hashes, row.sizes, strict=True))
+
+
+def _looking_like_hashes(row: Row) -> set[str]:
+    return {found.decode() for found in _HASHES.findall(row.value)}
+
+
 def _referrer(artifact: str, row: Referring) -> Referrer:
-    size = dict(zip(row.hashes, row.sizes, strict=True))[artifact]
-    return Referrer(artifact, f"{row.collection}/{row.key}", size)
+    return Referrer(artifact, f"{row.collection}/{row.key}", _sizes(row)[artifact])

@@ -64,10 +64,6 @@ class S3Objects(Objects):
     def shown(self) -> str:
         return str(self.address)
 
-    async def sweep(self, age: float) -> int:
-        """Nothing is left under a name: S3 keeps parts of unfinished uploads out of sight."""
-        return 0
-
     @asynccontextmanager
     async def receive(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[Received]:
         folder = Path(tempfile.gettempdir())
@@ -183,6 +179,21 @@ class _Spooled(Received):
                 f"The server keeps {found['size']:,} of the {self.size:,} bytes of {path}.",
                 hint="Put the artifact again; if that does not help, look at the server's disk.",
             )
+
+    async def replace(self, path: str) -> bool:
+        """Looks right before the upload: who deletes during that is not noticed here."""
+        if not await self._is_there(path):
+            return False
+        await self.place(path)
+        return await self._is_there(path)
+
+    async def _is_there(self, path: str) -> bool:
+        with translated_from_s3(self._address):
+            try:
+                await obstore.head_async(self._store, path)
+            except FileNotFoundError:
+                return False
+        return True
 
     async def _pieces(self) -> AsyncIterator[bytes]:
         while piece := await asyncio.to_thread(self._spool.read, PIECE):

@@ -33,6 +33,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Protocol
 
 from perdure.artifacts.artifact import damaged
+from perdure.artifacts.sources import resumed
 from perdure.core.errors import KeyRefused, Unsupported
 
 if TYPE_CHECKING:
@@ -68,11 +69,16 @@ class DataKeys(Protocol):
 
 
 class Sealer:
-    """Encrypts and decrypts the bytes of objects."""
+    """Encrypts and decrypts the bytes of objects.
 
-    def __init__(self, keys: DataKeys, scope: str = SCOPE) -> None:
+    Without `writing`, what is put stays in clear. What is encrypted can be read in either case, and
+    stays encrypted when it is moved or gets a new key.
+    """
+
+    def __init__(self, keys: DataKeys, scope: str = SCOPE, *, writing: bool = True) -> None:
         self._keys = keys
         self._scope = scope
+        self.writing = writing
 
     async def seal(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Content in clear as the bytes of an object. Memory stays bounded."""
@@ -111,7 +117,7 @@ class Sealer:
                 hint="Use the master key that was in force when it was put.",
             )
         position = 0
-        async for chunk, is_last in _chunks(_resumed(rest[_TAG:], pieces), CHUNK + _TAG):
+        async for chunk, is_last in _chunks(resumed(rest[_TAG:], pieces), CHUNK + _TAG):
             nonce = _NONCE.pack(position, _LAST if is_last else _NOT_LAST)
             try:
                 yield await asyncio.to_thread(cipher.decrypt, nonce, chunk, start)
@@ -207,12 +213,6 @@ def _cipher(key: bytes, salt: bytes) -> AESGCM:
             "Encrypted artifacts need cryptography.", hint="pip install 'perdure[encryption]'"
         ) from exc
     return AESGCM(hmac.new(key, b"perdure artifact\0" + salt, hashlib.sha256).digest())
-
-
-async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    yield first
-    async for piece in rest:
-        yield piece
 
 
 async def _chunks(

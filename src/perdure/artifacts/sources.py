@@ -59,6 +59,13 @@ async def pieces(source: Source) -> AsyncGenerator[bytes, None]:
         )
 
 
+async def resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """A stream whose first piece was taken off already."""
+    yield first
+    async for piece in rest:
+        yield piece
+
+
 async def _gathered(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     """Chunks of any size as pieces: one hop to the disk for each piece, not for each chunk."""
     held = bytearray()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -30,20 +30,14 @@ from perdure.artifacts.artifact import (
 from perdure.artifacts.references import References, Referrer
 from perdure.artifacts.references import Source as ReferenceSource
 from perdure.artifacts.rows import Rows
-from perdure.artifacts.sources import PIECE, Source, pieces
+from perdure.artifacts.sources import PIECE, Source, pieces, resumed
 from perdure.core import clock
 from perdure.core.errors import (
     ArtifactMissing,
-    Conflict,
     Corrupted,
     InvalidInput,
-    KeyRefused,
-    Unavailable,
 )
-from perdure.storage.adapter import DEFAULT, STRONG
-from perdure.storage.collection import ATTEMPTS, back_off
-from perdure.storage.records import type_of
-from perdure.storage.references import CONDEMNED, NEEDED, Condemned
+from perdure.storage.references import NEEDED, Condemned
 from perdure.storage.store import Progress, Store
 from perdure.storage.transaction import Transaction
 
@@ -51,8 +45,10 @@ if TYPE_CHECKING:
     import msgspec
 
     from perdure.artifacts.collecting import Collected, Collector
-    from perdure.artifacts.contents import Contents, Incoming
+    from perdure.artifacts.contents import Contents
     from perdure.artifacts.moving import Moved
+    from perdure.artifacts.putting import Putting
+    from perdure.artifacts.resealing import Failed
     from perdure.artifacts.sealing import Sealer
 
 #: Leftovers are swept after a day without a write to them: no living put pauses that long.
@@ -67,7 +63,8 @@ class ArtifactStore:
     `InvalidInput`.
 
     What is not in its place is looked for in the `former` one, so that a bank can be used while
-    its artifacts are moved. With a `sealer`, objects are encrypted.
+    its artifacts are moved. With a `sealer`, encrypted objects can be read, and those that are put
+    are encrypted if it says so.
     """
 
     def __init__(
@@ -123,17 +120,18 @@ class ArtifactStore:
             data = bytes(data)
             if len(data) >= INLINE_BELOW:
                 artifact = await asyncio.to_thread(Artifact.of, data)
-                if await self._is_kept(artifact.hash):
+                if await self._putting.is_kept(artifact.hash):
                     return artifact
         async with aclosing(pieces(data)) as source:
             first = await anext(source, b"")
             if len(first) < INLINE_BELOW:  # a short piece is the last one
                 return await self._rows.put(first, transaction)
-            async with self._contents.receive(_resumed(first, source)) as incoming:
-                if not isinstance(data, bytes) and await self._is_kept(incoming.artifact.hash):
-                    return incoming.artifact
-                await self._keep(incoming)
-            return incoming.artifact
+            async with self._contents.receive(resumed(first, source)) as incoming:
+                artifact = incoming.artifact
+                # Of bytes it was known before they were taken in.
+                if isinstance(data, bytes) or not await self._putting.is_kept(artifact.hash):
+                    await self._putting.keep(incoming)
+            return artifact
 
     async def read(self, artifact: Artifact | str) -> bytes:
         """The artifact's bytes, verified.
@@ -215,22 +213,26 @@ class ArtifactStore:
         return {name for place in self._places async for _, _, name in place.with_keys()}
 
     async def seal_again(
-        self, wanted: Callable[[str], bool], progress: Progress | None = None
+        self,
+        wanted: Callable[[str], bool],
+        progress: Progress | None = None,
+        failed: Failed | None = None,
     ) -> int:
         """Encrypt objects anew whose key, by its name, is wanted; returns how many.
 
-        Others may read and put meanwhile. Interrupted, it leaves everything readable.
+        Those in clear only if what is put is encrypted. Others may read, put and delete meanwhile;
+        see `resealing`. Interrupted, it leaves everything readable. What is damaged, or has another
+        key, stays as it is: it is logged, and `failed` is told.
         """
-        done = 0
-        for place in self._places:
-            async for tagged, found, name in place.with_keys():
-                if wanted(name):
-                    with suppress(ArtifactMissing):  # collected since it was listed
-                        await place.seal_again(tagged, found)
-                        done += 1
-                        if progress is not None:
-                            progress("encrypting artifacts", done, 0)
-        return done
+        from perdure.artifacts.resealing import Resealing
+
+        sealer = self._sealer
+        if sealer is None:
+            return 0
+        resealing = Resealing(self._store, self._places, self._collector)
+        return await resealing.carry_out(
+            lambda name: wanted(name) and (bool(name) or sealer.writing), progress, failed
+        )
 
     # Who refers to what -----------------------------------------------------------------------
 
@@ -346,90 +348,17 @@ class ArtifactStore:
 
         return [self._contents, Contents(self.former, self._sealer)]
 
+    @cached_property
+    def _putting(self) -> Putting:
+        from perdure.artifacts.putting import Putting
+
+        return Putting(self._store, self._contents)
+
     @property
     def _collector(self) -> Collector:
         from perdure.artifacts.collecting import Collector
 
         return Collector(self._store, self._rows, self._places, self._references)
-
-    async def _is_kept(self, tagged: str) -> bool:
-        """Whether a sound copy is there already, and stays: reading is cheaper than writing."""
-        if not await self._contents.is_sound(tagged):
-            return False
-        try:
-            await self._note_put(tagged)
-        except Conflict:
-            return False  # it is condemned: who puts it now has to store it anew
-        return await self._contents.renew(tagged)
-
-    async def _check_seal(self, tagged: str) -> None:
-        """Encrypt it again if its key was replaced while it was being stored.
-
-        A rotation that looked for objects before this one was there may destroy that key.
-        """
-        if await self._contents.sealed_lately(tagged):
-            return
-        try:
-            for found in await self._contents.all_of(tagged):
-                await self._contents.seal_again(tagged, found)
-        except (Corrupted, KeyRefused) as exc:
-            for found in await self._contents.all_of(tagged):
-                await self._contents.delete(found.path)
-            raise Unavailable(
-                f"The artifact {tagged} was not stored: its key was replaced meanwhile.",
-                hint="Put it again.",
-            ) from exc
-
-    async def _keep(self, incoming: Incoming) -> None:
-        """Store what has arrived so that nobody who deletes garbage takes it away again.
-
-        See `collecting`, rules 2 and 3.
-        """
-        tagged = incoming.artifact.hash
-        if not self._store.capabilities >= NEEDED:
-            await incoming.place()
-            await self._check_seal(tagged)
-            return
-        for attempt in range(ATTEMPTS):
-            condemned = await self._store.collection(Condemned).fetch(tagged, STRONG)
-            await incoming.place(apart=condemned is not None)
-            try:
-                if condemned is None:
-                    await self._note_put(tagged)
-                else:
-                    await self._pardon(tagged, condemned.version, condemned.created_us)
-            except Conflict:
-                await back_off(attempt)
-                continue
-            if await self._contents.find(tagged):
-                await self._check_seal(tagged)
-                return
-        raise Unavailable(
-            f"The artifact {tagged} is deleted as often as it is put.",
-            hint="Look for a collector with too short a grace period, and put it again.",
-        )
-
-    async def _note_put(self, tagged: str) -> None:
-        """Remember when it was put. Raises `Conflict` if it is condemned."""
-        from perdure.artifacts.collecting import LastPut
-
-        if not self._store.capabilities >= NEEDED:
-            return
-        await self._store.declare(LastPut, Condemned)
-        note = type_of(LastPut).encode(LastPut(tagged, self._store.now()), None, None)
-        await self._store.write((note,), DEFAULT, [(CONDEMNED, tagged)])
-
-    async def _pardon(self, tagged: str, version: int, created: int) -> None:
-        """Remember that it was put, and let it be referred to again.
-
-        Raises `Conflict` if it was condemned again, or pardoned by another.
-        """
-        from perdure.artifacts.collecting import LastPut
-
-        async with self._store.transaction() as transaction:
-            transaction.expect(CONDEMNED, tagged, version, created)
-            await transaction.collection(Condemned).delete(tagged)
-            await transaction.collection(LastPut).put(LastPut(tagged, self._store.now()))
 
     async def _stream(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:
         # The row first: that look costs microseconds, and makes the size needless to know.
@@ -451,9 +380,3 @@ class ArtifactStore:
 
 def _absolute(place: PlaceAddress) -> PlaceAddress:
     return place.absolute() if isinstance(place, Path) else place
-
-
-async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for piece in rest:
-        yield piece

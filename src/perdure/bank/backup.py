@@ -5,12 +5,13 @@ the snapshot of the records and does most of the work. The second comes after it
 put meanwhile: an artifact is there before a record refers to it. What is deleted between the passes
 was copied by the first; it stays in the backup, since records of the snapshot may still refer to
 it. Only an artifact that came and went within that time can be missed. It is named in the manifest
-if the snapshot refers to it.
+if the snapshot refers to it. What is damaged or gone in the bank, and sound in the folder since an
+earlier backup, is part of the new snapshot, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from importlib import metadata
 from pathlib import Path
@@ -20,11 +21,12 @@ import msgspec
 
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
-from perdure.artifacts.artifact import Place, hash_of_key
+from perdure.artifacts.artifact import ALGORITHM, Place, hash_of_key
 from perdure.bank.bank import Bank
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, BadBackup, Corrupted, InvalidInput
-from perdure.storage import assembly
+from perdure.history.log import KEPT
+from perdure.storage import assembly, urls
 from perdure.storage.adapter import Capability, Delivered, Entry
 from perdure.storage.backups import (
     FORMAT,
@@ -32,6 +34,7 @@ from perdure.storage.backups import (
     Clear,
     KeptArtifact,
     KeptObjects,
+    KeptSnapshot,
     Manifest,
     Mark,
     Seal,
@@ -40,17 +43,21 @@ from perdure.storage.backups import (
     keep_artifacts,
     new_key,
     opened,
+    pruning,
 )
-from perdure.storage.backups.files import PIECE
-from perdure.storage.snapshots import WatchedSnapshot
+from perdure.storage.backups.files import PIECE, translated
+from perdure.storage.backups.manifest import KeptFile
+from perdure.storage.references import row_key
+from perdure.storage.snapshots import WatchedSnapshot, closing
 from perdure.storage.store import Progress
 from perdure.storage.threads import in_thread
 
 if TYPE_CHECKING:
     from perdure.storage.encryption.masters import MasterKeys, Source
 
-#: Whose tags are the hashes that records refer to.
-_REFERENCES = "perdure_references"
+#: Whose tags are the hashes that records refer to, and whose keys end with what turns refer to.
+_REFERENCES, _USES = "perdure_references", "perdure_uses"
+_DIGITS = 64
 
 
 class Backup(msgspec.Struct, frozen=True):
@@ -60,11 +67,13 @@ class Backup(msgspec.Struct, frozen=True):
     snapshot: Manifest
     #: Whether it can be read only with the master key.
     encrypted: bool
-    #: Artifacts that were not in the folder before, and their size.
+    #: Artifacts that were not in the folder before, or damaged there, and their size.
     copied: int
     copied_bytes: int
     #: Older snapshots that were removed.
     removed: tuple[str, ...] = ()
+    #: Why none was removed though more than wanted are there; empty if nothing was in the way.
+    not_removed: str = ""
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -92,46 +101,55 @@ async def backup(
     verify: bool = True,
     plain: bool = False,
     master_key: Source | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Backup:
     """Keep the bank as it is now in a folder of backups, while others read and write.
 
     The folder is made if it is not there. Artifacts that it holds already are not copied again.
-    With `verify`, everything that was written is read again and compared. With `keep_last`, only
-    so many snapshots stay, and the artifacts that they need. `master_key` is what the bank was
-    opened with, if it was.
+    With `verify`, all files of the new snapshot and all its artifacts are read, also those that
+    were there before; a damaged one is copied from the bank again. With `keep_last`, only so many
+    snapshots stay, and the artifacts that they need; but none is removed if the new one was not
+    verified, or if something was damaged or missing in the bank. `master_key` is what the bank
+    was opened with, if it was.
 
     If the bank has a master key, the backup is encrypted; `plain` leaves it in clear. Records that
     are encrypted one by one stay so, and need that key in either case.
 
     Interrupted, even by kill -9, it leaves the earlier snapshots as they were.
 
-    Raises `BadBackup` if the folder is not one of backups, `Unavailable` if another backup is
-    being written to it, `StorageFull` and `AccessDenied`.
+    Raises `BadBackup` if the folder is not one of backups, `InvalidInput` if it lies in the folder
+    of the bank's artifacts or the other way round, `Unavailable` if another backup is being written
+    to it, `StorageFull` and `AccessDenied`.
     """
     if keep_last is not None and keep_last < 1:
         raise InvalidInput("At least one snapshot is kept.", hint="Use 1 or more.")
     bank.store.require(Capability.SNAPSHOTS)
     place = BackupFolder(Path(folder))
+    for other in (bank.artifacts.place, bank.artifacts.former):
+        if isinstance(other, Path):
+            await in_thread(place.check_apart, other)
     masters = assembly.master_keys(bank.config, master_key)
     mark, seal = await _seal_for(place, masters, plain=plain)
-    with place.writing(mark):
-        run = _Run(bank, place, seal, progress)
-        made = await run.make()
-        if verify:
-            await run.check(made)
-        removed = list[str]()
-        if keep_last is not None:
-            others = [name for name in place.names() if name != made.id]
-            removed = others[: max(0, len(others) + 1 - keep_last)]
-            await in_thread(_prune, place, removed, seal)
+    async with place.writing(mark):
+        run = _Run(bank, place, seal, progress or silent, verify=verify)
+        with translated(place.path):
+            made = await run.make()
+            if verify:
+                await run.check(made)
+            doubt = pruning.doubt(made, verified=verify)
+            doomed = (
+                [] if keep_last is None else await in_thread(pruning.older, place, keep_last, made)
+            )
+            if keep_last is not None and not doubt:
+                await in_thread(pruning.prune, place, doomed, seal)
     return Backup(
         folder=str(place.path),
         snapshot=made,
         encrypted=mark.key is not None,
         copied=len(run.copied),
         copied_bytes=sum(artifact.size for artifact in run.copied),
-        removed=tuple(removed),
+        removed=() if doubt else tuple(doomed),
+        not_removed=doubt if doomed else "",
     )
 
 
@@ -141,14 +159,15 @@ async def check_backups(
     config: Config | None = None,
     verify: bool = True,
     master_key: Source | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> list[Checked]:
     """The snapshots of a folder, oldest first; with `verify`, every file of them is read.
 
     Raises `BadBackup` if it is not a folder of backups, `KeyRefused` without the key it needs.
     """
     place = BackupFolder(Path(folder))
-    mark = place.check()
+    progress = progress or silent
+    mark = await in_thread(place.check)
     masters = assembly.master_keys(config or configuration.load(), master_key)
     seal = await opened(mark.key, masters) if verify else Clear()
     found, sound = [], set[KeptArtifact]()
@@ -169,10 +188,13 @@ async def verify_snapshot(
     seal: Seal,
     progress: Progress,
     sound: set[KeptArtifact] | None = None,
+    *,
+    damaged: dict[str, str] | None = None,
 ) -> None:
     """Read every file and artifact of a snapshot; those in `sound` need not be read again.
 
-    Raises `BadBackup` at the first that is not what was written.
+    Raises `BadBackup` at the first that is not what was written. If `damaged` is given, artifacts
+    that are not are put there, each with what is wrong.
     """
     sound = set() if sound is None else sound
     names = place.verify_files(manifest)
@@ -185,8 +207,14 @@ async def verify_snapshot(
     done = 0
     while (artifact := await in_thread(next, listed, None)) is not None:
         if artifact not in sound:
-            await in_thread(objects.verify, artifact)
-            sound.add(artifact)
+            try:
+                await in_thread(objects.verify, artifact)
+            except BadBackup as exc:
+                if damaged is None:
+                    raise
+                damaged[artifact.hash] = exc.message
+            else:
+                sound.add(artifact)
         done += 1
         progress("checking the backup's artifacts", done, manifest.artifacts.items)
 
@@ -205,7 +233,7 @@ async def _seal_for(
     place: BackupFolder, masters: MasterKeys | None, *, plain: bool
 ) -> tuple[Mark, Seal]:
     """The mark of the folder, or of one to be made, and how its files are kept."""
-    mark = place.mark()
+    mark = await in_thread(place.mark)
     if mark is None:
         if masters is None or plain:
             return Mark(FORMAT, _made_by()), Clear()
@@ -228,7 +256,10 @@ def _made_by() -> str:
 class _Run:
     """One backup that is being made."""
 
-    def __init__(self, bank: Bank, place: BackupFolder, seal: Seal, progress: Progress) -> None:
+    def __init__(
+        self, bank: Bank, place: BackupFolder, seal: Seal, progress: Progress, *, verify: bool
+    ) -> None:
+        self._verify = verify
         self._bank = bank
         self._place = place
         self._seal = seal
@@ -237,8 +268,9 @@ class _Run:
         self._artifacts: dict[str, KeptArtifact] = {}
         self._damaged: list[str] = []
         self._rows: set[str] = set()  # artifacts that are rows
-        self._referred: set[str] = set()
-        #: Artifacts that were not in the folder before.
+        self._used: set[str] = set()  # by turns
+        self._referred: set[str] = set()  # by records, of which some may be gone
+        #: Artifacts that were not in the folder before, or damaged there.
         self.copied: list[KeptArtifact] = []
 
     async def make(self) -> Manifest:
@@ -246,48 +278,72 @@ class _Run:
         adapter = self._bank.store.adapter
         async with adapter.snapshot() as snapshot:
             taken = self._bank.store.now()
-            folder = self._place.begin(taken)
+            folder = await in_thread(self._place.begin, taken)
             watched = WatchedSnapshot(snapshot, self._see)
             records = await keep(watched, folder, self._seal, self._progress)
         await self._copy_artifacts()
-        kept = [self._artifacts[tagged] for tagged in sorted(self._artifacts)]
-        missing = self._referred - self._rows - self._artifacts.keys()
         made = Manifest(
             id=folder.name,
             taken=taken,
             made_by=_made_by(),
             backend=type(adapter).__name__,
+            bank=urls.location(self._bank.url),
             collections=records.collections,
             events=records.events,
             last_event=records.last_event,
-            artifacts=await in_thread(keep_artifacts, kept, folder, self._seal),
-            artifact_bytes=sum(artifact.size for artifact in kept),
+            artifacts=KeptFile("artifacts.pages", 0, 0, ""),  # follows
             damaged=(*records.damaged, *self._damaged),
-            missing=tuple(sorted(missing)),
         )
+        made = await self._with_artifacts(made, folder)
         await in_thread(self._place.finish, folder, made)
         return made
 
     async def check(self, made: Manifest) -> None:
-        """Read again what this run wrote; of what was there before, see that it is there."""
-        new = set(self.copied)
-        before = [artifact for artifact in self._artifacts.values() if artifact not in new]
-        for artifact in before:
-            if not self._objects.has(artifact):
-                raise BadBackup(
-                    f"The artifact {artifact.hash} has vanished from {self._place.path}.",
-                    hint="Make the backup again.",
-                )
-        await verify_snapshot(self._place, made, self._seal, self._progress, set(before))
+        """Read again what this run wrote; what was there before was read already."""
+        before = set(self._artifacts.values()) - set(self.copied)
+        await verify_snapshot(self._place, made, self._seal, self._progress, before)
+
+    async def _with_artifacts(self, made: Manifest, folder: Path) -> Manifest:
+        """The manifest with the artifacts that belong to it, from wherever they could be had."""
+        missing = await self._missing(KeptSnapshot(made, folder, self._seal))
+        rescued = [each for each in (*self._damaged, *missing) if await self._rescue(each)]
+        kept = [self._artifacts[tagged] for tagged in sorted(self._artifacts)]
+        return msgspec.structs.replace(
+            made,
+            artifacts=await in_thread(keep_artifacts, kept, folder, self._seal),
+            artifact_bytes=sum(artifact.size for artifact in kept),
+            missing=tuple(missing),
+            rescued=tuple(rescued),
+        )
+
+    async def _missing(self, kept: KeptSnapshot) -> list[str]:
+        """The artifacts that the snapshot refers to, and that the bank has not."""
+        there = self._rows | self._artifacts.keys() | set(self._damaged)
+        referred = self._referred - there
+        if referred:
+            referred = await _of_records(kept, referred)
+        return sorted(self._used - there | referred)
+
+    async def _rescue(self, tagged: str) -> bool:
+        """Take what an earlier backup has kept of an artifact, if it is sound."""
+        found = await in_thread(self._objects.found, tagged)
+        if found is not None:
+            self._artifacts[tagged] = found
+        return found is not None
 
     def _see(self, collection: str, page: Sequence[Entry | Delivered]) -> None:
-        if collection not in (_REFERENCES, ARTIFACT_ROWS):
+        if collection not in (_REFERENCES, _USES, ARTIFACT_ROWS):
             return
         for entry in page:
-            if isinstance(entry, Entry) and collection == _REFERENCES:
+            if not isinstance(entry, Entry):
+                continue
+            key = entry.row.key
+            if collection == _REFERENCES:
                 self._referred.update(name for name, _ in entry.tags)
-            elif isinstance(entry, Entry):
-                self._rows.add(hash_of_key(entry.row.key) or "")
+            elif collection == ARTIFACT_ROWS:
+                self._rows.add(hash_of_key(key) or "")
+            elif not key.startswith(KEPT):  # see `history.uses`
+                self._used.add(f"{ALGORITHM}:{key[-_DIGITS:]}")
 
     async def _copy_artifacts(self) -> None:
         """Copy the large ones that are not there yet; the small ones are rows."""
@@ -305,30 +361,35 @@ class _Run:
 
     async def _copy(self, tagged: str, size: int) -> None:
         artifact = KeptArtifact(tagged, size)
-        if not await in_thread(self._objects.has, artifact):
+        if not await in_thread(self._has, artifact):
             async with aclosing(self._bank.artifacts.stream(tagged, PIECE)) as content:
                 artifact = await self._objects.put(tagged, content)
             self.copied.append(artifact)
         self._artifacts[tagged] = artifact
 
+    def _has(self, artifact: KeptArtifact) -> bool:
+        """Whether the folder has it; if all is to be verified, whether it is sound there."""
+        if not self._objects.has(artifact):
+            return False
+        return not self._verify or self._objects.found(artifact.hash) is not None
 
-def _prune(place: BackupFolder, doomed: Sequence[str], seal: Seal) -> None:
-    """Remove these snapshots, then the artifacts that none of the others needs.
 
-    If one that stays cannot be read, no artifact is removed: it may need any of them.
+async def _of_records(kept: KeptSnapshot, artifacts: set[str]) -> set[str]:
+    """Those of the artifacts that records of the snapshot refer to.
+
+    What deletes records by a query leaves behind what they referred to.
     """
-    for name in doomed:
-        place.remove(name)
-    kept = place.names()
-    try:
-        needed = {artifact.hash for name in kept for artifact in _artifacts(place, name, seal)}
-    except BadBackup:
-        return
-    objects = KeptObjects(place.artifacts, place.incoming, seal)
-    for tagged in list(objects.hashes()):
-        if tagged not in needed:
-            objects.remove(tagged)
-
-
-def _artifacts(place: BackupFolder, name: str, seal: Seal) -> Iterator[KeptArtifact]:
-    return artifacts_of(place.choose(name), place.place(name), seal)
+    keys: dict[str, set[str]] = {}
+    async with closing(kept.entries(_REFERENCES)) as pages:
+        async for page in pages:
+            for entry in page:
+                if found := artifacts & {name for name, _ in entry.tags}:
+                    keys[entry.row.key] = found
+    referred = set[str]()
+    for layout in await kept.layouts():
+        if any(key.startswith(f"{layout.name}/") for key in keys):
+            async with closing(kept.entries(layout.name)) as pages:
+                async for page in pages:
+                    for entry in page:
+                        referred |= keys.get(row_key(layout.name, entry.row.key), set())
+    return referred

@@ -177,15 +177,15 @@ class Bank:
         if self._is_default:
             make_folder(configuration.data_folder())
         await self.store.open()
+        self._is_open = True
         try:
             await self.artifacts.open()
             await self.jobs.start()
+            self._care.schedule()
+            await self.scribe.start()
         except BaseException:
-            await self.store.close()  # nobody calls `close` on a bank that could not be opened
+            await self.close()  # nobody else closes a bank that could not be opened
             raise
-        self._is_open = True
-        self._care.schedule()
-        await self.scribe.start()
 
     async def close(self) -> None:
         """Let running jobs end, finish every write, and release everything. Safe to call twice."""
@@ -270,7 +270,8 @@ class Bank:
         if self._chain.encryption is None:
             raise KeyRefused(
                 "This bank was opened without a master key.",
-                hint="Make one with `perdure keys make FILE`, and set encryption.key.",
+                hint="Name it in encryption.key or give it as master_key=…. A bank that has none"
+                " gets one by `perdure keys make FILE`.",
             )
         return self._chain.encryption
 
@@ -435,7 +436,7 @@ class Bank:
         progress: Progress | None = None,
     ) -> Backup:
         """Keep this bank as it is now in a folder of backups; see `perdure.bank.backup`."""
-        from perdure.bank.backup import backup, silent
+        from perdure.bank.backup import backup
 
         return await backup(
             self,
@@ -444,7 +445,7 @@ class Bank:
             verify=verify,
             plain=plain,
             master_key=self._master_key,
-            progress=progress or silent,
+            progress=progress,
         )
 
     async def copy_to(
@@ -457,7 +458,6 @@ class Bank:
         progress: Progress | None = None,
     ) -> Moved:
         """Copy this bank as it is now to another address; see `perdure.bank.restoring`."""
-        from perdure.bank.backup import silent
         from perdure.bank.restoring import copy
 
         return await copy(
@@ -467,7 +467,7 @@ class Bank:
             overwrite=overwrite,
             verify=verify,
             master_key=self._master_key,
-            progress=progress or silent,
+            progress=progress,
         )
 
     async def info(self) -> Info:

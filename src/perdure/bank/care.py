@@ -59,7 +59,8 @@ class Care:
         if self._storage.compression:
             self._jobs.every("train", _TRAIN_EVERY, self._compression.train)
             self._compression.on_due = lambda: self._jobs.wake("train")
-            self._jobs.every("renew", _RENEW_EVERY, self._compression.finish)
+        # Also where nothing is compressed any more: what was begun may hold what is forgotten.
+        self._jobs.every("renew", _RENEW_EVERY, self._compression.finish)
         self._jobs.every("refill", _REFILL_EVERY, self._store.refill)
         if self._watching.alerts:
             self._jobs.every("alerts", _ALERTS_EVERY, self._alerts.check)

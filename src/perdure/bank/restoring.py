@@ -12,7 +12,7 @@ after that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ from perdure.storage.backups import (
     opened,
 )
 from perdure.storage.backups.files import PIECE, translated
+from perdure.storage.snapshots import closing
 from perdure.storage.store import Progress
 from perdure.storage.threads import in_thread
 from perdure.storage.verify import Problem
@@ -74,27 +75,38 @@ async def restore(
     config: Config | None = None,
     snapshot: str = LATEST,
     overwrite: bool = False,
+    skip_damaged: bool = False,
     verify: bool = True,
     master_key: Source | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Moved:
     """Bring a bank back from a backup, into a bank of any kind.
 
-    First every file of the snapshot is checked; nothing is changed if one is damaged. A bank that
-    holds records is only written to if `overwrite` says so: they are all gone then. Nobody may have
-    it open. Interrupted, even by kill -9, the target is as it was before, apart from artifacts that
-    nothing refers to. With `verify`, the restored bank is checked, too.
+    First every file of the snapshot is checked; nothing is changed if one is damaged. With
+    `skip_damaged`, artifacts that are damaged or missing in the backup are left out, and named in
+    `Moved.problems`; records are all there or none. A bank that holds records is only written to if
+    `overwrite` says so: they are all gone then. Nobody may have it open. With `verify`, the
+    restored bank is checked, too.
+
+    Interrupted, even by kill -9, the target has all records or is as it was before, apart from
+    artifacts that nothing refers to. One case is left: an artifact that the target had already,
+    encrypted with the keys of the records that are replaced, is stored anew right after these.
+    Interrupted in between, it cannot be read until the same restore is run again.
 
     Raises `BadBackup`, `KeyRefused`, `Conflict` if the target is not empty, and `Unavailable` if
     others have it open.
     """
+    progress = progress or silent
     target = Target(url, config, progress, master_key=master_key)
     place = BackupFolder(Path(folder))
+    damaged = dict[str, str]()
     with translated(place.path):
         mark = await in_thread(place.check)
         seal = await opened(mark.key, target.masters)
         manifest = await in_thread(place.choose, snapshot)
-        await verify_snapshot(place, manifest, seal, progress)
+        await verify_snapshot(
+            place, manifest, seal, progress, damaged=damaged if skip_damaged else None
+        )
         await target.refuse(overwrite=overwrite)
         objects = KeptObjects(place.artifacts, place.incoming, seal)
         home = place.place(manifest.id)
@@ -103,16 +115,17 @@ async def restore(
         source = KeptSnapshot(manifest, home, seal)
         delivery = _Delivery(lambda tagged: _pieces(objects, kept[tagged]), progress)
         async with target.beforehand(source) as (store, complete):
-            await delivery.deliver(store, [(each.hash, each.size) for each in listed])
+            sound = [(each.hash, each.size) for each in listed if each.hash not in damaged]
+            await delivery.deliver(store, sound)
+            await delivery.leave_out(store, damaged)
             rows = await target.load(await complete(), overwrite=overwrite)
         await delivery.finish(target)
-    problems = await target.verify() if verify else None
     return Moved(
         url=target.shown,
         rows=rows,
-        artifacts=len(kept),
+        artifacts=len(delivery.seen),
         copied=delivery.copied,
-        problems=problems,
+        problems=await delivery.problems_in(target, verify=verify),
         snapshot=manifest,
     )
 
@@ -125,7 +138,7 @@ async def copy(
     overwrite: bool = False,
     verify: bool = True,
     master_key: Source | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Moved:
     """Copy an open bank to another address, as it is at one moment, while others use it.
 
@@ -139,6 +152,7 @@ async def copy(
     if config is None:  # a replica follows the source, not its copy
         storage = msgspec.structs.replace(source.config.storage, replica="")
         config = msgspec.structs.replace(source.config, storage=storage)
+    progress = progress or silent
     target = Target(url, config, progress, master_key=master_key)
     if _is_same(source.url, target.url):
         raise InvalidInput("A bank cannot be copied to itself.", hint="Name another address.")
@@ -159,14 +173,13 @@ async def copy(
                 await delivery.deliver_all(place, store)
             rows = await target.load(await complete(), overwrite=overwrite)
     await delivery.finish(target)
-    found = await target.verify() if verify else ()
     return Moved(
         url=target.shown,
         rows=rows,
         artifacts=len(delivery.seen),
         copied=delivery.copied,
         shared_artifacts=shared,
-        problems=(*delivery.problems, *found) if verify or delivery.problems else None,
+        problems=await delivery.problems_in(target, verify=verify),
     )
 
 
@@ -180,7 +193,7 @@ class _Delivery:
         self.seen: set[str] = set()
         #: How many the target did not have.
         self.copied = 0
-        self.problems: list[Problem] = []
+        self._problems: list[Problem] = []
 
     def start_over(self) -> None:
         """The keys have changed: what was delivered may have to be delivered again."""
@@ -208,8 +221,28 @@ class _Delivery:
             self.seen.add(tagged)
             self._progress("copying artifacts", done, len(artifacts))
 
+    async def leave_out(self, target: ArtifactStore, damaged: Mapping[str, str]) -> None:
+        """Name those that cannot be had, unless the target has them."""
+        for tagged, what in damaged.items():
+            if await _is_sound(target, tagged):
+                self.seen.add(tagged)
+            else:
+                self._problems.append(Problem(tagged, f"was not restored: {what}"))
+
+    async def problems_in(self, target: Target, *, verify: bool) -> tuple[Problem, ...] | None:
+        """What could not be delivered and, if asked for, what is wrong with the target."""
+        try:
+            found = await target.verify() if verify else ()
+        except KeyRefused as exc:
+            # The records are there, as they were; only looking into them takes the key.
+            found = (Problem("store", f"was filled, but could not be verified: {exc.message}"),)
+        return (*self._problems, *found) if verify or self._problems else None
+
     async def finish(self, target: Target) -> None:
-        """Put what could only be put after the records."""
+        """Put what could only be put after the records.
+
+        Run again from the beginning, a restore or copy finds what an interrupted one left to do.
+        """
         if self._later:
             async with target.opened() as bank:
                 for tagged in self._later:
@@ -218,11 +251,12 @@ class _Delivery:
 
     async def _put(self, target: ArtifactStore, tagged: str) -> None:
         try:
-            await target.put(self._content(tagged))
+            async with closing(self._content(tagged)) as content:
+                await target.put(content)
         except ArtifactMissing:
             return  # deleted since it was listed
         except Corrupted as exc:
-            self.problems.append(Problem(tagged, f"was not copied: {exc.message}"))
+            self._problems.append(Problem(tagged, f"was not copied: {exc.message}"))
         else:
             self.copied += 1
 
@@ -242,8 +276,11 @@ async def _is_sound(store: ArtifactStore, tagged: str) -> bool | None:
 
 async def _pieces(objects: KeptObjects, artifact: KeptArtifact) -> AsyncIterator[bytes]:
     pieces = objects.pieces(artifact)
-    while (piece := await in_thread(next, pieces, None)) is not None:
-        yield piece
+    try:
+        while (piece := await in_thread(next, pieces, None)) is not None:
+            yield piece
+    finally:
+        pieces.close()
 
 
 def _is_same(one: str, other: str) -> bool:

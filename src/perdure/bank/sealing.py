@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from perdure.artifacts import ArtifactStore
 from perdure.artifacts.sealing import SCOPE, Sealer
 from perdure.config import EncryptionConfig
-from perdure.core.errors import KeyRefused
+from perdure.core.errors import KeyRefused, PerdureError
+from perdure.storage.rewriting import Failure
 from perdure.storage.store import Progress
 
 if TYPE_CHECKING:
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def object_sealer(encryption: Encryption | None, config: EncryptionConfig) -> Sealer | None:
-    """What encrypts large artifacts, if they are to be: with everything else, or not at all."""
-    if encryption is None or not config.everything:
+    """What reads encrypted artifacts and, if everything or the file is encrypted, encrypts them."""
+    if encryption is None:
         return None
-    return Sealer(ObjectKeys(encryption))
+    return Sealer(ObjectKeys(encryption), writing=config.everything or config.whole_file)
 
 
 class ObjectKeys:
@@ -44,7 +45,9 @@ class ObjectKeys:
     async def is_current(self, name: str, /) -> bool:
         scope, _, generation = name.rpartition("#")
         ring = await self._keys.reload(scope) if scope else None
-        return ring is not None and str(ring.record.newest) == generation
+        if ring is None or not ring.record.generations:
+            return False  # also the newest one may have been destroyed
+        return str(ring.record.generations[-1].number) == generation
 
     @property
     def _keys(self) -> DataKeys:
@@ -58,10 +61,19 @@ class SealedObjects:
         self._artifacts = artifacts
 
     async def renew(self, scope: str, generation: int, progress: Progress | None) -> int:
+        from perdure.storage.encryption.rotation import NotRenewed
+
         if scope != SCOPE:
             return 0
-        current = f"{scope}#{generation}"
-        return await self._artifacts.seal_again(lambda name: name != current, progress)
+        current, failures = f"{scope}#{generation}", list[Failure]()
+
+        def note(tagged: str, error: PerdureError) -> None:
+            failures.append(Failure(f"{scope.partition(':')[2]}/{tagged}", error.message))
+
+        done = await self._artifacts.seal_again(lambda name: name != current, progress, note)
+        if failures:
+            raise NotRenewed(done, failures)
+        return done
 
     async def needed(self, scope: str) -> set[int]:
         if scope != SCOPE:

@@ -13,7 +13,7 @@ from perdure.artifacts import ArtifactStore
 from perdure.artifacts.addresses import PlaceAddress, S3Address
 from perdure.bank.bank import Bank
 from perdure.bank.folders import make_folder
-from perdure.config import Config, EncryptionConfig
+from perdure.config import Config
 from perdure.core.errors import InvalidInput
 from perdure.storage import assembly, urls
 from perdure.storage.adapter import Capability, Delivered, Entry, Snapshot, not_empty
@@ -22,6 +22,7 @@ from perdure.storage.snapshots import (
     HeldSnapshot,
     OverlaidSnapshot,
     WatchedSnapshot,
+    closing,
 )
 from perdure.storage.store import Progress, Store
 from perdure.storage.verify import Problem
@@ -43,7 +44,7 @@ class Target:
         self,
         url: str | None,
         config: Config | None,
-        progress: Progress,
+        progress: Progress | None,
         *,
         master_key: Source | None = None,
     ) -> None:
@@ -52,7 +53,7 @@ class Target:
         self._is_default = url is None and not self.config.bank
         self.url = self.config.bank_url() if url is None else url
         self.shown = urls.shown(self.url)
-        self._progress = progress
+        self._progress: Progress = progress or _nobody
         capabilities = self._store().adapter.capabilities
         if not {Capability.SNAPSHOTS, Capability.DURABLE} <= capabilities:
             raise InvalidInput(
@@ -104,7 +105,8 @@ class Target:
         """The data keys of a snapshot, by themselves."""
         for layout in await source.layouts():
             if layout.name == _KEYS:
-                entries = [entry async for page in source.entries(_KEYS) for entry in page]
+                async with closing(source.entries(_KEYS)) as pages:
+                    entries = [entry async for page in pages for entry in page]
                 return HeldSnapshot([HeldCollection(layout, entries)])
         return HeldSnapshot([])
 
@@ -156,6 +158,10 @@ class Target:
         artifacts, encryption = self.config.artifacts, self.config.encryption
         if not isinstance(place, S3Address):
             artifacts = msgspec.structs.replace(artifacts, folder=str(place))
-        if encryption.whole_file:  # then artifacts are in clear
-            encryption = EncryptionConfig()
+        if encryption.whole_file:  # there is no file here; artifacts are encrypted all the same
+            encryption = msgspec.structs.replace(encryption, whole_file=False, everything=True)
         return Config(artifacts=artifacts, encryption=encryption)
+
+
+def _nobody(what: str, done: int, total: int) -> None:
+    """Progress that nobody wants to see."""

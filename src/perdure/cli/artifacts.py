@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from perdure.cli.options import (
     Settings,
     refine,
 )
+from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from typing import Any
@@ -172,6 +174,14 @@ def move(
 
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     old = place_of(source) if source else None
+    if isinstance(old, Path) and not old.is_dir():
+        raise InvalidInput(f"There is no folder {old}.", hint="Check what --from names.")
+    if delete and old is None:
+        raise InvalidInput(
+            "That would empty the place in which the bank looks for its artifacts.",
+            hint="Move without --delete, set artifacts.folder or artifacts.url to the new place,"
+            " then move again with --from the old one and --delete.",
+        )
     done = asyncio.run(_move(settings, place_of(place), old, delete=delete))
     if settings.json:
         terminal.emit(done)
@@ -180,6 +190,12 @@ def move(
             f"{terminal.plural(done.copied, 'artifact')} copied ({terminal.size(done.bytes)}),"
             f" {done.skipped:,} already there, {done.deleted:,} deleted at the old place."
         )
+        if old is None:
+            setting = "artifacts.url" if "://" in place else "artifacts.folder"
+            terminal.prose(
+                f"Now set {setting} to the new place, restart what uses the bank, and move again"
+                " with --from the old one."
+            )
         for tagged in done.damaged:
             terminal.say(f"{tagged}: cannot be read, and stays where it is", style="red")
     if done.damaged:

@@ -68,6 +68,7 @@ def backup(
                 "copied": made.copied,
                 "copied_bytes": made.copied_bytes,
                 "removed": made.removed,
+                "not_removed": made.not_removed,
             }
         )
     else:
@@ -120,6 +121,9 @@ def restore(
         str, typer.Option("--snapshot", metavar="ID", help="Which one; without, the newest.")
     ] = "latest",
     overwrite: OverwriteOption = False,
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="Leave out artifacts the backup has not sound.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option(" /--no-verify", help="Do not check the bank in the end.")
     ] = True,
@@ -136,7 +140,17 @@ def restore(
     import asyncio
 
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    _show_moved(settings, asyncio.run(_restore(settings, folder, snapshot, overwrite, verify)))
+    moved = asyncio.run(
+        _restore(
+            settings,
+            folder,
+            snapshot,
+            overwrite=overwrite,
+            skip_damaged=skip_damaged,
+            verify=verify,
+        )
+    )
+    _show_moved(settings, moved)
 
 
 def copy(
@@ -181,14 +195,13 @@ def copy(
 async def _backup(
     settings: Settings, folder: Path, keep: int | None, *, plain: bool, verify: bool
 ) -> Backup:
-    from perdure.bank.backup import backup
     from perdure.cli import places
     from perdure.cli.progress import Bar
 
     with Bar("looking at the bank") as bar:
         async with places.existing_bank(settings, settings.load()) as bank:
-            return await backup(
-                bank, folder, keep_last=keep, plain=plain, verify=verify, progress=bar
+            return await bank.backup(
+                folder, keep_last=keep, plain=plain, verify=verify, progress=bar
             )
 
 
@@ -201,7 +214,13 @@ async def _list(settings: Settings, folder: Path, *, verify: bool) -> list[Check
 
 
 async def _restore(
-    settings: Settings, folder: Path, snapshot: str, overwrite: bool, verify: bool
+    settings: Settings,
+    folder: Path,
+    snapshot: str,
+    *,
+    overwrite: bool,
+    skip_damaged: bool,
+    verify: bool,
 ) -> Moved:
     from perdure.bank.restoring import restore
     from perdure.cli.progress import Bar
@@ -212,6 +231,7 @@ async def _restore(
             config=settings.load(),
             snapshot=snapshot,
             overwrite=overwrite,
+            skip_damaged=skip_damaged,
             verify=verify,
             progress=bar,
         )
@@ -221,14 +241,12 @@ async def _copy(
     settings: Settings, target: str, target_config: Path | None, *, overwrite: bool, verify: bool
 ) -> Moved:
     from perdure import config
-    from perdure.bank.restoring import copy
     from perdure.cli import places
     from perdure.cli.progress import Bar
 
     with Bar("looking at the bank") as bar:
         async with places.existing_bank(settings, settings.load()) as bank:
-            return await copy(
-                bank,
+            return await bank.copy_to(
                 target,
                 config=None if target_config is None else config.load(target_config),
                 overwrite=overwrite,
@@ -252,6 +270,7 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
         "artifact_bytes": manifest.artifact_bytes,
         "damaged": manifest.damaged,
         "missing": manifest.missing,
+        "rescued": manifest.rescued,
     }
 
 
@@ -269,8 +288,13 @@ def _show_backup(made: Backup) -> None:
     )
     if made.removed:
         terminal.say(f"Removed {terminal.plural(len(made.removed), 'older snapshot')}.")
+    if made.not_removed:
+        terminal.say(f"No older snapshot was removed: {made.not_removed}", style="red")
     if not made.encrypted:
-        terminal.aside("The backup is not encrypted: whoever can read the folder can read it.")
+        terminal.aside(
+            "The backup is not encrypted: whoever can read the folder can read it. What the bank"
+            " keeps encrypted stays so, and still needs the master key."
+        )
     if manifest.damaged:
         terminal.say(
             f"Damaged in the bank already: {', '.join(manifest.damaged)}. Run `perdure verify`.",
@@ -278,6 +302,8 @@ def _show_backup(made: Backup) -> None:
         )
     if manifest.missing:
         terminal.say(f"Missing in the bank already: {', '.join(manifest.missing)}.", style="red")
+    if manifest.rescued:
+        terminal.say(f"In the backup all the same: {', '.join(manifest.rescued)}.")
 
 
 def _line(each: Checked, *, verified: bool) -> tuple[str, ...]:

@@ -87,7 +87,6 @@ app.command("migrate")(migrate.migrate)
 
 async def _init(settings: Settings) -> dict[str, Any]:
     from perdure.bank import Bank
-    from perdure.cli import places
     from perdure.cli.progress import Bar
     from perdure.storage import urls
     from perdure.storage.adapter import Capability
@@ -103,7 +102,7 @@ async def _init(settings: Settings) -> dict[str, Any]:
         async with bank:
             return {
                 "url": urls.shown(bank.url),
-                "location": places.location(bank.url),
+                "location": urls.location(bank.url),
                 "created": not was_there,
             }
 

@@ -55,21 +55,22 @@ def migrate(
     """Bring all records to the schema and serializer of their types.
 
     Others may use the bank meanwhile. Interrupted, it goes on when it is run again. Records that
-    cannot be migrated are named and stay as they are; the exit code is 1 then.
+    cannot be migrated are named and stay as they are; the exit code is 1 then, and also if old
+    code kept adding records.
     """
     import asyncio
 
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     _import(modules or [])
     done, unknown = asyncio.run(_migrate(settings, collections or [], dry_run=dry_run))
-    failed = any(each.failed for each in done)
+    complete = all(each.is_complete for each in done)
     if settings.json:
         terminal.emit(
-            {"ok": not failed, "dry_run": dry_run, "collections": done, "undeclared": unknown}
+            {"ok": complete, "dry_run": dry_run, "collections": done, "undeclared": unknown}
         )
     else:
         _show(done, unknown, dry_run=dry_run)
-    if failed:
+    if not complete:
         raise typer.Exit(1)
 
 
@@ -84,6 +85,11 @@ def _import(modules: list[str]) -> None:
             raise InvalidInput(
                 f"The module {name!r} cannot be imported: {exc}.",
                 hint="Run the command in the folder that holds it, or set PYTHONPATH.",
+            ) from exc
+        except Exception as exc:  # it runs code of anybody's
+            raise InvalidInput(
+                f"The module {name!r} cannot be imported, it raises {type(exc).__name__}: {exc}.",
+                hint=f"See with `python -c 'import {name}'` where, and mend it.",
             ) from exc
 
 
@@ -122,6 +128,11 @@ def _chosen(
                 f"No record type is declared for the collection {name!r}.",
                 hint="Name the module that declares it: --import my_app.records.",
             )
+        if name not in there:
+            raise InvalidInput(
+                f"There is no collection {name!r} in this bank.",
+                hint="`perdure bank info` tells what is there.",
+            )
     return [name for name in collections or sorted(types) if name in there]
 
 
@@ -152,6 +163,12 @@ def _show(done: list[Migrated], unknown: list[str], *, dry_run: bool) -> None:
         )
         for each in told:
             _show_failures(each)
+            if each.left:
+                left = terminal.plural(each.left, "record")
+                terminal.note(
+                    f"Old code has written {left} of {each.collection} meanwhile: stop it, and run"
+                    " this again."
+                )
     else:
         terminal.say("Every record is as its type declares it.")
     if unknown:

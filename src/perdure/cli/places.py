@@ -51,7 +51,7 @@ async def existing_bank(settings: Settings, config: Config) -> AsyncIterator[Ban
     if not await bank.store.adapter.exists():
         named = f" --bank {shlex.quote(urls.shown(bank.url))}" if settings.bank is not None else ""
         raise Unavailable(
-            f"There is no bank at {location(bank.url)}.",
+            f"There is no bank at {urls.location(bank.url)}.",
             hint=f"Make one with `perdure bank init{named}`.",
         )
     await bank.store.open()
@@ -59,12 +59,6 @@ async def existing_bank(settings: Settings, config: Config) -> AsyncIterator[Ban
         yield bank
     finally:
         await bank.store.close()
-
-
-def location(url: str) -> str:
-    """Where a bank is, in words for people: the path of a file, or an address without password."""
-    address = urls.parse(url)
-    return str(Path(address.path).absolute()) if address.scheme == "sqlite" else urls.shown(url)
 
 
 def folder_use(folder: Path | S3Address) -> FolderUse | S3Address:

@@ -120,6 +120,7 @@ def _override(config: Config, environ: Mapping[str, str]) -> Config:
         elif (name := f"PERDURE_{field.name}".upper()) in environ:
             changes[field.name] = _value(name, environ[name], field.type)
     config = msgspec.structs.replace(config, **changes)
+    _refuse_unknown(config, environ)
     known = {f"PERDURE_MODEL_{name}".upper(): name for name in ModelsConfig.__struct_fields__}
     models = {}
     for name in (name for name in environ if name.startswith("PERDURE_MODEL_")):
@@ -136,6 +137,24 @@ def _override(config: Config, environ: Mapping[str, str]) -> Config:
         config.gateway, models=msgspec.structs.replace(config.gateway.models, **models)
     )
     return msgspec.structs.replace(config, gateway=gateway)
+
+
+def _refuse_unknown(config: Config, environ: Mapping[str, str]) -> None:
+    """A misspelled variable would be ignored, and encryption stay off, say."""
+    sources = {config.encryption.key, *config.encryption.former_keys}
+    for field in msgspec.structs.fields(Config):
+        section = getattr(config, field.name)
+        if not isinstance(section, msgspec.Struct):
+            continue
+        prefix = f"PERDURE_{field.name}_".upper()
+        settings = {part.name for part in msgspec.structs.fields(section)}
+        for name in environ:
+            given = name.removeprefix(prefix).lower()
+            if name.startswith(prefix) and given not in settings and f"env:{name}" not in sources:
+                raise InvalidConfig(
+                    f"The variable {name} names no setting.",
+                    hint=f"Settings of {field.name} are {', '.join(sorted(settings))}.",
+                )
 
 
 def _value(name: str, text: str, wanted: Any) -> Any:

@@ -50,7 +50,8 @@ class EncryptionConfig(Section, frozen=True):
     scope: Literal["collection", "agent"] = "collection"
     #: Encrypt every record and artifact, not only types with a field marked `Encrypted()`.
     everything: bool = False
-    #: Encrypt the whole file of a SQLite bank instead; needs apsw-sqlite3mc in the place of apsw.
+    #: Encrypt the whole file of a SQLite bank instead, and the large artifacts beside it; needs
+    #: apsw-sqlite3mc in the place of apsw.
     whole_file: bool = False
 
     def __post_init__(self) -> None:
@@ -61,8 +62,11 @@ class EncryptionConfig(Section, frozen=True):
                     "A master key is named by file:PATH or env:VARIABLE.",
                     hint="Put the key in a file or a variable, and name that.",
                 )
-        if (self.everything or self.whole_file) and not self.key:
-            raise Refused("There is no master key to encrypt with.", hint="Set encryption.key.")
+        if self.everything and self.whole_file:
+            raise Refused(
+                "encryption.everything and encryption.whole_file would encrypt everything twice.",
+                hint="For a SQLite bank choose whole_file, for any other everything.",
+            )
 
 
 class AuditConfig(Section, frozen=True):

@@ -49,6 +49,7 @@ from perdure.history.renditions.records import (
     tiny_without_later,
     without_later,
 )
+from perdure.storage.adapter import STRONG
 from perdure.storage.collection import Collection
 from perdure.storage.contexts import Context
 from perdure.storage.delivery import Parked
@@ -63,14 +64,14 @@ WITHOUT_CONTENT = {
     "perdure_audit_secrets": "random bytes, to hash with",
     "perdure_cache_names": "random names",
     "perdure_calibrations": "factors by model",
-    "perdure_condemned": "hashes of artifacts that were deleted as garbage, not by forgetting",
+    "perdure_condemned": "hashes of deleted artifacts; of forgotten ones for a day (collecting)",
     "perdure_dictionaries": "replaced after forgetting, by compression itself",
     "perdure_dictionaries_in_use": "numbers of dictionaries",
     "perdure_keys": "wrapped keys; of an agent's, its name stays",
     "perdure_metrics": "counts",
     "perdure_jobs": "keys of what is to be worked on, never its content",
     "perdure_references": "hashes of artifacts in records of the user's own; go with them",
-    "perdure_rewrites": "how far a rewrite came, and keys of records that it could not do",
+    "perdure_rewrites": "how far a rewrite came",
     "perdure_schemas": "names and types of fields",
     "perdure_subscribers": "how far a subscriber has read",
 }
@@ -310,11 +311,19 @@ class Forgetting:
         while found := await finder.values():
             for use in found:
                 # The artifact before its use: so what is not done yet is found by the next try.
-                same = await uses.query().where("artifact", "=", use.artifact).limit(2).values()
-                if same == [use] and await self._artifacts.release(use.artifact, own=1):
-                    gone += 1
+                alone = await self._users(use.artifact) == [use]
+                if alone:
+                    gone += await self._artifacts.release(use.artifact, own=1)
                 await uses.delete(use.id)
+                # Who else used it may be going, too, and have seen our use.
+                if not alone and not await self._users(use.artifact):
+                    gone += await self._artifacts.release(use.artifact)
         return gone
+
+    async def _users(self, artifact: str) -> list[Use]:
+        """One or two of those who use it."""
+        uses = self._store.collection(Use).query()
+        return await uses.where("artifact", "=", artifact).limit(2).values(STRONG)
 
     async def _end_answers(self, session: str, numbers: Sequence[int]) -> None:
         def change(head: Head | None) -> Head:

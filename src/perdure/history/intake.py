@@ -63,7 +63,7 @@ class Taken(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...]
     #: How many secrets of which kind were masked.
     masked: dict[str, int]
-    #: Contents that belong into the transaction, because they are small.
+    #: What the log gets of them: all. It writes the small ones, and mends what others delete.
     inside: tuple[bytes, ...]
     #: Every content that moved out.
     moved: tuple[bytes, ...]
@@ -90,7 +90,6 @@ class Intake:
         settings: Settings,
     ) -> None:
         self._session = session
-        self._agent = session.partition("/")[0]
         self._artifacts = artifacts
         self._masker = masker
         self._settings = settings
@@ -123,8 +122,7 @@ class Intake:
         for content in moved:
             if len(content) >= INLINE_BELOW:
                 await self._artifacts.put(content)
-        inside = tuple(content for content in moved if len(content) < INLINE_BELOW)
-        return Taken(messages, masked, inside, tuple(moved), tuple(there))
+        return Taken(messages, masked, tuple(moved), tuple(moved), tuple(there))
 
     async def masked(
         self, messages: tuple[Message, ...]
@@ -146,7 +144,11 @@ class Intake:
         return dict(data) if masker is None else cast("dict[str, Any]", _masked(data, masker))
 
     async def confirm(self, taken: Taken) -> None:
-        """Store again what somebody deleted between our look at it and our commit."""
+        """Store again what somebody deleted without a look at who refers to it.
+
+        Nobody who looks can: see `TurnLog`. `ArtifactStore.delete` does not look, and without
+        transactions looking is of no use.
+        """
         for content in taken.moved:
             if not await self._artifacts.exists(Artifact.of(content)):
                 await self._artifacts.put(content)
@@ -268,7 +270,7 @@ class Intake:
             artifact.size,
             filename=filename,
             session=self._session,
-            agent=self._agent,
+            agent=self._session.partition("/")[0],
             head=text[:_HEAD],
             native=native,
         )
@@ -283,7 +285,7 @@ class Intake:
             of="part",
             media_type="application/msgpack",
             session=self._session,
-            agent=self._agent,
+            agent=self._session.partition("/")[0],
             head=canonical.words_of(part)[:_HEAD],
         )
 

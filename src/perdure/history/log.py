@@ -7,6 +7,10 @@ head, unless it said which turn it expects to be the newest.
 
 Two writers may have a turn open at the same time. Each one's messages go to the turn that it opened
 itself, so turns are never mixed, and a turn that has been overtaken can still be finished.
+
+A turn that refers to artifacts commits only if none of them is condemned: see
+`perdure.artifacts.collecting`. Content that was deleted between our put and our commit, because
+nothing referred to it yet, is put again.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 
+from perdure.artifacts import INLINE_BELOW, Artifact
 from perdure.core import clock
 from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput
@@ -36,9 +41,10 @@ from perdure.history.records import (
     turn_key,
     turn_prefix,
 )
-from perdure.storage.adapter import DEFAULT, Options
+from perdure.storage.adapter import DEFAULT, STRONG, Options
 from perdure.storage.collection import ATTEMPTS, back_off
 from perdure.storage.records import type_of
+from perdure.storage.references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -101,6 +107,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fresh: bool = False
     #: When it began and ended, instead of what the messages and the clock say. Microseconds.
     times: tuple[int, int] | None = None
+    #: Contents that moved out. Small ones are written with the turn; large ones are stored already.
     artifacts: tuple[bytes, ...] = ()
     #: Artifacts that were there before: if no turn refers to them, they are somebody's own.
     there: tuple[str, ...] = ()
@@ -108,7 +115,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Keeper(Protocol):
-    """Keeps small artifacts in the transaction of whoever refers to them."""
+    """Keeps artifacts; small ones in the transaction of whoever refers to them."""
 
     async def put(self, data: bytes, *, transaction: Transaction | None = None) -> object: ...
 
@@ -130,8 +137,9 @@ class TurnLog:
     async def write(self, writer: Writer, order: Order, hooks: Sequence[Hook] = ()) -> Written:
         """Append messages. See the module's docstring.
 
-        Raises `Conflict` if the newest turn is not the expected one, or if others keep writing
-        first for a very long time; `InvalidInput` if the session is gone.
+        Raises `Conflict` if the newest turn is not the expected one, if others keep writing first
+        for a very long time, or if a message refers to an artifact that was deleted, whose content
+        is not part of the order; `InvalidInput` if the session is gone.
         """
         for attempt in range(ATTEMPTS):
             if writer.head is None:
@@ -151,6 +159,8 @@ class TurnLog:
                         return repeated
                 if attempt == ATTEMPTS - 1 or exc.collection == "perdure_drafts":
                     raise
+                if exc.collection == CONDEMNED:
+                    order = await self._put_again(order, exc)
                 await self._reload(writer)
                 if attempt:
                     await back_off(attempt)
@@ -288,14 +298,8 @@ class TurnLog:
             if order.key is not None:
                 receipt = Receipt(receipt_key(record.id, order.key), written.first, written.last)
                 await transaction.collection(Receipt).put(receipt, _NEW)
-            for content in order.artifacts:
-                await self._artifacts.put(content, transaction=transaction)
-            for artifact in order.there:
-                known = transaction.collection(Use)
-                if not await known.query().where("artifact", "=", artifact).exists():
-                    await known.put(Use(f"{KEPT}{artifact.partition(':')[2]}", artifact))
             if uses := list(_uses(record.id, written.rounds)):
-                await transaction.collection(Use).put_many(uses)
+                await self._refer(transaction, order, uses)
             if order.answered is not None:
                 key = turn_key(record.id, order.answered)
                 await transaction.collection(Draft).delete(key, Options(expected=order.draft))
@@ -305,6 +309,36 @@ class TurnLog:
                 await hook(transaction, written)
         writer.version = transaction.version("perdure_heads", record.id)
         writer.record = record
+
+    async def _refer(self, transaction: Transaction, order: Order, uses: list[Use]) -> None:
+        """Note what the turn refers to, and see to it that it is there when the turn is."""
+        known = transaction.collection(Use)
+        for artifact in order.there:
+            used = await known.query().where("artifact", "=", artifact).exists()
+            # Then it is somebody's own; unless it was a turn's that was forgotten meanwhile.
+            if not used and not await self._is_condemned(artifact):
+                await known.put(Use(f"{KEPT}{artifact.partition(':')[2]}", artifact))
+        for content in order.artifacts:
+            if len(content) < INLINE_BELOW:
+                await self._artifacts.put(content, transaction=transaction)
+        await known.put_many(uses)
+        if self._store.capabilities >= NEEDED:
+            await transaction.ready(type_of(Condemned))
+            await transaction.write((), DEFAULT, [(CONDEMNED, use.artifact) for use in uses])
+
+    async def _is_condemned(self, artifact: str) -> bool:
+        if not self._store.capabilities >= NEEDED:
+            return False
+        return await self._store.collection(Condemned).get(artifact, STRONG) is not None
+
+    async def _put_again(self, order: Order, exc: Conflict) -> Order:
+        """Store content anew that somebody deleted; raises the error if it is not at hand."""
+        for content in order.artifacts:
+            if (await asyncio.to_thread(Artifact.of, content)).hash == exc.key:
+                await self._artifacts.put(content)
+                there = tuple(artifact for artifact in order.there if artifact != exc.key)
+                return msgspec.structs.replace(order, there=there)
+        raise exc
 
     async def _touched(self, transaction: Transaction, record: SessionRecord) -> SessionRecord:
         """Note that the session is in use; one that was archived comes back."""

@@ -32,6 +32,9 @@ MAX_VALUE_BYTES = 16 * 1024 * 1024
 _COUNTED = 500
 
 
+_FOREVER = float("inf")
+
+
 class Capability(StrEnum):
     """What a backend can do beyond `Adapter.get` and a `commit` of single writes."""
 
@@ -105,6 +108,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput(
                 f"A deadline of {self.deadline!r} seconds has passed before the call.",
                 hint="Use a positive number of seconds, or None.",
+            )
+        age: object = self.max_staleness
+        if age is not None and not (isinstance(age, int | float) and 0 <= age < _FOREVER):
+            raise InvalidInput(
+                f"{age!r} is no age that a read may have.",
+                hint="Use a number of seconds, 0 or more.",
             )
         if (self.max_staleness is not None) != (self.consistency is Consistency.BOUNDED):
             raise InvalidInput(
@@ -295,8 +304,8 @@ class Fill(msgspec.Struct, frozen=True):
 class Recode(msgspec.Struct, frozen=True):
     """The content of a row in other bytes, for the row as it was read and for no later one.
 
-    A row with another version, creation time or checksum is a later one. With `schema` and
-    `columns` it is also brought to a newer schema; without, both stay. Who makes one with another
+    A row with another version, creation time or checksum is a later one. With `schema`, `columns`
+    and `tags` it is also brought to a newer schema; without, they stay. Who makes one with another
     value leaves the checksum at 0: the store computes it then.
     """
 
@@ -307,6 +316,8 @@ class Recode(msgspec.Struct, frozen=True):
     schema: int | None = None
     #: In the order of `Layout.columns`.
     columns: tuple[Scalar, ...] | None = None
+    #: All that it is to have. A collection without tags takes no notice of them.
+    tags: tuple[tuple[str, str], ...] | None = None
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -380,6 +391,8 @@ class Adapter(ABC):
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    #: What OpenTelemetry calls the database (``db.system.name``).
+    system: ClassVar[str] = "perdure"
 
     async def exists(self) -> bool:
         """Whether there is a store at the address. Called before `initialize`; makes nothing.

@@ -44,11 +44,15 @@ class Chain:
             from perdure.storage.audit import Audit
 
             self.audit = Audit(config.audit)
-        if masters is not None and not settings.whole_file:
+        if masters is not None:
             from perdure.storage.encryption import Encryption
 
-            self.encryption = Encryption(
-                masters, scope=settings.scope, everything=settings.everything
+            kind = _for_objects() if settings.whole_file else Encryption
+            self.encryption = kind(masters, scope=settings.scope, everything=settings.everything)
+        if settings.whole_file and config.cache.shared:
+            raise InvalidConfig(
+                "With encryption.whole_file a shared cache would hold records in clear.",
+                hint="Leave cache.shared out; or use encryption.everything instead of whole_file.",
             )
         if config.cache.entries:
             from perdure.storage.cache import Cache
@@ -70,9 +74,17 @@ class Chain:
 
 
 def master_keys(config: Config, given: Source | None = None) -> MasterKeys | None:
-    """The master keys: the one given in code or of the configuration; None if there is none."""
+    """The master keys: the one given in code or of the configuration; None if there is none.
+
+    Raises `InvalidConfig` if there is none and the configuration wants something encrypted.
+    """
     current = given if given is not None else config.encryption.key or None
     if current is None:
+        if config.encryption.everything or config.encryption.whole_file:
+            raise InvalidConfig(
+                "There is no master key to encrypt with.",
+                hint="Set encryption.key, or give master_key=….",
+            )
         return None
     from perdure.storage.encryption.masters import MasterKeys
 
@@ -122,6 +134,20 @@ def open_store(
     config = config if config is not None else load()
     chain = Chain(config, middleware, masters=master_keys(config, master_key), clock=clock)
     return store(url, config, chain, master_key=master_key, progress=progress, clock=clock)
+
+
+def _for_objects() -> type[Encryption]:
+    """Encryption in a file that is encrypted as a whole: only of objects outside of it.
+
+    What was encrypted record by record, before the file was, stays readable.
+    """
+    from perdure.storage.encryption import Encryption
+
+    class ObjectEncryption(Encryption):
+        def encrypts(self, collection: str) -> bool:
+            return False
+
+    return ObjectEncryption
 
 
 def _with_replica(url: str, replica: str) -> str:

@@ -56,6 +56,11 @@ def marked_fields(cls: type[msgspec.Struct]) -> Marked:
         if get_origin(hint) is typing.Annotated:
             hint, *extras = get_args(hint)
             marks = {extra if isinstance(extra, type) else type(extra) for extra in extras}
+        if Tags in marks and get_origin(hint) is not dict and hint is not dict:
+            raise InvalidRecordType(
+                f"{cls.__name__}.{field} is marked Tags, but is no dict of texts.",
+                hint="Write: Annotated[dict[str, str], Tags()].",
+            )
         marked[field] = (marks, hint)
     return marked
 

@@ -149,14 +149,14 @@ class Finder(Generic[T]):
 
     def limit(self, limit: int) -> Finder[T]:
         """At most so many results."""
-        if limit < 0:
-            raise InvalidQuery(f"A limit of {limit} makes no sense.", hint="Use 0 or more.")
+        if type(limit) is not int or limit < 0:
+            raise InvalidQuery(f"A limit of {limit!r} makes no sense.", hint="Use 0 or more.")
         return self._with(limit=limit)
 
     def offset(self, offset: int) -> Finder[T]:
         """Skip so many results. For long lists, page with cursors instead: that costs nothing."""
-        if offset < 0:
-            raise InvalidQuery(f"An offset of {offset} makes no sense.", hint="Use 0 or more.")
+        if type(offset) is not int or offset < 0:
+            raise InvalidQuery(f"An offset of {offset!r} makes no sense.", hint="Use 0 or more.")
         return self._with(offset=offset)
 
     def include(
@@ -264,6 +264,10 @@ class Finder(Generic[T]):
         ``aggregate(messages="count", tokens="sum tokens")``: a function (count, sum, avg, min,
         max) and a field. Of no values, a figure is None, and a count 0.
         """
+        if not figures:
+            raise InvalidQuery(
+                "Nothing was asked to be computed.", hint='Write: aggregate(messages="count").'
+            )
         parsed = tuple(self._figure(text) for text in figures.values())
         rows: list[tuple[Scalar, ...]]
         if await self._collection.is_there():

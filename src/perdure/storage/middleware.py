@@ -183,6 +183,21 @@ def _around(handler: Handler, middleware: Middleware) -> Handler:
     return lambda call: middleware(call, handler)
 
 
+_OPERATIONS: dict[type, str] = {kind: kind.__name__.lower() for kind in Call.__args__}
+
+
+def operation_of(call: Call) -> str:
+    """What a call is called where calls are counted: "get", "commit" and so on."""
+    return _OPERATIONS[type(call)]
+
+
+def collections_of(call: Call) -> list[str]:
+    """The collections a call is about, in order; a batch without writes is about none."""
+    if isinstance(call, Commit):
+        return sorted({write.collection for write in call.batch.writes})
+    return [collection_of(call)]
+
+
 def collection_of(call: Call) -> str:
     """The collection a call is about; of a batch, its first write's."""
     if isinstance(call, Commit):

@@ -3,28 +3,44 @@
 Records are migrated when they are read, and stay as they are until they are written. After a bulk
 migration no record needs a migration function any more, and each is stored the way new ones are:
 with the current schema, by the current serializer, compressed and encrypted where that is asked
-for, its columns computed anew. Versions and times of records stay; tags do, too.
+for, its columns, its tags and what it refers to computed anew. Versions and times of records stay.
 
 Everybody reads and writes meanwhile; `rewriting` tells how, and what becomes of an interruption.
 Code that does not know the current schema cannot read a migrated record: it is refused with
 `NewerSchema`. What such code still writes is looked for when the rest is done, a few times; what is
 left after that is counted, as are records that newer code wrote and that are left alone.
+
+Content that a record refers to is never without a reference, whenever this is interrupted: until a
+record is rewritten, what it referred to and what it will refer to both count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from perdure.core.errors import MigrationFailed
-from perdure.storage.adapter import Capability, Count, Recode, Row
+from perdure.core.errors import Conflict, MigrationFailed
+from perdure.storage import references
+from perdure.storage.adapter import (
+    DEFAULT,
+    STRONG,
+    Batch,
+    Capability,
+    Check,
+    Count,
+    Delete,
+    Put,
+    Recode,
+    Row,
+)
 from perdure.storage.records import RecordType, all_types, type_of
 from perdure.storage.rewriting import Failure, Rewritten, rewrite_collection
 from perdure.storage.store import Progress, Store
 
-#: How often a collection is gone through, if old code keeps adding to it.
+#: How often a collection is gone through again, if old code keeps adding to it.
 _PASSES = 3
 
 
@@ -44,14 +60,14 @@ class Migrated(msgspec.Struct, frozen=True):
     failures: tuple[Failure, ...] = ()
     #: Records that code with a newer schema wrote. They are left alone.
     newer: int = 0
-    #: Records that old code wrote meanwhile.
+    #: Records that are not as they should be, because old code wrote them meanwhile.
     left: int = 0
     #: Whether it went on with what an earlier run had begun; what that did is counted, too.
     resumed: bool = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether no record needs a migration function any more."""
+        """Whether every record is as its type declares it, but for those of newer code."""
         return not (self.failed or self.left)
 
 
@@ -97,6 +113,7 @@ class _Migration:
         self._store = store
         self._declared = declared
         self._progress = progress
+        self._references = _References.of(store, declared)
 
     async def run(self, *, dry_run: bool) -> Migrated:
         name = self._declared.name
@@ -105,29 +122,37 @@ class _Migration:
         else:
             self._declared = await self._store.ready(self._declared) or self._declared
             await self._store.put_off_filling(name)
+            if self._references is not None:
+                await self._references.make()
         counts = await self._store.adapter.census(name)
-        done = await self._pass(dry_run=dry_run)
-        left = 0
-        for repeated in range(0 if dry_run else _PASSES):
-            left = max(0, self._older(await self._store.adapter.census(name)) - done.failed)
-            if not left or repeated == _PASSES - 1:
-                break
+        if dry_run:
+            return self._told(counts, await self._pass(dry_run=True), 0)
+        done, left = await self._until_none_is_left()
+        await self._store.declare(self._declared.cls)  # what was not rewritten is filled
+        return self._told(counts, done, left)
+
+    async def _until_none_is_left(self) -> tuple[Rewritten, int]:
+        """What was done, and how many records are not yet as they should be."""
+        done = await self._pass(dry_run=False)
+        for _ in range(_PASSES):
             again = await self._pass(dry_run=False)
             done = msgspec.structs.replace(
                 again, rewritten=done.rewritten + again.rewritten, resumed=done.resumed
             )
-        if not dry_run:
-            await self._store.declare(self._declared.cls)  # what was not rewritten is filled
-        return self._told(counts, done, left)
+            if not (again.rewritten or again.passed_over):
+                return done, 0
+        return done, (await self._pass(dry_run=True)).rewritten
 
     async def _pass(self, *, dry_run: bool) -> Rewritten:
         declared = self._declared
+        kept = None if dry_run else self._references
         return await rewrite_collection(
             self._store,
             declared.name,
             purpose=f"schema={declared.schema};{declared.content_type}",
             wanted=self._is_wanted,
-            remade=self._remade,
+            remade=partial(self._remade, note=kept.note if kept else None),
+            write=kept.write if kept else None,
             dry_run=dry_run,
             progress=_named(self._progress, f"migrating {declared.name}"),
         )
@@ -142,19 +167,27 @@ class _Migration:
             declared, row
         )
 
-    def _remade(self, row: Row) -> Recode:
+    def _remade(self, row: Row, note: Callable[[str, Any], None] | None) -> Recode:
         declared = self._declared
-        put = declared.encode(declared.decode(row), row.expires, None)
+        record = declared.decode(row)
+        put = declared.encode(record, row.expires, None)
         if put.key != row.key:
             raise MigrationFailed(
                 f"{declared.name}/{row.key} would have another key after its migration to schema"
                 f" {declared.schema}: {put.key!r}.",
                 hint="Mend the migration: it has to leave the key as it is.",
             )
-        return Recode(row, put.value, put.content_type, put.checksum, declared.schema, put.columns)
-
-    def _older(self, counts: list[Count]) -> int:
-        return sum(count.rows for count in counts if count.schema < self._declared.schema)
+        if note is not None:
+            note(row.key, record)
+        return Recode(
+            row,
+            put.value,
+            put.content_type,
+            put.checksum,
+            declared.schema,
+            put.columns,
+            put.tags if declared.layout.tagged else None,
+        )
 
     def _told(self, counts: list[Count], done: Rewritten, left: int) -> Migrated:
         declared = self._declared
@@ -173,6 +206,94 @@ class _Migration:
             left,
             done.resumed,
         )
+
+
+class _References:
+    """Keeps what the records of a collection refer to, while they are rewritten."""
+
+    def __init__(self, store: Store, collection: str, gather: references.Gather) -> None:
+        self._store = store
+        self._collection = collection
+        self._gather = gather
+        #: What the records of the page that is under way refer to, by their keys.
+        self._found: dict[str, dict[str, int]] = {}
+
+    @classmethod
+    def of(cls, store: Store, declared: RecordType[Any]) -> _References | None:
+        """None if these records cannot refer to anything, or the backend keeps no references."""
+        type_: type[msgspec.Struct] = declared.cls
+        gather = references.gatherer(type_)
+        if gather is None or not store.capabilities >= references.NEEDED:
+            return None
+        return cls(store, declared.name, gather)
+
+    async def make(self) -> None:
+        for declared in references.TYPES:
+            await self._store.ready(declared)
+
+    def note(self, key: str, record: Any) -> None:
+        """This record is about to be rewritten."""
+        self._found[key] = self._gather(record)
+
+    async def write(self, recodes: Sequence[Recode]) -> tuple[int, list[Failure]]:
+        """Rewrite records: first they refer to more than they need, then to no more than that."""
+        after, self._found = self._found, {}
+        before = await self._kept(recodes)
+        more = {key: before[key] | hashes for key, hashes in after.items() if key in before}
+        changed = [each for each in recodes if more[each.row.key] != before[each.row.key]]
+        dropped, failures = await self._commit(changed, more)
+        sound = [each for each in recodes if each.row.key not in dropped]
+        written = await self._store.rewrite(self._collection, sound) if sound else 0
+        # One that was passed over may still be as it was: it keeps what it referred to.
+        if written == len(sound):
+            fewer = [each for each in sound if after[each.row.key] != more[each.row.key]]
+            await self._commit(fewer, after)
+        return written, failures
+
+    async def _kept(self, recodes: Sequence[Recode]) -> dict[str, dict[str, int]]:
+        """What the store says that records refer to now."""
+        keys = [recode.row.key for recode in recodes]
+        places = [references.row_key(self._collection, key) for key in keys]
+        rows = await self._store.collection(references.Referring).get_many(places, STRONG)
+        return {
+            key: {} if row is None else dict(zip(row.hashes, row.sizes, strict=True))
+            for key, row in zip(keys, rows, strict=True)
+        }
+
+    async def _commit(
+        self, recodes: Sequence[Recode], wanted: Mapping[str, dict[str, int]]
+    ) -> tuple[set[str], list[Failure]]:
+        """Keep what records refer to, those that are still as read.
+
+        Returns the keys of the others, and those that refer to something that was deleted.
+        """
+        if not recodes:
+            return set(), []
+        try:
+            await self._store.commit(self._batch(recodes, wanted), DEFAULT)
+        except Conflict as exc:
+            if len(recodes) > 1:
+                one_by_one = [await self._commit([each], wanted) for each in recodes]
+                dropped = {key for keys, _ in one_by_one for key in keys}
+                return dropped, [failure for _, failures in one_by_one for failure in failures]
+            key = recodes[0].row.key
+            is_gone = exc.collection == references.CONDEMNED
+            return {key}, [Failure(key, references.clarified(exc).message)] if is_gone else []
+        return set(), []
+
+    def _batch(self, recodes: Sequence[Recode], wanted: Mapping[str, dict[str, int]]) -> Batch:
+        writes: list[Put | Delete] = []
+        checks: dict[Check, None] = {}
+        for recode in recodes:
+            row, hashes = recode.row, wanted[recode.row.key]
+            if hashes:
+                writes.append(references.row_of(self._collection, row.key, hashes, row.expires))
+            else:
+                writes.append(references.no_row_of(self._collection, row.key))
+            # Whoever has changed the record since has kept its references, too.
+            checks[Check(self._collection, row.key, row.version, row.created)] = None
+            checks |= dict.fromkeys(Check(references.CONDEMNED, hash_, 0) for hash_ in hashes)
+        return Batch(tuple(writes), tuple(checks))
 
 
 def _plain(content_type: str) -> str:

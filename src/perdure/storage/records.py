@@ -342,6 +342,16 @@ def _declare(
             hint=f"Use one of {', '.join(codecs.BY_NAME)}, or register yours before:"
             " perdure.storage.codecs.register(name, codec).",
         )
+    if not all(callable(each) for each in migrations):
+        raise InvalidRecordType(
+            f"The migrations of {name!r} are not functions.",
+            hint="Give a list of functions, one for each version: migrations=[add_language].",
+        )
+    if not all(isinstance(each, Index) for each in indexes):
+        raise InvalidRecordType(
+            f"The indexes of {name!r} are not all of type Index.",
+            hint='Write: indexes=[Index(("author", "created"))].',
+        )
 
     def declare(cls: type[T]) -> type[T]:
         if not _is_frozen_struct(cls):

@@ -58,6 +58,8 @@ class Referring(msgspec.Struct, frozen=True, array_like=True):
 
 #: A condemned hash may be referred to again after this time, even if nobody stored it anew.
 CONDEMNED_FOR = "30d"
+#: The same for what was forgotten, and whose hash must not be told for long.
+CONDEMNED_BRIEFLY = "1d"
 
 
 @system_record("condemned", ttl=CONDEMNED_FOR)

@@ -5,16 +5,18 @@ as rewrites. Versions and times stay, everybody reads and writes meanwhile, and 
 changes in between is passed over: it was written the new way.
 
 How far it came is kept in the store, about every second. Interrupted, even by kill -9, it goes on
-from there; at worst what that second did is looked at again. A row that cannot be remade is left as
-it is and told of at the end; the others do not suffer from it. Two who do the same at once do not
-harm each other: a row is rewritten by one of them. Rows that old code writes behind the place that
-was reached are not seen again: whoever must have them all looks again.
+from there, and then looks at all rows once more from the beginning: what lies before that place may
+have been changed by others since, and what failed there may succeed now. Rows that are as they
+should be cost no more than that look. A row that cannot be remade is left as it is and told of at
+the end; the others do not suffer from it. Two who do the same at once do not harm each other: a row
+is rewritten by one of them. Rows that old code writes behind the place that was reached are not
+seen again: whoever must have them all calls it again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Protocol, TypeVar
 
@@ -38,7 +40,6 @@ _BYTES = 128 * 1024
 _NOTE_EVERY = 1.0
 #: Failures that are told one by one; further ones are counted.
 MOST_FAILURES = 100
-_EARLIER = "It failed before the interruption; run it again to see why."
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -52,10 +53,12 @@ class Rewritten(msgspec.Struct, frozen=True):
     """What came of it."""
 
     collection: str
-    #: Rows that were looked at.
+    #: Rows that were looked at, the last time that all were.
     seen: int = 0
-    #: Rows that were written anew, or would be.
+    #: Rows that were written anew, or would be; also by the run that was interrupted.
     rewritten: int = 0
+    #: Rows that somebody changed, or deleted, before they could be.
+    passed_over: int = 0
     #: Rows that could not be, all of them, and the first of them by name.
     failed: int = 0
     failures: tuple[Failure, ...] = ()
@@ -65,11 +68,12 @@ class Rewritten(msgspec.Struct, frozen=True):
 
 @system_record("rewrites")
 class _Position(msgspec.Struct, frozen=True):
-    """How far a rewrite came."""
+    """How far a rewrite came. It lies in clear: nothing of what is in the rows may be in it."""
 
     id: Annotated[str, Key()]  # collection/purpose
     after: str
-    so_far: Rewritten
+    seen: int = 0
+    rewritten: int = 0
 
 
 class Host(Protocol):
@@ -84,6 +88,10 @@ class Host(Protocol):
     ) -> int: ...
 
 
+#: Writes a page of rows; returns how many were still as read, and which could not be written.
+Write = Callable[[Sequence[Recode]], Awaitable[tuple[int, list[Failure]]]]
+
+
 async def rewrite_collection(
     host: Host,
     collection: str,
@@ -91,6 +99,7 @@ async def rewrite_collection(
     purpose: str,
     wanted: Callable[[Row], bool],
     remade: Callable[[Row], Recode],
+    write: Write | None = None,
     dry_run: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Rewritten:
@@ -98,57 +107,63 @@ async def rewrite_collection(
 
     `wanted` is asked about rows as they are stored; `remade` gets them as records are decoded from
     them, and may raise errors of Perdure's. Both are called on the event loop, a few milliseconds
-    at a time. `purpose` tells one rewrite of a collection from another: it names what the rows are
-    brought to, such as ``schema=3``.
+    at a time. `write` writes a page, if more is to be done than to rewrite it. `purpose` tells one
+    rewrite of a collection from another: it names what the rows are brought to, such as
+    ``schema=3``. Where others of its kind were interrupted is forgotten: they start anew.
 
     With `dry_run` nothing is written, and all rows are looked at.
     """
-    position = _Bookmark(host, f"{collection}/{purpose}", kept=not dry_run)
-    after, so_far = await position.find(collection)
-    total = sum(count.rows for count in await host.adapter.census(collection))
-    pace = Pace()
-    async for page in _pages(host.adapter, collection, after):
-        keys = [row.key async for row in paced(page, pace) if wanted(row)]
-        rows = await plain_rows(host, collection, keys)
-        recodes, failures = await _remade(rows, remade, pace)
-        written = len(recodes)
-        if recodes and not dry_run:
-            written = await host.rewrite(collection, recodes)
-        so_far = msgspec.structs.replace(
-            so_far,
-            seen=so_far.seen + len(page),
-            rewritten=so_far.rewritten + written,
-            failed=so_far.failed + len(failures),
-            failures=(*so_far.failures, *failures)[:MOST_FAILURES],
-        )
-        await position.reached(page[-1].key, so_far)
-        if progress is not None:
-            progress(f"rewriting {collection}", so_far.seen, max(total, so_far.seen))
-    await position.remove()
-    return so_far
+
+    async def rewrite(recodes: Sequence[Recode]) -> tuple[int, list[Failure]]:
+        return await host.rewrite(collection, recodes), []
+
+    async def pretend(recodes: Sequence[Recode]) -> tuple[int, list[Failure]]:
+        return len(recodes), []
+
+    bookmark = _Bookmark(host, collection, purpose, kept=not dry_run)
+    work = _Work(host, collection, wanted, remade, pretend if dry_run else write or rewrite)
+    after, begun = await bookmark.find()
+    done = await work.carry_out(after, begun, bookmark, progress)
+    if begun.resumed:
+        again = Rewritten(collection, rewritten=done.rewritten, resumed=True)
+        done = await work.carry_out("", again, bookmark, progress)
+    await bookmark.remove()
+    return done
 
 
 class _Bookmark:
     """Keeps how far a rewrite came."""
 
-    def __init__(self, host: Host, name: str, *, kept: bool) -> None:
+    def __init__(self, host: Host, collection: str, purpose: str, *, kept: bool) -> None:
         self._positions = host.collection(_Position)
-        self._name = name
+        self._collection = collection
+        self._name = f"{collection}/{purpose}"
+        self._kind = self._name.partition("=")[0]
         self._kept = kept
         self._is_there = False
         self._noted = time.monotonic()
 
-    async def find(self, collection: str) -> tuple[str, Rewritten]:
+    async def find(self) -> tuple[str, Rewritten]:
         """Where to go on, and what was done before."""
-        found = await self._positions.get(self._name) if self._kept else None
+        begun = Rewritten(self._collection)
+        if not self._kept:
+            return "", begun
+        for other in await self._positions.query().prefix(f"{self._kind}=").values():
+            # Rows before its place are about to be changed.
+            if other.id != self._name:
+                await self._positions.delete(other.id)
+        found = await self._positions.get(self._name, STRONG)
         if found is None:
-            return "", Rewritten(collection)
+            return "", begun
         self._is_there = True
-        return found.after, msgspec.structs.replace(found.so_far, resumed=True)
+        return found.after, msgspec.structs.replace(
+            begun, seen=found.seen, rewritten=found.rewritten, resumed=True
+        )
 
     async def reached(self, key: str, so_far: Rewritten) -> None:
         if self._kept and time.monotonic() - self._noted >= _NOTE_EVERY:
-            await self._positions.put(_Position(self._name, key, _told(so_far)))
+            position = _Position(self._name, key, so_far.seen, so_far.rewritten)
+            await self._positions.put(position)
             self._is_there = True
             self._noted = time.monotonic()
 
@@ -157,10 +172,57 @@ class _Bookmark:
             await self._positions.delete(self._name)
 
 
-def _told(so_far: Rewritten) -> Rewritten:
-    """What is kept of it in clear: why a row failed may quote what is encrypted in it."""
-    failures = tuple(Failure(each.key, _EARLIER) for each in so_far.failures)
-    return msgspec.structs.replace(so_far, failures=failures)
+class _Work:
+    """What is done to the rows of a collection."""
+
+    def __init__(
+        self,
+        host: Host,
+        collection: str,
+        wanted: Callable[[Row], bool],
+        remade: Callable[[Row], Recode],
+        write: Write,
+    ) -> None:
+        self._host = host
+        self._collection = collection
+        self._wanted = wanted
+        self._remade = remade
+        self._write = write
+
+    async def carry_out(
+        self,
+        after: str,
+        so_far: Rewritten,
+        bookmark: _Bookmark,
+        progress: Callable[[str, int, int], None] | None,
+    ) -> Rewritten:
+        """Go through the rows behind this key, once."""
+        adapter, collection = self._host.adapter, self._collection
+        total = sum(count.rows for count in await adapter.census(collection))
+        pace = Pace()
+        async for page in _pages(adapter, collection, after):
+            so_far = await self._rewritten(page, so_far, pace)
+            await bookmark.reached(page[-1].key, so_far)
+            if progress is not None:
+                progress(f"rewriting {collection}", so_far.seen, max(total, so_far.seen))
+        return so_far
+
+    async def _rewritten(self, page: list[Row], so_far: Rewritten, pace: Pace) -> Rewritten:
+        keys = [row.key async for row in paced(page, pace) if self._wanted(row)]
+        rows = await plain_rows(self._host, self._collection, keys)
+        recodes, failures = await _remade(rows, self._remade, pace)
+        written = 0
+        if recodes:
+            written, refused = await self._write(recodes)
+            failures += refused
+        return msgspec.structs.replace(
+            so_far,
+            seen=so_far.seen + len(page),
+            rewritten=so_far.rewritten + written,
+            passed_over=so_far.passed_over + len(keys) - written - len(failures),
+            failed=so_far.failed + len(failures),
+            failures=(*so_far.failures, *failures)[:MOST_FAILURES],
+        )
 
 
 async def paced(rows: Iterable[Row], pace: Pace) -> AsyncIterator[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 import msgspec
@@ -14,6 +14,17 @@ from perdure.storage.adapter import Delivered, Entry, Layout, Snapshot
 T = TypeVar("T")
 
 _PAGE = 1_000
+
+
+@asynccontextmanager
+async def closing(pages: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """Ends a generator with the block, and not at some time later: what it holds is let go."""
+    try:
+        yield pages
+    finally:
+        close = getattr(pages, "aclose", None)
+        if close is not None:
+            await close()
 
 
 class HeldCollection(msgspec.Struct, frozen=True):
@@ -78,14 +89,16 @@ class WatchedSnapshot(Snapshot):
         return await self._inner.count(collection)
 
     async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
-        async for page in _ahead(self._inner.entries(collection)):
-            self._see(collection, page)
-            yield page
+        async with closing(_ahead(self._inner.entries(collection))) as pages:
+            async for page in pages:
+                self._see(collection, page)
+                yield page
 
     async def events(self) -> AsyncIterator[list[Delivered]]:
-        async for page in _ahead(self._inner.events()):
-            self._see("", page)
-            yield page
+        async with closing(_ahead(self._inner.events())) as pages:
+            async for page in pages:
+                self._see("", page)
+                yield page
 
     async def last_event(self) -> int:
         return await self._inner.last_event()
@@ -107,8 +120,9 @@ class OverlaidSnapshot(Snapshot):
         return await (await self._of(collection)).count(collection)
 
     async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
-        async for page in (await self._of(collection)).entries(collection):
-            yield page
+        async with closing((await self._of(collection)).entries(collection)) as pages:
+            async for page in pages:
+                yield page
 
     def events(self) -> AsyncIterator[list[Delivered]]:
         return self._under.events()
@@ -127,16 +141,24 @@ async def _ahead(pages: AsyncIterator[T]) -> AsyncIterator[T]:
     async def following() -> T | None:
         return await anext(pages, None)
 
-    task = asyncio.create_task(following())
-    try:
-        while (page := await task) is not None:
-            task = asyncio.create_task(following())
-            yield page
-    finally:
-        if not task.done():
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+    async with closing(pages):
+        task = asyncio.create_task(following())
+        try:
+            while (page := await task) is not None:
+                task = asyncio.create_task(following())
+                yield page
+        finally:
+            await _end(task)
+
+
+async def _end(task: asyncio.Task[T]) -> None:
+    """Cancel a task and wait for it; what it raises is of no interest any more."""
+    task.cancel()
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()
 
 
 def _pages(items: Sequence[T]) -> list[list[T]]:

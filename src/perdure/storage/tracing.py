@@ -27,7 +27,8 @@ from perdure.storage.middleware import (
     Rewrite,
     Stage,
     Summarize,
-    collection_of,
+    collections_of,
+    operation_of,
 )
 from perdure.storage.store import Store
 
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
 _SCOPE = "perdure.storage"
-_NAMES = {kind: kind.__name__.lower() for kind in Call.__args__}
-_SYSTEMS = {"SQLiteAdapter": "sqlite", "PostgresAdapter": "postgresql", "ValkeyAdapter": "valkey"}
 #: As the conventions advise.
 _DURATIONS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10]
 #: Seconds between two looks whether the program has set OpenTelemetry up meanwhile.
@@ -63,8 +62,7 @@ class Tracing(Resident):
     def attach(self, store: Store) -> None:
         """Say which store it is: its kind is told."""
         self._store = store
-        name = type(store.adapter).__name__
-        self._system = _SYSTEMS.get(name, name.removesuffix("Adapter").lower())
+        self._system = store.adapter.system
 
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Any]:
         # Not async itself: where nobody looks, this must cost next to nothing.
@@ -90,10 +88,10 @@ class Tracing(Resident):
         return self._signals
 
     async def _watched(self, call: Call, proceed: Handler, signals: _Signals) -> Any:
-        collections = _collections(call)
+        collections = collections_of(call)
         common: dict[str, Any] = {
             "db.system.name": self._system,
-            "db.operation.name": _NAMES[type(call)],
+            "db.operation.name": operation_of(call),
         }
         if len(collections) == 1:
             common["db.collection.name"] = collections[0]
@@ -260,9 +258,3 @@ def _moved(call: Call, answer: Any) -> dict[str, int]:
     if isinstance(call, Rewrite):
         moved["perdure.bytes_written"] = sum(len(recode.value) for recode in call.recodes)
     return moved
-
-
-def _collections(call: Call) -> list[str]:
-    if isinstance(call, Commit):
-        return sorted({write.collection for write in call.batch.writes})
-    return [collection_of(call)]

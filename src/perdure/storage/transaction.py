@@ -238,7 +238,8 @@ class Transaction:
             return tuple(self._seen.values())
         # What we write ourselves need not be empty before: the write makes it as it should be.
         absent = {place: Check(*place, 0) for place in self._absent if place not in self._writes}
-        return tuple({**absent, **self._seen}.values())
+        # And what must not be there must not, even if this transaction has seen it.
+        return tuple({**self._seen, **absent}.values())
 
     def _saw(self, name: str, key: str, row: Row | None) -> None:
         version, created = (row.version, row.created) if row is not None else (0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -49,6 +50,12 @@ def parse(url: str) -> Address:
     if not parts.scheme or _impossible(url) or _impossible(path):
         raise InvalidURL(f"{shown(url)!r} cannot be the address of a bank.", hint=hint)
     return Address(parts.scheme, path, options)
+
+
+def location(url: str) -> str:
+    """Where a bank is, in words for people: the path of a file, or an address without password."""
+    address = parse(url)
+    return str(Path(address.path).absolute()) if address.scheme == "sqlite" else shown(url)
 
 
 def shown(url: str) -> str:

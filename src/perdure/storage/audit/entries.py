@@ -15,8 +15,8 @@ import msgspec
 from perdure.core import clock
 from perdure.core.actors import current_actor, system_user
 from perdure.core.clock import Clock
-from perdure.core.errors import InvalidInput
-from perdure.storage.adapter import Index, Put, Row
+from perdure.core.errors import InvalidInput, StorageError
+from perdure.storage.adapter import Index, Put, Recode, Row
 from perdure.storage.records import Key, system_record, type_of
 
 #: All entries lie in one folder: backends list such keys at no more than their number.
@@ -122,6 +122,23 @@ class Scribe:
 def as_put(entry: AuditEntry) -> Put:
     """The write that adds an entry, and never replaces one."""
     return type_of(AuditEntry).encode(entry, None, 0)
+
+
+def is_same(row: Row, recode: Recode) -> bool:
+    """Whether a row of the trail, rewritten like this, would still be the same entry.
+
+    Other bytes may be, of another serializer or of a newer schema up to this code's own.
+    """
+    declared = type_of(AuditEntry)
+    schema = row.schema if recode.schema is None else recode.schema
+    after = msgspec.structs.replace(
+        row, value=recode.value, content_type=recode.content_type, schema=schema
+    )
+    try:
+        entry = declared.decode(after)
+        return declared.decode(row) == entry and recode.columns in {None, declared.columns(entry)}
+    except StorageError:  # what cannot be read may be anything
+        return False
 
 
 def time_of(id: str) -> int:

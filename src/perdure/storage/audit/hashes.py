@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from perdure.core.errors import Conflict, KeyRefused
+from perdure.core.errors import KeyRefused
 from perdure.storage.adapter import STRONG, Options, Put, Recode, Row
 from perdure.storage.audit.entries import UNREADABLE
 from perdure.storage.records import Encrypted, Key, system_record, type_of
@@ -58,11 +58,7 @@ class Hasher:
 
         Raises `KeyRefused` if it is encrypted with a master key that is not given here.
         """
-        while True:
-            try:
-                return cls(await _secret(store))
-            except Conflict:  # another process was first: that one's is there now
-                continue
+        return cls(await _secret(store))
 
     def of_content(self, content: Row | Put | Recode) -> str:
         """The hash of a content type and a value."""
@@ -80,21 +76,41 @@ class Hasher:
 
 
 async def _secret(store: Store) -> bytes:
-    sealed = await store.collection(AuditSecret).get(_NAME, STRONG)
-    if sealed is not None:
-        return sealed.secret
-    plain = await store.collection(OpenAuditSecret).get(_NAME, STRONG)
-    secret = os.urandom(32) if plain is None else plain.secret
+    there = await _there(store)
+    if there is not None:
+        return there.secret
+    new = os.urandom(32)
     try:
-        await store.transact(lambda transaction: _seal(transaction, secret), STRONG)
-    except KeyRefused:
-        if plain is None:
-            await store.collection(OpenAuditSecret).put(OpenAuditSecret(_NAME, secret), _NEW)
+        return await store.transact(lambda transaction: _sealed(transaction, new), STRONG)
+    except KeyRefused:  # this store does not encrypt
+        # Raises again if a process that does was first: there must be no second secret.
+        await _there(store)
+        return await store.transact(lambda transaction: _open(transaction, new), STRONG)
+
+
+async def _there(store: Store) -> AuditSecret | None:
+    return await store.collection(AuditSecret).get(_NAME, STRONG)
+
+
+async def _sealed(transaction: Transaction, new: bytes) -> bytes:
+    """The encrypted secret: that of whoever was first, or the one in clear, or a new one."""
+    sealed, plain = transaction.collection(AuditSecret), transaction.collection(OpenAuditSecret)
+    there = await sealed.get(_NAME, STRONG)
+    if there is not None:
+        return there.secret
+    before = await plain.get(_NAME, STRONG)
+    secret = new if before is None else before.secret
+    if before is not None:
+        await plain.delete(_NAME)
+    await sealed.put(AuditSecret(_NAME, secret), _NEW)
     return secret
 
 
-async def _seal(transaction: Transaction, secret: bytes) -> None:
+async def _open(transaction: Transaction, new: bytes) -> bytes:
+    """The secret in clear: that of whoever was first, or a new one."""
     plain = transaction.collection(OpenAuditSecret)
-    if await plain.get(_NAME, STRONG) is not None:
-        await plain.delete(_NAME)
-    await transaction.collection(AuditSecret).put(AuditSecret(_NAME, secret), _NEW)
+    there = await plain.get(_NAME, STRONG)
+    if there is not None:
+        return there.secret
+    await plain.put(OpenAuditSecret(_NAME, new), _NEW)
+    return new

@@ -11,8 +11,10 @@ from perdure.config.storage import AuditConfig
 from perdure.core.errors import (
     Conflict,
     Corrupted,
+    DeadlineExceeded,
     InvalidInput,
     KeyRefused,
+    Unavailable,
     Unsupported,
 )
 from perdure.storage.adapter import (
@@ -23,10 +25,9 @@ from perdure.storage.adapter import (
     Delete,
     Options,
     Put,
-    Recode,
     Row,
 )
-from perdure.storage.audit import shapes
+from perdure.storage.audit import removing, shapes
 from perdure.storage.audit.entries import (
     TRAIL,
     Action,
@@ -34,11 +35,13 @@ from perdure.storage.audit.entries import (
     Scribe,
     as_put,
     expiry,
+    is_same,
     pruning,
 )
 from perdure.storage.audit.hashes import SECRETS, Hasher
-from perdure.storage.audit.pins import Before, Chosen, TimeLeft, holds, pinned
+from perdure.storage.audit.pins import Before, Chosen, holds, keeps_content, pinned
 from perdure.storage.collection import ATTEMPTS, back_off
+from perdure.storage.deadlines import TimeLeft
 from perdure.storage.middleware import (
     Call,
     Commit,
@@ -71,9 +74,16 @@ class Audit(Resident):
     It reads what is about to be written over, and lets the commit fail if that has changed
     meanwhile; then it reads again. Expectations of the caller's own still raise `Conflict`.
 
-    `Remove` becomes a search and one commit of deletes: content that is removed is hashed, so it
-    passes through this process. A rewrite cannot carry entries in its own transaction; they are
-    committed before it, and a row that it then skips has an entry all the same.
+    `Remove` becomes a search and commits of deletes: content that is removed is hashed, so it
+    passes through this process. It is not one transaction: rows go in pages, each page together
+    with its entries, and an error or a crash in the middle leaves the pages behind it there. A row
+    that others change meanwhile is looked at again, and removed if the query still fits it.
+
+    A rewrite cannot carry entries in its own transaction; they are committed before it, and a row
+    that it then skips has an entry all the same.
+
+    Where others keep writing the same records first, for hundreds of milliseconds, it gives up
+    with `Unavailable`.
     """
 
     stage: ClassVar[Stage] = Stage.AUDIT
@@ -143,11 +153,15 @@ class Audit(Resident):
                 )
                 return versions[: len(batch.writes)]
             except Conflict as exc:
-                if (exc.collection, exc.key) not in before or attempt == ATTEMPTS - 1:
+                if (exc.collection, exc.key) not in before:
                     raise
                 conflict = exc
             await back_off(attempt)
-        raise AssertionError("unreachable")
+        raise Unavailable(
+            "Others kept writing the same records, so that none could be written with its audit"
+            " entry.",
+            hint="Nothing was changed. Try again.",
+        ) from conflict
 
     async def _before(
         self, batch: Batch, proceed: Handler, time_left: TimeLeft, *, again: bool
@@ -235,24 +249,35 @@ class Audit(Resident):
                 raise _refusal()
             removed: int = await proceed(call)
             return removed
-        for attempt in range(ATTEMPTS):
-            rows = await self._found(query, proceed, time_left)
-            if not rows:
-                return 0
-            hasher = await self._ready()
-            batch = Batch(tuple(Delete(query.collection, row.key) for row in rows))
-            before: Before = {(query.collection, row.key): row for row in rows}
-            try:
-                await proceed(
-                    Commit(self._with_entries(batch, before, hasher), time_left.options())
-                )
-            except Conflict:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                await back_off(attempt)
-            else:
-                return len(rows)
-        raise AssertionError("unreachable")
+        count = 0
+        pages = removing.pages(await self._found(query, proceed, time_left))
+        try:
+            while pages:
+                page = pages.pop()
+                if await self._remove_page(query.collection, page.rows, proceed, time_left):
+                    count += len(page.rows)
+                    continue
+                if page.attempt == ATTEMPTS:
+                    raise removing.contended(count)
+                await back_off(page.attempt)
+                again = removing.among(query, page)
+                pages += page.halves(await self._found(again, proceed, time_left))
+        except DeadlineExceeded as exc:
+            raise removing.late(count) from exc
+        return count
+
+    async def _remove_page(
+        self, name: str, rows: Sequence[Row], proceed: Handler, time_left: TimeLeft
+    ) -> bool:
+        """Remove rows together with their entries; or nothing, if one of them was changed."""
+        batch = Batch(tuple(Delete(name, row.key) for row in rows))
+        before: Before = {(name, row.key): row for row in rows}
+        whole = self._with_entries(batch, before, await self._ready())
+        try:
+            await proceed(Commit(whole, time_left.options()))
+        except Conflict:
+            return False
+        return True
 
     async def _found(self, query: Query, proceed: Handler, time_left: TimeLeft) -> list[Row]:
         """The rows that a query finds now; damaged ones without their content."""
@@ -268,12 +293,22 @@ class Audit(Resident):
 
     async def _rewrite(self, call: Rewrite, proceed: Handler) -> int:
         if call.collection == TRAIL:
-            if not all(map(_is_same_entry, call.recodes)):
-                raise _refusal()
+            await self._check_same(call, proceed)
         else:
             await self._leave(await self._about_rewrite(call), proceed, call.options)
         rewritten: int = await proceed(call)
         return rewritten
+
+    async def _check_same(self, call: Rewrite, proceed: Handler) -> None:
+        """Refuse to rewrite an entry of the trail as another one.
+
+        It is compared with what is stored: the row in a `Recode` is the caller's word only.
+        """
+        keys = [recode.row.key for recode in call.recodes]
+        rows = await self._rows(TRAIL, keys, proceed, TimeLeft(call.options))
+        for row, recode in zip(rows, call.recodes, strict=True):
+            if row is not None and not is_same(row, recode):
+                raise _refusal()
 
     async def _about_rewrite(self, call: Rewrite) -> list[AuditEntry]:
         """An entry for each row whose content becomes another; one for all that keep theirs."""
@@ -290,7 +325,7 @@ class Audit(Resident):
                 expires=expiry(recode.row),
             )
             for recode in call.recodes
-            if not _keeps_content(recode)
+            if not keeps_content(recode)
         ]
         if others := len(call.recodes) - len(entries):
             entries.append(self._scribe.entry(Action.REWRITE, call.collection, count=others))
@@ -350,16 +385,6 @@ class Audit(Resident):
         if self._store is None:
             raise InvalidInput("This audit belongs to no store.", hint="Put it in a store's chain.")
         return self._store
-
-
-def _keeps_content(recode: Recode) -> bool:
-    row = recode.row
-    return (recode.value, recode.content_type) == (row.value, row.content_type)
-
-
-def _is_same_entry(recode: Recode) -> bool:
-    """Whether an entry stays what it was; that newer code brings it to a newer schema is fine."""
-    return _keeps_content(recode) or (recode.schema or 0) > recode.row.schema
 
 
 def _refusal() -> InvalidInput:

@@ -1,15 +1,14 @@
-"""What makes one write with its entry out of a read and a commit: pins, expectations, time."""
+"""What makes one write with its entry out of a read and a commit: pins, expectations."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
 
-from perdure.core.errors import Conflict, DeadlineExceeded
-from perdure.storage.adapter import Batch, Delete, Options, Put, Row
+from perdure.core.errors import Conflict
+from perdure.storage.adapter import Batch, Delete, Put, Recode, Row
 
 _EVERYTHING = "*"
 _SYSTEM = "perdure_"
@@ -29,25 +28,6 @@ class Chosen:
         return name in self._names or (self._own and not name.startswith(_SYSTEM))
 
 
-class TimeLeft:
-    """The options of a call, for each of the steps that it becomes: its deadline is for all."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._until = None if options.deadline is None else time.monotonic() + options.deadline
-
-    def options(self, kind: Options | None = None) -> Options:
-        if self._until is None:
-            return self._options if kind is None else kind
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise DeadlineExceeded(
-                "The time allowed was over before the record and its audit entry were written.",
-                hint="Nothing was changed. Allow more time.",
-            )
-        return msgspec.structs.replace(self._options if kind is None else kind, deadline=left)
-
-
 def pinned(write: Put | Delete, row: Row | None) -> Put | Delete:
     """The write for the row as it was read, and no other; a check beside it says which row.
 
@@ -56,6 +36,12 @@ def pinned(write: Put | Delete, row: Row | None) -> Put | Delete:
     if write.expected is not None or (row is not None and isinstance(write, Delete)):
         return write
     return msgspec.structs.replace(write, expected=0 if row is None else row.version)
+
+
+def keeps_content(recode: Recode) -> bool:
+    """Whether a rewrite leaves the content what it was."""
+    row = recode.row
+    return (recode.value, recode.content_type) == (row.value, row.content_type)
 
 
 def holds(batch: Batch, conflict: Conflict, before: Before) -> bool:

@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from perdure.core import clock
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import InvalidInput, Unavailable
 from perdure.storage.adapter import DEFAULT, STRONG, Batch, Options, Row
 from perdure.storage.audit import joints
 from perdure.storage.audit.entries import (
@@ -24,6 +24,7 @@ from perdure.storage.audit.entries import (
 )
 from perdure.storage.audit.hashes import Hasher
 from perdure.storage.audit.joints import Verdict
+from perdure.storage.collection import ATTEMPTS, back_off
 from perdure.storage.query import All, Compare, Condition, Op, Order, Query
 from perdure.storage.records import type_of
 from perdure.storage.store import Store
@@ -99,13 +100,10 @@ class AuditTrail:
 
         A record that was there before its collection was audited, or whose older entries were
         pruned, has a trail that begins later: `Verdict.begins_at` is not 0 then. Of a record
-        without any entry nothing can be said.
+        without any entry nothing can be said. Raises `Unavailable` if the record is written again
+        and again, each time before its entries are read.
         """
-        while True:
-            row = await self._row(collection, key)
-            entries = await self.history_of(collection, key)
-            if _identity(row) == _identity(await self._row(collection, key)):
-                break  # else it was written meanwhile
+        row, entries = await self._at_rest(collection, key)
         found = joints.follow(entries)
         if found.state is not None:
             now = clock.to_datetime(self._store.now())
@@ -141,6 +139,19 @@ class AuditTrail:
             return await finder.delete(STRONG)
         finally:
             pruning.reset(token)
+
+    async def _at_rest(self, collection: str, key: str) -> tuple[Row | None, list[AuditEntry]]:
+        """A record and its entries, read while nobody wrote it."""
+        for attempt in range(ATTEMPTS):
+            row = await self._row(collection, key)
+            entries = await self.history_of(collection, key)
+            if _identity(row) == _identity(await self._row(collection, key)):
+                return row, entries
+            await back_off(attempt)
+        raise Unavailable(
+            f"{collection}/{key} keeps changing while its trail is read.",
+            hint="Try again when it is written less often.",
+        )
 
     async def _all(self, collection: str, key: str) -> AsyncIterator[AuditEntry]:
         after: str | None = None

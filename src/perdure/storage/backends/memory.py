@@ -100,6 +100,7 @@ class _Collection:
 class MemoryAdapter(Adapter):
     """Everything in this process, nothing on disk."""
 
+    system: ClassVar[str] = "memory"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
             Capability.VERSIONS,
@@ -204,6 +205,8 @@ class MemoryAdapter(Adapter):
             if recode.columns is not None:
                 entry.columns = self._columns(target.layout, recode.columns)
                 target.unfilled.discard(was.key)
+            if recode.tags is not None and target.layout.tagged:
+                entry.tags = recode.tags
             done += 1
         return done
 

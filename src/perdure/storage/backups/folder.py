@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from perdure.core.clock import to_datetime
-from perdure.core.errors import BadBackup, Unavailable
+from perdure.core.clock import from_datetime, to_datetime
+from perdure.core.errors import BadBackup, InvalidInput, Unavailable
 from perdure.core.ids import new_id
 from perdure.storage.backups import files, manifest
 from perdure.storage.backups.manifest import MARK, Manifest, Mark
 from perdure.storage.backups.pages import damaged
+from perdure.storage.threads import in_thread
 
 LATEST = "latest"
-_OURS = {MARK, "lock", "snapshots", "artifacts", "incoming"}
+_MILLISECOND = 1_000
+#: What a run that was killed before it could leave its mark has made at most.
+_BEFORE_MARK = {"lock", "incoming"}
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -30,7 +34,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class BackupFolder:
-    """A folder of backups. All methods block."""
+    """A folder of backups. All methods block, but for `writing`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -38,8 +42,8 @@ class BackupFolder:
         self.artifacts = self.path / "artifacts"
         self._snapshots = self.path / "snapshots"
 
-    @contextmanager
-    def writing(self, mark: Mark) -> Iterator[None]:
+    @asynccontextmanager
+    async def writing(self, mark: Mark) -> AsyncIterator[None]:
         """Make the folder if need be, and keep others from writing to it.
 
         What an earlier run left unfinished is removed. `mark` is that of the folder, or of one
@@ -48,18 +52,9 @@ class BackupFolder:
         Raises `BadBackup` if it holds something else, or backups of a newer format, and
         `Unavailable` if somebody is writing to it; nothing is changed then.
         """
-        with files.translated(self.path):
-            if self.mark() is None:
-                files.make_folder(self.path)
-            with self._locked():
-                if self.mark() is None:
-                    self._leave(mark)
-                elif self.mark() != mark:
-                    raise self._busy()
-                files.remove_tree(self.incoming)
-                for folder in (self.incoming, self._snapshots, self.artifacts):
-                    files.make_folder(folder)
-                yield
+        with ExitStack() as held:
+            await in_thread(self._seize, mark, held)
+            yield
 
     def mark(self) -> Mark | None:
         """What the folder says of itself; None if it is empty or not there.
@@ -71,8 +66,7 @@ class BackupFolder:
             try:
                 mark = msgspec.json.decode(file.read_bytes(), type=Mark)
             except FileNotFoundError:
-                # A run that was killed before it could leave its mark left at most these.
-                if self.path.exists() and {each.name for each in self.path.iterdir()} - _OURS:
+                if self.path.exists() and self._names() - _BEFORE_MARK:
                     raise self._foreign("holds other files") from None
                 return None
             except msgspec.DecodeError as exc:
@@ -86,6 +80,19 @@ class BackupFolder:
         if mark is None:
             raise self._foreign("holds no backups")
         return mark
+
+    def check_apart(self, artifacts: Path) -> None:
+        """Raises `InvalidInput` if the folder of a bank's artifacts lies in this one, or around it.
+
+        Both have the same names in them: what is old here would be deleted there.
+        """
+        ours, theirs = self.path.resolve(), artifacts.resolve()
+        if ours.is_relative_to(theirs) or theirs.is_relative_to(ours):
+            raise InvalidInput(
+                f"The backups in {self.path} and the artifacts of the bank in {artifacts} cannot"
+                " lie in one another.",
+                hint="Name another folder, best on another disk.",
+            )
 
     def names(self) -> list[str]:
         """The snapshots, oldest first."""
@@ -130,8 +137,12 @@ class BackupFolder:
     # Writing ----------------------------------------------------------------------------------
 
     def begin(self, taken: int) -> Path:
-        """A folder for a new snapshot, in which it is not yet one; its name will be its own."""
-        stamp = f"{to_datetime(taken):%Y%m%dT%H%M%S}.{taken // 1_000 % 1_000:03d}Z"
+        """A folder for a new snapshot, in which it is not yet one; its name will be its own.
+
+        The name is behind those of all others, also if the clock was set back.
+        """
+        moment = max([taken, *(_moment(name) + _MILLISECOND for name in self.names())])
+        stamp = f"{to_datetime(moment):%Y%m%dT%H%M%S}.{moment // _MILLISECOND % 1_000:03d}Z"
         folder = self.incoming / f"{stamp}-{new_id()[-8:]}"
         files.make_folder(folder)
         return folder
@@ -186,15 +197,37 @@ class BackupFolder:
             f"Another backup is being written to {self.path}.", hint="Try again when it is done."
         )
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _seize(self, mark: Mark, held: ExitStack) -> None:
+        """Make the folder ready; what has to be let go in the end is in `held`."""
+        with files.translated(self.path):
+            if self.mark() is None:
+                files.make_folder(self.path)
+            self._lock(held)
+            if self.mark() is None:
+                self._leave(mark)
+            elif self.mark() != mark:
+                raise self._busy()
+            files.remove_tree(self.incoming)
+            for folder in (self.incoming, self._snapshots, self.artifacts):
+                files.make_folder(folder)
+
+    def _lock(self, held: ExitStack) -> None:
         # The lock goes with the process, however that ends.
         handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        held.callback(os.close, handle)
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise self._busy() from None
-            yield
-        finally:
-            os.close(handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._busy() from None
+
+    def _names(self) -> set[str]:
+        return {each.name for each in self.path.iterdir()}
+
+
+def _moment(name: str) -> int:
+    """The time in a snapshot's name; 0 if there is none."""
+    try:
+        found = datetime.strptime(name.partition("-")[0], "%Y%m%dT%H%M%S.%f%z")
+    except ValueError:
+        return 0
+    return from_datetime(found)

@@ -49,13 +49,16 @@ class KeptArtifact(msgspec.Struct, frozen=True, array_like=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a snapshot holds."""
 
-    #: Its name: the time in UTC, and a few characters that make it unique.
+    #: Its name: the time in UTC (or, if the clock was set back, one just behind the last one's),
+    #: and a few characters that make it unique.
     id: str
     #: When its records were as they are in it, in microseconds since 1970.
     taken: int
     #: The program, and the kind of bank.
     made_by: str
     backend: str
+    #: Where the bank was, without a password.
+    bank: str
     collections: tuple[KeptCollection, ...]
     events: KeptFile
     #: The highest id that an event was given.
@@ -65,8 +68,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     artifact_bytes: int = 0
     #: Records that were damaged in the bank already; they are kept as they were.
     damaged: tuple[str, ...] = ()
-    #: What the bank lacked already, in a sentence each.
+    #: Artifacts that the bank lacked already, though something refers to them.
     missing: tuple[str, ...] = ()
+    #: Of the damaged and missing, the artifacts that are in it all the same: the folder had them.
+    rescued: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

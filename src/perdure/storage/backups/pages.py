@@ -11,7 +11,8 @@ import hashlib
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -32,7 +33,7 @@ _LONGEST = 64 * 1024 * 1024
 
 
 class PageWriter:
-    """Writes a private file of pages; it is on disk when the block ends."""
+    """Writes a private file of pages; it is on disk when the block ends, or `finish` returns."""
 
     def __init__(self, file: Path, seal: Seal) -> None:
         self._file = file
@@ -42,9 +43,7 @@ class PageWriter:
         self._compress = zstandard.ZstdCompressor(level=3).compress
 
     def __enter__(self) -> Self:
-        handle = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        self._out = os.fdopen(handle, "wb")
-        self._write(_MAGIC)
+        self.start()
         return self
 
     def __exit__(
@@ -53,10 +52,25 @@ class PageWriter:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.abandon()
+
+    def start(self) -> None:
+        handle = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._out = os.fdopen(handle, "wb")
+        self._write(_MAGIC)
+
+    def finish(self) -> None:
         with self._out:
-            if kind is None:
-                self._out.flush()
-                os.fsync(self._out.fileno())
+            self._out.flush()
+            os.fsync(self._out.fileno())
+
+    def abandon(self) -> None:
+        """Close it as it is. No error: there was one already."""
+        with suppress(OSError):
+            self._out.close()
 
     def add(self, items: Sequence[Any]) -> None:
         compressed = self._compress(msgspec.msgpack.encode(items))
@@ -85,7 +99,7 @@ class PageReader(Generic[T]):
         self._decode = msgspec.msgpack.Decoder(list[item]).decode  # type: ignore[valid-type]
         self._decompress = zstandard.ZstdDecompressor().decompress
 
-    def pages(self) -> Iterator[list[T]]:
+    def pages(self) -> Generator[list[T], None, None]:
         """Raises `BadBackup` where the file is not what was written, or is not there."""
         try:
             handle = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW)

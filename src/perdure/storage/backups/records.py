@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from perdure.storage.backups.manifest import (
 from perdure.storage.backups.pages import PageReader, PageWriter, damaged
 from perdure.storage.backups.sealing import Seal
 from perdure.storage.query import Scalar
+from perdure.storage.snapshots import closing
 from perdure.storage.store import Progress
 from perdure.storage.threads import in_thread
 
@@ -74,18 +76,24 @@ async def keep(snapshot: Snapshot, folder: Path, seal: Seal, progress: Progress)
     for layout in await snapshot.layouts():
         total, done = await snapshot.count(layout.name), 0
         name = records_name(layout.name)
-        with PageWriter(folder / name, seal) as writer:
-            async for page in snapshot.entries(layout.name):
+        async with (
+            _writing(folder / name, seal) as writer,
+            closing(snapshot.entries(layout.name)) as pages,
+        ):
+            async for page in pages:
                 broken += await in_thread(_write_rows, writer, layout.name, page)
                 done += len(page)
                 progress(f"keeping {layout.name}", done, total)
-            collections.append(KeptCollection(layout, writer.kept(name)))
-    with PageWriter(folder / "events.pages", seal) as writer:
-        async for events in snapshot.events():
+        collections.append(KeptCollection(layout, writer.kept(name)))
+    async with (
+        _writing(folder / "events.pages", seal) as writer,
+        closing(snapshot.events()) as outbox,
+    ):
+        async for events in outbox:
             await in_thread(writer.add, [_flat_event(event) for event in events])
-        outbox = writer.kept("events.pages")
+    kept = writer.kept("events.pages")
     last = await snapshot.last_event()
-    return Records(tuple(collections), outbox, last, tuple(_named(broken)))
+    return Records(tuple(collections), kept, last, tuple(_named(broken)))
 
 
 def keep_artifacts(artifacts: Sequence[KeptArtifact], folder: Path, seal: Seal) -> KeptFile:
@@ -118,12 +126,14 @@ class KeptSnapshot(Snapshot):
         return self._kept[collection].file.items
 
     async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
-        async for page in self._pages(self._kept[collection].file, _KeptRow):
-            yield [_entry(item) for item in page]
+        async with closing(self._pages(self._kept[collection].file, _KeptRow)) as pages:
+            async for page in pages:
+                yield [_entry(item) for item in page]
 
     async def events(self) -> AsyncIterator[list[Delivered]]:
-        async for page in self._pages(self._manifest.events, _KeptEvent):
-            yield [Delivered(*msgspec.structs.astuple(item)) for item in page]
+        async with closing(self._pages(self._manifest.events, _KeptEvent)) as pages:
+            async for page in pages:
+                yield [Delivered(*msgspec.structs.astuple(item)) for item in page]
 
     async def last_event(self) -> int:
         return self._manifest.last_event
@@ -131,11 +141,27 @@ class KeptSnapshot(Snapshot):
     async def _pages(self, kept: KeptFile, item: type[T]) -> AsyncIterator[list[T]]:
         file, items = self._folder / kept.name, 0
         pages = PageReader(file, item, self._seal).pages()
-        while (page := await in_thread(next, pages, None)) is not None:
-            items += len(page)
-            yield page
+        try:
+            while (page := await in_thread(next, pages, None)) is not None:
+                items += len(page)
+                yield page
+        finally:
+            pages.close()
         if items != kept.items:
             raise damaged(file, f"holds {items:,} items and not {kept.items:,}")
+
+
+@asynccontextmanager
+async def _writing(file: Path, seal: Seal) -> AsyncIterator[PageWriter]:
+    """A file of pages; it is on disk when the block ends. The disk is waited for in threads."""
+    writer = PageWriter(file, seal)
+    writer.start()  # at once: a thread could be cancelled with the file open
+    try:
+        yield writer
+    except BaseException:
+        await in_thread(writer.abandon)
+        raise
+    await in_thread(writer.finish)
 
 
 def _write_rows(writer: PageWriter, collection: str, page: Sequence[Entry]) -> list[str]:

@@ -1,9 +1,10 @@
 """The cache that processes share: a Valkey or Redis server.
 
-It is there to be fast, and nothing depends on it. Every call takes 50 ms at most; when one fails,
-the server is left alone while a task of our own tries to reach it again. Until then nothing is
-asked and nothing is told, but what should have been told is remembered, and told before anything
-is asked.
+It is there to be fast, and nothing depends on it. Every call waits for 50 ms at most. What is not
+answered in time is not there; when that happens twice in a row, or when a connection breaks, the
+server is left alone while a task of our own tries to reach it again. Until then nothing is asked
+and nothing is told, but what should have been told is remembered, and told before anything is
+asked. A server is not blamed for a timeout while our own event loop is busy.
 
 What it holds is never trusted further than this:
 
@@ -24,7 +25,8 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -34,12 +36,14 @@ from perdure.storage import urls
 from perdure.storage.adapter import Row, checksum
 from perdure.storage.cache import scripts
 from perdure.storage.cache.entries import LARGEST, NEVER, Place
-from perdure.storage.cache.server import Server, checked
+from perdure.storage.cache.server import LoopBusy, Server, checked
 
 #: Seconds between two attempts to reach a server that is away.
 RETRY = 1.0
 #: Seconds that a reader has to bring the row.
 LEASE = 5.0
+#: How often a write is told while our own event loop is too busy to see the answer.
+TELLINGS = 5
 #: Seconds between two warnings that it is away.
 WARN_EVERY = 60.0
 #: Writes that are remembered while the server is away; after more, it is emptied instead.
@@ -117,6 +121,8 @@ class Shared:
         self._tried = asyncio.Event()
         self._server: Server | None = None
         self._warned = NEVER
+        #: When a call was given up; NEVER, if the last one was answered.
+        self._missed = NEVER
         #: Whether the server can be asked: it is there, and knows all that we have written.
         self.is_ready = False
 
@@ -208,7 +214,9 @@ class Shared:
         for collection, some in keys.items():
             message = msgspec.msgpack.encode(_Message(self._name, collection, some))
             eras, slots = self._eras(collection), self._slots(collection)
-            if await self._call(scripts.DROP, eras, slots, self._channel, message, *some) is None:
+            if not await self._insist(
+                partial(self._call, scripts.DROP, eras, slots, self._channel, message, *some)
+            ):
                 return False
         for collection in collections:
             if not await self._end(self._eras(collection)[1:], _Message(self._name, collection)):
@@ -217,8 +225,13 @@ class Shared:
 
     async def _end(self, eras: Sequence[str], message: _Message) -> bool:
         content = msgspec.msgpack.encode(message)
-        args = (secrets.token_hex(8), self._channel, content)
-        return await self._run(scripts.END, eras, args) is not None
+
+        async def end() -> Any:
+            # A new era each time: one that is carried out late must not bring an old one back.
+            args = (secrets.token_hex(8), self._channel, content)
+            return await self._run(scripts.END, eras, args)
+
+        return await self._insist(end)
 
     async def _tell_the_rest(self) -> None:
         """What could not be told; to be called before anything is asked."""
@@ -263,18 +276,36 @@ class Shared:
         return Look(found, frozenset(leased), token, moment)
 
     async def _call(self, script: str, eras: Sequence[str], slots: str, *args: Any) -> Any:
-        """What a script answers; None if the server cannot be asked."""
+        """What a script answers; None if the server cannot be asked, or does not answer now."""
         return await self._run(script, eras, (slots, secrets.token_hex(8), *args))
 
     async def _run(self, script: str, names: Sequence[str], args: Sequence[Any]) -> Any:
         server = self._server
         if server is None:
             return None
+        begun = time.monotonic()
         try:
-            return await server.run_script(script, names, args)
-        except server.failures as exc:
-            self._lose(str(exc) or "it does not answer")
+            answer = await server.run_script(script, names, args)
+        except LoopBusy:
             return None
+        except server.failures as exc:
+            # Calls that waited at the same time, and for the same thing, are one failure.
+            if isinstance(exc, TimeoutError) and not NEVER < self._missed <= begun:
+                self._missed = time.monotonic()
+            else:
+                self._lose(str(exc) or "it does not answer")
+            return None
+        self._missed = NEVER
+        return answer
+
+    async def _insist(self, tell: Callable[[], Awaitable[Any]]) -> bool:
+        """Tell what has to be told, and may be told twice; whether that was answered."""
+        for _ in range(TELLINGS):
+            if await tell() is not None:
+                return True
+            if self._server is None:
+                break
+        return False
 
     def _lose(self, reason: str) -> None:
         """Ask nothing more until the keeper has found it again."""
@@ -315,7 +346,7 @@ class Shared:
 
     async def _join(self, server: Server) -> None:
         await server.subscribe(self._channel)
-        self._server = server
+        self._server, self._missed = server, NEVER
         await self._tell_the_rest()
         # Messages about what this process has kept until now may have been missed.
         self._on_lost()

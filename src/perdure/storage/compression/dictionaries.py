@@ -8,6 +8,7 @@ a dictionary that another one opens.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -28,6 +29,7 @@ Sample: TypeAlias = bytes | bytearray | memoryview
 _MARK = ";zstd="
 #: Before the number of a dictionary that belongs to the scope of its record.
 _OWN = "@"
+_NAMED = re.compile(f"{_MARK}({_OWN}?)([0-9]+)").search
 _LEVEL = 3
 #: Longer values are worth more effort: 6 % less, at a third of the speed.
 _LONG, _LONG_LEVEL = 16 * 1024, 6
@@ -43,6 +45,8 @@ _SAMPLE_BYTES = 16 * 1024
 _SAMPLES_BYTES = 2 * 1024 * 1024
 _SPARSELY = 16
 _DICTIONARY_BYTES = 32 * 1024
+#: Dictionaries that are listed at once.
+_PAGE = 50
 
 
 @system_record("dictionaries")
@@ -85,9 +89,18 @@ class Host(Protocol):
 class Edition:
     """What a stock is written with: one of its dictionaries, or none. Does not change."""
 
-    def __init__(self, in_use: InUse | None, check: Check, content: bytes = b"") -> None:
+    def __init__(
+        self,
+        in_use: InUse | None,
+        check: Check,
+        content: bytes = b"",
+        above: Check | None = None,
+    ) -> None:
         #: How the row of `InUse` was found, or that there was none.
         self.row = check
+        #: For one scope of a collection that has no such row yet: how that of the collection was
+        #: found. Renewing the collection changes it.
+        self.above = above
         self.number = in_use.number if in_use else 0
         self.learnt = in_use.learnt if in_use and content else 0
         self.kept = in_use.kept if in_use else 0
@@ -170,7 +183,8 @@ class Shelf:
         while True:
             found = await self._in_use().fetch(stock)
             if found is None:
-                return Edition(None, Check(self._in_use().name, stock, 0))
+                absent = Check(self._in_use().name, stock, 0)
+                return Edition(None, absent, above=await self._above(stock))
             check = Check(self._in_use().name, stock, found.version, found.created_us)
             content = b""
             if found.value.learnt:
@@ -193,8 +207,11 @@ class Shelf:
         edition that it follows is not in use any more. So what was learnt from values that somebody
         has since made sure to be forgotten never comes to be used.
         """
-        number = max(before.number, *await self._contents(stock), 0) + 1
+        number = max(before.number, *await self._numbers(stock), 0) + 1
         async with self._host.transaction(STRONG) as transaction:
+            if before.above is not None:
+                above = before.above
+                transaction.expect(above.collection, above.key, above.version, above.created)
             learnt = samples.seen if content else 0
             kept = number if only else before.kept
             in_use = InUse(stock, number, learnt, kept)
@@ -204,13 +221,12 @@ class Shelf:
                 made = Dictionary(_key(stock, number), content, len(samples.values))
                 await transaction.collection(Dictionary).put(made, Options(expected=0))
 
-    async def withdrawn(self, stock: str) -> dict[int, bytes]:
-        """The dictionaries of a stock that are to be deleted, by number."""
+    async def withdrawn(self, stock: str) -> set[int]:
+        """The numbers of the dictionaries of a stock that are to be deleted."""
         found = await self._in_use().get(stock)
         if found is None or not found.kept:
-            return {}
-        contents = await self._contents(stock)
-        return {number: content for number, content in contents.items() if number < found.kept}
+            return set()
+        return {number for number in await self._numbers(stock) if number < found.kept}
 
     async def discard(self, stock: str, numbers: Sequence[int]) -> None:
         """Delete dictionaries that no value needs."""
@@ -222,11 +238,29 @@ class Shelf:
         names = [each.id for each in await self._in_use().query().order_by("key").values()]
         return [name for name in names if collection in ("", name.partition("/")[0])]
 
-    async def _contents(self, stock: str) -> dict[int, bytes]:
-        """The dictionaries of a stock, by number."""
-        finder = self._dictionaries().query().prefix(f"{stock}/").order_by("key")
-        found = [(*each.id.rpartition("/"), each.content) for each in await finder.values()]
-        return {int(number): content for place, _, number, content in found if place == stock}
+    async def _above(self, stock: str) -> Check | None:
+        """How the row of the collection is found that a stock is one scope of."""
+        collection, slash, _ = stock.partition("/")
+        if not slash:
+            return None
+        found = await self._in_use().fetch(collection)
+        if found is None:
+            return Check(self._in_use().name, collection, 0)
+        return Check(self._in_use().name, collection, found.version, found.created_us)
+
+    async def _numbers(self, stock: str) -> list[int]:
+        """The numbers of the dictionaries of a stock, also of those that cannot be read."""
+        dictionaries, found = self._dictionaries(), list[int]()
+        if not await dictionaries.is_there():
+            return found
+        after = prefix = f"{stock}/"
+        while page := await self._host.adapter.salvage(dictionaries.name, after, _PAGE):
+            places = [row.key.rpartition("/") for row in page if row.key.startswith(prefix)]
+            found += [int(number) for place, _, number in places if place == stock]
+            if len(places) < len(page):
+                break
+            after = page[-1].key
+        return found
 
     def _dictionaries(self) -> Collection[Dictionary]:
         return self._host.collection(Dictionary)
@@ -260,8 +294,16 @@ def form(content_type: str) -> Form | None:
 
 
 def is_hidden(content_type: str) -> bool:
-    """Whether a value was compressed, and then something else was done to it."""
-    return _MARK in content_type and form(content_type) is None
+    """Whether something else than compression was done to a value last: it was encrypted."""
+    return ";" in content_type and form(content_type) is None
+
+
+def named(content_type: str) -> tuple[int, bool] | None:
+    """The dictionary that a value needs, whatever was done to it since, and whether it is one of
+    its record's own key scope; None if it needs none.
+    """
+    found = _NAMED(content_type)
+    return (int(found[2]), bool(found[1])) if found else None
 
 
 def stock_of(collection: str, key: str, *, own: bool) -> str:

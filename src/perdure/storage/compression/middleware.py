@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar
 
-import msgspec
 import zstandard
 
 from perdure.core.errors import Conflict, Corrupted, InvalidInput
@@ -15,8 +14,8 @@ from perdure.storage.adapter import (
     Batch,
     Capability,
     Check,
-    Consistency,
     Delete,
+    Options,
     Put,
     Recode,
     Row,
@@ -33,48 +32,25 @@ from perdure.storage.compression.dictionaries import (
     train,
 )
 from perdure.storage.compression.renewal import Renewal
+from perdure.storage.compression.states import State, States
 from perdure.storage.compression.values import compressed, compressed_again, expanded
-from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Resident, Rewrite, Stage
+from perdure.storage.deadlines import TimeLeft
+from perdure.storage.middleware import (
+    Call,
+    Commit,
+    Find,
+    Get,
+    Handler,
+    Resident,
+    Rewrite,
+    Stage,
+    collection_of,
+)
 from perdure.storage.records import RecordType
 from perdure.storage.store import Progress
 
 #: What dictionaries need of a backend: the check in every commit, and lists of them.
 _NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS, Capability.LISTING})
-
-
-class _State:
-    """Compression of one stock, as far as this process knows."""
-
-    def __init__(self, edition: Edition) -> None:
-        self.training = False
-        self.adopt(edition)
-
-    def adopt(self, edition: Edition) -> None:
-        """Write with this edition from now on.
-
-        Samples of before are dropped: somebody may want to have forgotten what is in them.
-        """
-        self.edition = edition
-        self.samples = Samples()
-        self.decompressors = {0: zstandard.ZstdDecompressor()}
-        if edition.learnt:
-            self.decompressors[edition.number] = edition.decompressor()
-
-    def follow(self, edition: Edition, before: Edition, seen: int) -> None:
-        """Write with an edition that was made here, after so many bytes had been seen.
-
-        What was noted while it was being made is kept, unless somebody has replaced it already.
-        """
-        meanwhile = self.samples
-        self.adopt(edition)
-        if edition.row.version == before.row.version + 1:
-            meanwhile.seen += seen
-            self.samples = meanwhile
-
-    @property
-    def due(self) -> bool:
-        enough = self.edition.train_at
-        return enough is not None and not self.training and self.samples.suffice(enough)
 
 
 class Compression(Resident):
@@ -99,7 +75,7 @@ class Compression(Resident):
         self._scope_of = scope_of
         self._host: Host | None = None
         self._trains = False
-        self._states: dict[str, _State] = {}
+        self._states = States()
         self._training = asyncio.Lock()
         #: Called when a dictionary could be trained; somebody then calls `train`.
         self.on_due: Callable[[], None] = lambda: None
@@ -116,12 +92,10 @@ class Compression(Resident):
             return await proceed(call)
         if isinstance(call, Rewrite):
             return await self._rewrite(call, proceed)
-        answer = await proceed(call)
-        if isinstance(call, Get):
-            return await self._expanded(call, call.collection, answer, proceed)
-        if isinstance(call, Find):
-            return await self._expanded(call, call.query.collection, answer, proceed)
-        return answer
+        if isinstance(call, Get | Find):
+            time_left = TimeLeft(call.options)
+            return await self._expanded(call, await proceed(call), proceed, time_left)
+        return await proceed(call)
 
     def is_due(self, declared: RecordType[Any], row: Row) -> bool:
         """Whether a row was stored as it is, but would be compressed now."""
@@ -142,16 +116,16 @@ class Compression(Resident):
         async with self._training:
             if collection is not None:
                 await self._state(collection)
-                names = [
-                    name
-                    for name, state in self._states.items()
-                    if name.partition("/")[0] == collection and state.samples.values
-                ]
+                due = self._states.of(collection)
+                for name, state in due.items():
+                    if state.edition.train_at is None:  # nothing was noted
+                        await renewal.sample(self._source(name), self._shelf, state.samples)
+                due = {name: state for name, state in due.items() if state.samples.values}
             else:
-                names = [name for name, state in self._states.items() if state.due]
-            for name in names:
-                await self._train(name, self._states[name])
-            return len(names)
+                due = {name: state for name, state in self._states.items() if state.due}
+            for name, state in due.items():
+                await self._train(name, state)
+            return len(due)
 
     async def renew(self, collection: str, progress: Progress | None = None) -> Renewal:
         """Replace the dictionaries of a collection, so that they hold nothing but what is there.
@@ -168,13 +142,18 @@ class Compression(Resident):
         """
         if not self._trains or await self._is_plain(collection):
             return Renewal(collection)
-        rewritten = deleted = 0
-        for stock in {collection: None, **dict.fromkeys(await self._shelf.stocks(collection))}:
-            await renewal.begin(self._source(stock), self._shelf, progress)
-            await self._reload(stock)
-            done = await self._finish(stock, progress)
-            rewritten, deleted = rewritten + done.rewritten, deleted + done.deleted
-        return Renewal(collection, rewritten, deleted)
+        # First the collection: from then on, no first dictionary of one of its scopes can be made
+        # from what was noted before.
+        await self._begin(collection, progress)
+        for stock in self._states.of(collection):
+            (await self._reload(stock)).samples = Samples()
+        stocks = [each for each in await self._shelf.stocks(collection) if each != collection]
+        for stock in stocks:
+            await self._begin(stock, progress)
+        done = [await self._finish(stock, progress) for stock in (collection, *stocks)]
+        return Renewal(
+            collection, sum(each.rewritten for each in done), sum(each.deleted for each in done)
+        )
 
     async def finish(self, progress: Progress | None = None) -> list[Renewal]:
         """Carry renewals to their end that were interrupted; returns what was done."""
@@ -190,6 +169,10 @@ class Compression(Resident):
             return False
         return not await self._shelf.stocks(collection)
 
+    async def _begin(self, stock: str, progress: Progress | None) -> None:
+        await renewal.begin(self._source(stock), self._shelf, progress)
+        await self._reload(stock)
+
     async def _finish(self, stock: str, progress: Progress | None) -> Renewal:
         async def edition() -> Edition:
             return (await self._reload(stock)).edition
@@ -202,9 +185,10 @@ class Compression(Resident):
         def belongs(key: str) -> bool:
             return self._stock(collection, key) == stock
 
-        return renewal.Source(host.adapter, host.below(self), stock, belongs)
+        secret = self._scope_of is not None and bool(self._scope_of(collection, ""))
+        return renewal.Source(host.adapter, host.below(self), stock, belongs, keeps_secrets=secret)
 
-    async def _train(self, name: str, state: _State) -> None:
+    async def _train(self, name: str, state: State) -> None:
         state.training = True
         edition, samples = state.edition, state.samples
         state.samples = Samples()
@@ -227,28 +211,28 @@ class Compression(Resident):
         own = self._scope_of(collection, key).startswith("agent:")
         return stock_of(collection, key, own=own)
 
-    async def _state(self, stock: str) -> _State:
+    async def _state(self, stock: str) -> State:
         """What is known about a stock; at first, its edition is looked up."""
         known = self._states.get(stock)
         if known is None:
             edition = await self._shelf.edition(stock)
-            known = self._states.setdefault(stock, _State(edition))
+            known = self._states.keep(stock, State(edition))
         return known
 
-    async def _reload(self, stock: str) -> _State:
+    async def _reload(self, stock: str) -> State:
         state = await self._state(stock)
         edition = await self._shelf.edition(stock)
-        if edition.row != state.edition.row:
+        if (edition.row, edition.above) != (state.edition.row, state.edition.above):
             state.adopt(edition)
         return state
 
     # On the way in ----------------------------------------------------------------------------
 
     async def _commit(self, commit: Commit, proceed: Handler) -> Any:
-        own = len(commit.batch.checks)
+        own, time_left = len(commit.batch.checks), TimeLeft(commit.options)
         first = True
         while True:
-            packed = await self._compressed(commit, noting=first)
+            packed = await self._compressed(commit, time_left.options(), noting=first)
             try:
                 return await proceed(packed)
             except Conflict as conflict:
@@ -262,6 +246,7 @@ class Compression(Resident):
         declared = self._attached().declared.get(rewrite.collection)
         if not self._writing or declared is None or not declared.compressed:
             return await proceed(rewrite)
+        time_left = TimeLeft(rewrite.options)
         while True:
             recodes: list[Recode] = []
             checks: dict[Check, None] = {}
@@ -275,7 +260,7 @@ class Compression(Resident):
                     Rewrite(
                         rewrite.collection,
                         tuple(recodes),
-                        rewrite.options,
+                        time_left.options(),
                         (*rewrite.checks, *checks),
                     )
                 )
@@ -291,7 +276,7 @@ class Compression(Resident):
                 return True
         return False
 
-    async def _compressed(self, commit: Commit, *, noting: bool) -> Commit:
+    async def _compressed(self, commit: Commit, options: Options, *, noting: bool) -> Commit:
         declared = self._attached().declared
         batch = commit.batch
         writes: list[Put | Delete] = []
@@ -304,8 +289,8 @@ class Compression(Resident):
             ):
                 stock = self._stock(write.collection, write.key)
                 state = self._states.get(stock) or await self._state(stock)
-                if noting:
-                    self._note(write.value, state)
+                if noting and self._trains and state.note(write.value):
+                    self.on_due()
                 edition = state.edition
                 writes.append(compressed(write, edition))
                 if edition.checks and edition.checks[0] not in checks:
@@ -314,20 +299,14 @@ class Compression(Resident):
                 writes.append(write)
         if batch.checks:
             checks = batch.checks + checks
-        return Commit(Batch(tuple(writes), checks, batch.events), commit.options)
-
-    def _note(self, value: bytes, state: _State) -> None:
-        """Keep a value to train with."""
-        if self._trains:
-            state.samples.note(value)
-            if state.due:
-                self.on_due()
+        return Commit(Batch(tuple(writes), checks, batch.events), options)
 
     # On the way out ---------------------------------------------------------------------------
 
     async def _expanded(
-        self, call: Get | Find, collection: str, rows: list[Row | None], proceed: Handler
+        self, call: Get | Find, rows: list[Row | None], proceed: Handler, time_left: TimeLeft
     ) -> list[Row | None]:
+        collection = collection_of(call)
         missing: set[tuple[str, int]] = set()
         while True:
             answer: list[Row | None] = []
@@ -354,10 +333,10 @@ class Compression(Resident):
             # A dictionary is deleted when no row needs it. So this row was written anew after we
             # read it, and reading it again helps: once, for each dictionary.
             missing.add((stock, number))
-            rows = await proceed(_from_primary(call))
+            rows = await proceed(time_left.from_primary(call))
 
     async def _load(
-        self, state: _State, stock: str, number: int
+        self, state: State, stock: str, number: int
     ) -> zstandard.ZstdDecompressor | None:
         content = await self._shelf.content(stock, number)
         if not content:
@@ -376,14 +355,6 @@ class Compression(Resident):
                 "This compression belongs to no store.", hint="Put it in a store's chain."
             )
         return self._host
-
-
-def _from_primary(call: Get | Find) -> Get | Find:
-    """The same read, from no cache or replica."""
-    options = msgspec.structs.replace(
-        call.options, consistency=Consistency.STRONG, max_staleness=None
-    )
-    return msgspec.structs.replace(call, options=options)
 
 
 def _check_of(conflict: Conflict, checks: tuple[Check, ...]) -> Check | None:

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, cast
 
 import msgspec
 import zstandard
 
-from perdure.core.errors import Conflict, Corrupted
+from perdure.core.errors import Conflict, Corrupted, KeyRefused
 from perdure.storage.adapter import DEFAULT, STRONG, Adapter, Check, Recode, Row, checksum
 from perdure.storage.collection import ATTEMPTS, back_off
 from perdure.storage.compression.dictionaries import (
@@ -31,6 +31,7 @@ from perdure.storage.compression.dictionaries import (
     Shelf,
     form,
     is_hidden,
+    named,
     train,
 )
 from perdure.storage.middleware import Get, Handler, Rewrite
@@ -42,6 +43,8 @@ _log = logging.getLogger(__name__)
 _ROWS = 200
 _FIRST_ROWS = 10
 _BYTES = 4 * 1024 * 1024
+#: How often all rows are gone through, if others change rows that are being written anew.
+_PASSES = 3
 
 
 class Renewal(msgspec.Struct, frozen=True):
@@ -54,24 +57,43 @@ class Renewal(msgspec.Struct, frozen=True):
     deleted: int = 0
 
 
+class Page(NamedTuple):
+    """Some rows of a stock."""
+
+    #: As they were when compression handed them down.
+    rows: list[Row]
+    #: The keys of those that are stored encrypted.
+    secret: set[str]
+    #: Those that cannot be opened here, as they are stored: they are damaged, or there is no key.
+    closed: list[Row]
+
+
 class Source:
-    """The rows of a stock, as compression sees them."""
+    """The rows of a stock, as compression sees them.
+
+    `belongs` tells whether the record of a key is written from this stock. Unless `keeps_secrets`,
+    dictionaries of this stock are stored in clear, as far as this process knows.
+    """
 
     def __init__(
-        self, adapter: Adapter, below: Handler, stock: str, belongs: Callable[[str], bool]
+        self,
+        adapter: Adapter,
+        below: Handler,
+        stock: str,
+        belongs: Callable[[str], bool],
+        *,
+        keeps_secrets: bool,
     ) -> None:
         self.stock = stock
         self.collection, self._own, scope = stock.partition("/")
-        #: Whether the record of a key is written from this stock.
-        self.belongs = belongs
+        self._belongs = belongs
+        self._keeps_secrets = keeps_secrets
         self._prefix = f"{scope}/" if self._own else ""
         self._adapter = adapter
         self._below = below
 
-    async def pages(self) -> AsyncIterator[list[Row]]:
-        """All sound rows in key order, also those that have expired by our clock but not by
-        another's.
-        """
+    async def pages(self) -> AsyncIterator[Page]:
+        """All rows in key order, also those that have expired by our clock but not by another's."""
         after, limit = self._prefix, _FIRST_ROWS
         while page := await self._adapter.salvage(self.collection, after, limit):
             inside = [row for row in page if row.key.startswith(self._prefix)]
@@ -81,6 +103,19 @@ class Source:
             after = page[-1].key
             size = sum(len(row.value) for row in page) // len(page)
             limit = max(1, min(_ROWS, _BYTES // (size + 1)))
+
+    def samples(self, page: Page) -> list[Row]:
+        """What a dictionary may be trained with: nothing that is encrypted, if it would not be."""
+        return [
+            row
+            for row in page.rows
+            if self._belongs(row.key) and (self._keeps_secrets or row.key not in page.secret)
+        ]
+
+    def named(self, rows: Iterable[Row]) -> set[int]:
+        """The numbers of dictionaries of this stock that rows need, also encrypted ones."""
+        found = {named(row.content_type) for row in rows}
+        return {each[0] for each in found if each is not None and each[1] == bool(self._own)}
 
     def needs(self, row: Row) -> int:
         """The number of the dictionary of this stock that a row needs; 0 if it needs none."""
@@ -92,27 +127,36 @@ class Source:
         call = Rewrite(self.collection, tuple(recodes), DEFAULT, checks)
         return cast("int", await self._below(call))
 
-    async def _opened(self, rows: list[Row]) -> list[Row]:
-        """The rows as they were when compression handed them down."""
+    async def _opened(self, rows: list[Row]) -> Page:
         hidden = [row.key for row in rows if is_hidden(row.content_type)]
-        shown = {row.key: row for row in rows if self._is_sound(row)}
-        for key in hidden:
-            del shown[key]
-        for row in await self._read(hidden):
-            shown[row.key] = row
-        return [shown[row.key] for row in rows if row.key in shown]
+        secret = set(hidden)
+        shown = {row.key: row for row in rows if row.key not in secret and self._is_sound(row)}
+        gone: set[str] = set()
+        await self._read(hidden, shown, gone)
+        return Page(
+            [shown[row.key] for row in rows if row.key in shown],
+            secret,
+            [row for row in rows if row.key not in shown and row.key not in gone],
+        )
 
-    async def _read(self, keys: list[str]) -> list[Row]:
+    async def _read(self, keys: list[str], shown: dict[str, Row], gone: set[str]) -> None:
+        """Read rows through the chain: what can be opened is shown, what was deleted is gone."""
         if not keys:
-            return []
+            return
         try:
             found = await self._below(Get(self.collection, keys, STRONG))
-        except Corrupted as exc:
+        except (Corrupted, KeyRefused) as exc:
             if len(keys) == 1:
-                _log.warning("not renewed, because it is damaged: %s", exc.message)
-                return []
-            return [row for key in keys for row in await self._read([key])]
-        return [row for row in found if row is not None]
+                _log.warning("not renewed, because it cannot be read: %s", exc.message)
+                return
+            for key in keys:
+                await self._read([key], shown, gone)
+            return
+        for key, row in zip(keys, found, strict=True):
+            if row is None:
+                gone.add(key)
+            elif not is_hidden(row.content_type):
+                shown[key] = row
 
     def _is_sound(self, row: Row) -> bool:
         sound = row.checksum == checksum(row.key, row.content_type, row.schema, row.value)
@@ -130,7 +174,7 @@ async def begin(source: Source, shelf: Shelf, progress: Progress | None) -> None
         before = await shelf.edition(source.stock)
         samples = Samples()
         if before.learnt:
-            await _sample(source, shelf, samples, progress)
+            await sample(source, shelf, samples, progress)
         content = b""
         if samples.suffice():
             content = await asyncio.to_thread(train, samples.values)
@@ -153,43 +197,110 @@ async def finish(
 ) -> Renewal:
     """Write rows anew that need a withdrawn dictionary, then delete those dictionaries.
 
-    `edition` tells what the stock is written with now.
+    `edition` tells what the stock is written with now. A dictionary that is needed by a row that
+    cannot be read here is kept: there may be somebody who can.
     """
     old = await shelf.withdrawn(source.stock)
     if not old:
         return Renewal(source.collection)
-    tools, current = _tools(old), await edition()
-    rewritten = done = 0
+    tools = await _loaded(source, shelf, old)
+    rewritten, left = 0, set[int]()
+    for _ in range(_PASSES):
+        done = await _write_anew(source, tools, old, edition, progress)
+        rewritten, left = rewritten + done.rewritten, done.left | done.missed
+        if not done.missed:
+            break
+    if left:
+        _log.warning(
+            "dictionaries of %s are kept, because rows need them that cannot be written anew: %s",
+            source.stock,
+            ", ".join(map(str, sorted(left))),
+        )
+    await shelf.discard(source.stock, sorted(old - left))
+    return Renewal(source.collection, rewritten, len(old - left))
+
+
+class _Done(NamedTuple):
+    """What became of the rows that need an old dictionary."""
+
+    rewritten: int
+    #: The dictionaries of those that cannot be read here.
+    left: set[int]
+    #: And of those that were changed by others. They may need it no more; but if their keys were
+    #: rotated they do.
+    missed: set[int]
+
+
+async def _write_anew(
+    source: Source,
+    tools: Mapping[int, zstandard.ZstdDecompressor],
+    old: set[int],
+    edition: Callable[[], Awaitable[Edition]],
+    progress: Progress | None,
+) -> _Done:
+    rewritten = seen = 0
+    left, missed = set[int](), set[int]()
     async for page in source.pages():
-        rows = [row for row in page if source.needs(row) in old]
-        while rows:
-            recodes = await asyncio.to_thread(_recoded, rows, tools, current)
-            try:
-                rewritten += await source.rewrite(recodes, current.checks)
-                break
-            except Conflict:
-                current = await edition()  # by now, another dictionary is in use
-        done += len(page)
+        left |= source.named(page.closed) & old
+        rows = [row for row in page.rows if source.needs(row) in old]
+        if rows:
+            recodes, written = await _rewrite(source, rows, tools, edition)
+            moved = {recode.row.key for recode in recodes}
+            left |= {source.needs(row) for row in rows if row.key not in moved}
+            rewritten += written
+            if written < len(recodes):
+                missed |= {source.needs(recode.row) for recode in recodes}
+        seen += len(page.rows)
         if progress is not None:
-            progress(f"rewriting {source.collection}", done, 0)
-    await shelf.discard(source.stock, list(old))
-    return Renewal(source.collection, rewritten, len(old))
+            progress(f"rewriting {source.collection}", seen, 0)
+    return _Done(rewritten, left, missed)
 
 
-async def _sample(
-    source: Source, shelf: Shelf, samples: Samples, progress: Progress | None
+async def _rewrite(
+    source: Source,
+    rows: Sequence[Row],
+    tools: Mapping[int, zstandard.ZstdDecompressor],
+    edition: Callable[[], Awaitable[Edition]],
+) -> tuple[list[Recode], int]:
+    """Write rows anew; returns those that could be, and how many were still as they were read."""
+    for attempt in range(ATTEMPTS):
+        current = await edition()
+        recodes = await asyncio.to_thread(_recoded, rows, tools, current)
+        try:
+            return recodes, await source.rewrite(recodes, current.checks)
+        except Conflict:  # by now, another dictionary is in use
+            if attempt == ATTEMPTS - 1:
+                raise
+            await back_off(attempt)
+    raise AssertionError("unreachable")
+
+
+async def sample(
+    source: Source, shelf: Shelf, samples: Samples, progress: Progress | None = None
 ) -> None:
+    """Note what a stock holds."""
     tools = _tools({})
     done = 0
     async for page in source.pages():
-        rows = [row for row in page if source.belongs(row.key)]
-        for number in {source.needs(row) for row in rows} - tools.keys():
-            if content := await shelf.content(source.stock, number):
-                tools |= _tools({number: content})
+        rows = source.samples(page)
+        tools |= await _loaded(source, shelf, {source.needs(row) for row in rows} - tools.keys())
         await asyncio.to_thread(_note, rows, tools, samples)
-        done += len(page)
+        done += len(page.rows)
         if progress is not None:
             progress(f"sampling {source.collection}", done, 0)
+
+
+async def _loaded(
+    source: Source, shelf: Shelf, numbers: set[int]
+) -> dict[int, zstandard.ZstdDecompressor]:
+    """Decompressors for these dictionaries, as far as they can be read."""
+    found: dict[int, bytes] = {}
+    for number in numbers:
+        try:
+            found[number] = await shelf.content(source.stock, number)
+        except (Corrupted, KeyRefused) as exc:
+            _log.warning("a dictionary cannot be read: %s", exc.message)
+    return _tools({number: content for number, content in found.items() if content})
 
 
 def _tools(dictionaries: Mapping[int, bytes]) -> dict[int, zstandard.ZstdDecompressor]:

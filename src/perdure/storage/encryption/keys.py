@@ -54,6 +54,8 @@ class DataKeys:
         self._host = host
         self._rows = host.collection(KeyRing)
         self._rings: dict[str, Ring] = {}
+        #: The fingerprint of a master key that is known to be one of this store.
+        self._accepted = ""
 
     # For objects outside of the store ---------------------------------------------------------
 
@@ -182,6 +184,7 @@ class DataKeys:
                 f"There is no master key to encrypt {scope} with.",
                 hint="Make one with `perdure keys make FILE`, and set encryption.key to file:FILE.",
             )
+        await self._accept(self.masters)
         master, moment = await self.masters.current(), self._host.now()
         if ring is None:
             made, expected = new_ring(scope, master, moment), 0
@@ -192,6 +195,43 @@ class DataKeys:
         except Conflict:
             return False
         return True
+
+    async def _accept(self, masters: MasterKeys) -> None:
+        """Make sure, once, that the master keys are those of this store.
+
+        What a wrong one has wrapped nobody else could read, write or rotate. One of them has to
+        fit: while the master key is being replaced, the current one may be new. A store without
+        data keys takes any; two processes that are its first at the same moment are not compared.
+
+        Raises `KeyRefused` if none has wrapped any data key.
+        """
+        if self._accepted == (await masters.current()).fingerprint:
+            return
+        given = await masters.reload()
+        try:
+            wrapping = await self._others_than(set(given))
+        except Corrupted:
+            return  # nothing can be told; one damaged row must not keep all others from being made
+        if wrapping:
+            raise KeyRefused(
+                "The data keys of this store are wrapped with the master key"
+                f" {', '.join(sorted(wrapping))}; given: {', '.join(given)}.",
+                hint="Give the right one as encryption.key. To replace it, keep it among"
+                " encryption.former_keys.",
+            )
+        self._accepted = next(iter(given))
+
+    async def _others_than(self, given: set[str]) -> set[str]:
+        """The master keys in use, if they are all others than these; else none."""
+        first = await self._rows.query().order_by("key").first(STRONG)
+        if first is None or _masters_of(first) & given:
+            return set()  # as a rule: no need to read them all
+        wrapping = set[str]().union(*map(_masters_of, await self.rings()))
+        return set() if wrapping & given else wrapping
+
+
+def _masters_of(found: Stored[KeyRing]) -> set[str]:
+    return {each.master for each in found.value.generations}
 
 
 async def _with_objects(ring: KeyRing) -> KeyRing:

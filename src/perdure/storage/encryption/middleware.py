@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-import msgspec
-
-from perdure.core.clock import to_datetime
 from perdure.core.errors import (
     Conflict,
-    Corrupted,
     InvalidInput,
     KeyRefused,
     PerdureError,
@@ -21,11 +17,11 @@ from perdure.storage.adapter import (
     Batch,
     Capability,
     Check,
-    Consistency,
     Put,
     Row,
 )
 from perdure.storage.collection import ATTEMPTS, back_off
+from perdure.storage.deadlines import TimeLeft
 from perdure.storage.encryption.keyring import Ring
 from perdure.storage.encryption.keys import DataKeys, Host
 from perdure.storage.encryption.masters import MasterKeys
@@ -33,7 +29,6 @@ from perdure.storage.encryption.rotation import Holder, Rewrapped, Rotated, Rota
 from perdure.storage.encryption.scopes import (
     CLEAR,
     DICTIONARIES,
-    Mark,
     collection_scope,
     mark_of,
     scope_at,
@@ -43,13 +38,24 @@ from perdure.storage.encryption.sealing import (
     checked_version,
     seal_batch,
     seal_recode,
+    unreadable,
     unseal,
     with_checks,
 )
 from perdure.storage.encryption.shredding import shred
 from perdure.storage.encryption.standing import ScopeStanding, standing
 from perdure.storage.encryption.versions import Versions
-from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Resident, Rewrite, Stage
+from perdure.storage.middleware import (
+    Call,
+    Commit,
+    Find,
+    Get,
+    Handler,
+    Resident,
+    Rewrite,
+    Stage,
+    collection_of,
+)
 from perdure.storage.records import RecordType
 from perdure.storage.store import Progress
 
@@ -84,6 +90,8 @@ class Encryption(Resident):
         self._keys: DataKeys | None = None
         self._holders: list[Holder] = []
         self._versions = Versions()
+        #: Collections of which encrypted rows were read.
+        self._has_read: set[str] = set()
         self._is_capable = False
 
     def attach(self, store: Host) -> None:
@@ -188,17 +196,15 @@ class Encryption(Resident):
             return await proceed(call)
         if isinstance(call, Rewrite):
             return await self._rewrite(call, proceed)
-        answer = await proceed(call)
-        if isinstance(call, Get):
-            rows = await self._decrypted(call, call.collection, answer, proceed)
-            if self.encrypts(call.collection):
-                for row in rows:
-                    if row is not None:
-                        self._versions.learn((call.collection, row.key), row.version)
-            return rows
-        if isinstance(call, Find):
-            return await self._decrypted(call, call.query.collection, answer, proceed)
-        return answer
+        if not isinstance(call, Get | Find):
+            return await proceed(call)
+        time_left = TimeLeft(call.options)
+        rows = await self._decrypted(call, await proceed(call), proceed, time_left)
+        if isinstance(call, Get) and self.encrypts(call.collection):
+            for row in rows:
+                if row is not None:
+                    self._versions.learn((call.collection, row.key), row.version)
+        return rows
 
     # On the way in ----------------------------------------------------------------------------
 
@@ -206,15 +212,15 @@ class Encryption(Resident):
         batch = commit.batch
         if self._masters is None or not self._is_capable:
             raise self._refusal(batch, scopes)
-        guesses = self._guesses(batch, scopes)
+        guesses, time_left = self._guesses(batch, scopes), TimeLeft(commit.options)
         for attempt in range(ATTEMPTS):
             rings = await self._rings(scopes)
             sealed = seal_batch(batch, scopes, rings, guesses)
             try:
-                versions = await proceed(Commit(sealed, commit.options))
+                versions = await proceed(Commit(sealed, time_left.options()))
             except Conflict as conflict:
                 if (conflict.collection, conflict.key) in guesses:
-                    guesses = await self._looked_up(guesses, conflict)
+                    guesses = await self._looked_up(guesses, conflict, time_left)
                 elif not await self._is_outdated(conflict, batch.checks, rings):
                     raise
                 if attempt == ATTEMPTS - 1:
@@ -251,7 +257,9 @@ class Encryption(Resident):
             if scope and write.expected is None and checked_version(write, batch.checks) is None
         }
 
-    async def _looked_up(self, places: dict[Place, int], wrong: Conflict) -> dict[Place, int]:
+    async def _looked_up(
+        self, places: dict[Place, int], wrong: Conflict, time_left: TimeLeft
+    ) -> dict[Place, int]:
         """Where they stand, after one of the guesses was wrong."""
         if len(places) == 1 and wrong.found is not None:
             return dict.fromkeys(places, wrong.found)
@@ -261,7 +269,8 @@ class Encryption(Resident):
         found: dict[Place, int] = {}
         for collection, asked in keys.items():
             # Not through the chain: also a damaged row can be written over.
-            rows = await self._attached().adapter.get(collection, asked, STRONG)
+            options = time_left.options(STRONG)
+            rows = await self._attached().adapter.get(collection, asked, options)
             for key, row in zip(asked, rows, strict=True):
                 found[collection, key] = 0 if row is None else row.version
         return found
@@ -273,13 +282,28 @@ class Encryption(Resident):
 
     async def _rewrite(self, rewrite: Rewrite, proceed: Handler) -> Any:
         scopes = [self.scope_of(rewrite.collection, each.row.key) for each in rewrite.recodes]
+        if not all(scopes) and rewrite.collection in self._has_read:
+            scopes = await self._kept(rewrite, scopes, proceed)
         if not any(scopes):
             return await proceed(rewrite)
         return await self.rewrite_in(rewrite, scopes, proceed)
 
+    async def _kept(self, rewrite: Rewrite, scopes: Sequence[str], proceed: Handler) -> list[str]:
+        """The scopes; where there is none, that of the stored row: what is encrypted stays so.
+
+        This process may not know the type that says so.
+        """
+        name, places = rewrite.collection, [each.row.key for each in rewrite.recodes]
+        kept = list(scopes)
+        for at, row in enumerate(await proceed(Get(name, places, STRONG))):
+            mark = None if row is None else mark_of(row.content_type)
+            if mark is not None:
+                kept[at] = kept[at] or scope_at(name, places[at], agent=mark.agent)
+        return kept
+
     async def rewrite_in(self, rewrite: Rewrite, scopes: Sequence[str], proceed: Handler) -> Any:
         """Rewrite rows, each encrypted in the scope given for it; those without one as they are."""
-        collection = rewrite.collection
+        collection, time_left = rewrite.collection, TimeLeft(rewrite.options)
         for attempt in range(ATTEMPTS):
             rings = await self._rings(scopes)
             recodes = tuple(
@@ -288,7 +312,7 @@ class Encryption(Resident):
             )
             checks = with_checks(rewrite.checks, rings)
             try:
-                return await proceed(Rewrite(collection, recodes, rewrite.options, checks))
+                return await proceed(Rewrite(collection, recodes, time_left.options(), checks))
             except Conflict as conflict:
                 outdated = await self._is_outdated(conflict, rewrite.checks, rings)
                 if not outdated or attempt == ATTEMPTS - 1:
@@ -312,8 +336,9 @@ class Encryption(Resident):
     # On the way out ---------------------------------------------------------------------------
 
     async def _decrypted(
-        self, call: Get | Find, collection: str, rows: list[Row | None], proceed: Handler
+        self, call: Get | Find, rows: list[Row | None], proceed: Handler, time_left: TimeLeft
     ) -> list[Row | None]:
+        collection = collection_of(call)
         destroyed: set[tuple[str, int]] = set()
         keys = self.keys
         while True:
@@ -330,15 +355,16 @@ class Encryption(Resident):
                 if ring is None or mark.generation not in ring.ciphers:
                     break
                 plain.append(unseal(row, collection, mark, ring))
+                self._has_read.add(collection)
             else:
                 return plain
             missing = (scope, mark.generation)
             if missing in destroyed:
-                raise _unreadable(collection, row, mark, scope, ring)
+                raise unreadable(collection, row, mark, scope, ring)
             # A key is destroyed when no row needs it. So this row was written anew after we, or a
             # cache, read it, and reading it again helps: once, for each key.
             destroyed.add(missing)
-            rows = await proceed(_from_primary(call))
+            rows = await proceed(time_left.from_primary(call))
 
     async def _opened(self, scope: str, generation: int) -> Ring | None:
         """The ring with this key unwrapped, if there still is one."""
@@ -355,7 +381,7 @@ class Encryption(Resident):
         None if it was deleted, with its key.
         """
         call, below = Get(collection, (row.key,), STRONG), self._attached().below(self)
-        (plain,) = await self._decrypted(call, collection, [row], below)
+        (plain,) = await self._decrypted(call, [row], below, TimeLeft(STRONG))
         return plain
 
     def _attached(self) -> Host:
@@ -364,27 +390,3 @@ class Encryption(Resident):
                 "This encryption belongs to no store.", hint="Put it in a store's chain."
             )
         return self._host
-
-
-def _from_primary(call: Get | Find) -> Get | Find:
-    """The same read, from no cache or replica."""
-    options = msgspec.structs.replace(
-        call.options, consistency=Consistency.STRONG, max_staleness=None
-    )
-    return msgspec.structs.replace(call, options=options)
-
-
-def _unreadable(collection: str, row: Row, mark: Mark, scope: str, ring: Ring | None) -> Corrupted:
-    name = f"{collection}/{row.key}"
-    if ring is not None and mark.generation <= ring.record.shredded:
-        when = to_datetime(ring.record.shredded_at).date()
-        return Corrupted(
-            f"{name} is forgotten: the key it was encrypted with was destroyed on {when}.",
-            hint="Nobody can read it any more; delete it.",
-            record=name,
-        )
-    return Corrupted(
-        f"{name} needs data key {mark.generation} of {scope}, which is missing.",
-        hint="Restore the collection perdure_keys from a backup.",
-        record=name,
-    )

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from perdure.core.errors import InvalidInput, KeyRefused
+from perdure.core.errors import InvalidInput, KeyRefused, Unavailable, Unsupported
 from perdure.storage.adapter import DEFAULT, Adapter, Check, Options, Recode, Row
 from perdure.storage.collection import Collection
 from perdure.storage.encryption.keyring import KeyRing, grown, rewrapped
@@ -43,10 +44,22 @@ class Holder(Protocol):
     """Somebody who keeps objects outside of the store that are encrypted with data keys."""
 
     async def renew(self, scope: str, generation: int, progress: Progress | None) -> int:
-        """Encrypt objects of a scope anew that need an older generation; returns how many."""
+        """Encrypt objects of a scope anew that need an older generation; returns how many.
+
+        Raises `NotRenewed` at the end, if some could not be: they are as they were.
+        """
 
     async def needed(self, scope: str) -> set[int]:
         """The generations that objects of a scope need."""
+
+
+class NotRenewed(Exception):
+    """Some objects could not be encrypted anew; all others were."""
+
+    def __init__(self, renewed: int, failures: Sequence[Failure]) -> None:
+        super().__init__(f"{len(failures)} objects could not be encrypted anew.")
+        self.renewed = renewed
+        self.failures = failures
 
 
 class Rotated(msgspec.Struct, frozen=True):
@@ -61,7 +74,7 @@ class Rotated(msgspec.Struct, frozen=True):
     #: Old keys that were destroyed, and those that something still needs.
     destroyed: int = 0
     kept: int = 0
-    #: Rows that could not be encrypted anew: all of them, and the first of them by name.
+    #: Rows and objects that could not be encrypted anew: all of them, and the first by name.
     failed: int = 0
     failures: tuple[Failure, ...] = ()
     #: Whether it went on with what an earlier run had begun.
@@ -86,17 +99,19 @@ class Rotation:
         self._encryption = encryption
         self._keys = encryption.keys
         self._holders = holders
+        #: Whether a row was found that should be encrypted, and was in clear.
+        self._saw_clear = False
 
     # Data keys --------------------------------------------------------------------------------
 
     async def data_keys(self, scope: str | None, progress: Progress | None) -> Rotated:
         rings, resumed = await self._begin(scope, progress)
         written = await self._encrypt_anew(scope, rings, progress)
-        objects = 0
-        for name, ring in rings.items():
-            for holder in self._holders:
-                objects += await holder.renew(name, ring.newest, progress)
+        objects, unrenewed = await self._renew_objects(rings, progress)
         destroyed, kept = await self._destroy(rings, await needed(self._host.adapter, progress))
+        if self._saw_clear:  # what was in clear can still lie in the store's files
+            with suppress(Unavailable, Unsupported):
+                await self._host.adapter.scrub()
         failures = tuple(
             msgspec.structs.replace(failure, key=f"{each.collection}/{failure.key}")
             for each in written
@@ -108,8 +123,8 @@ class Rotation:
             objects,
             destroyed,
             kept,
-            sum(each.failed for each in written),
-            failures[:MOST_FAILURES],
+            sum(each.failed for each in written) + len(unrenewed),
+            (*failures, *unrenewed)[:MOST_FAILURES],
             resumed,
         )
 
@@ -184,7 +199,9 @@ class Rotation:
             target = self._encryption.scope_of(collection, row.key)
             mark = mark_of(row.content_type)
             if mark is None:
-                return bool(target) and only in (None, target)
+                due = bool(target) and only in (None, target)
+                self._saw_clear = self._saw_clear or due
+                return due
             scope = scope_at(collection, row.key, agent=mark.agent)
             if only not in (None, scope):
                 return False
@@ -194,6 +211,20 @@ class Rotation:
             return mark.generation < ring.newest or target not in ("", scope)
 
         return wanted
+
+    async def _renew_objects(
+        self, rings: dict[str, KeyRing], progress: Progress | None
+    ) -> tuple[int, list[Failure]]:
+        """Have all holders renew their objects; returns how many, and which could not be."""
+        renewed, failures = 0, list[Failure]()
+        for name, ring in rings.items():
+            for holder in self._holders:
+                try:
+                    renewed += await holder.renew(name, ring.newest, progress)
+                except NotRenewed as exc:
+                    renewed += exc.renewed
+                    failures += exc.failures
+        return renewed, failures
 
     async def _destroy(self, rings: dict[str, KeyRing], needs: Needs) -> tuple[int, int]:
         """Destroy older keys that nothing needs; returns how many, and how many had to be kept."""

@@ -18,11 +18,44 @@ from perdure.storage import keys
 
 #: Where data keys are kept.
 KEYS = "perdure_keys"
-#: Never encrypted: data keys are wrapped, and schemas are kept beside the chain.
-CLEAR = frozenset({KEYS, "perdure_schemas"})
+#: Never encrypted: data keys are wrapped, schemas are kept beside the chain, and which dictionaries
+#: are in use has to be known whatever becomes of a scope's keys. It is nothing but numbers.
+CLEAR = frozenset({KEYS, "perdure_schemas", "perdure_dictionaries_in_use"})
 #: Dictionaries hold fragments of the records of a collection, so they have the scope of those.
 #: Their keys: ``notes/00000002``, or ``notes/ada/00000002`` for the records of one agent.
 DICTIONARIES = "perdure_dictionaries"
+
+_SYSTEM = "perdure_"
+_ENTRIES = "perdure_entries"
+#: Perdure's own collections whose keys begin with an agent, as those of users do. What stands
+#: before the first slash in the others is a collection, a host or the like, whatever agents are
+#: called.
+OF_AGENTS = frozenset(
+    {
+        "perdure_boards",
+        "perdure_contexts",
+        "perdure_counts",
+        "perdure_drafts",
+        _ENTRIES,
+        "perdure_epochs",
+        "perdure_frames",
+        "perdure_heads",
+        "perdure_imports",
+        "perdure_injections",
+        "perdure_prefix_texts",
+        "perdure_prefixes",
+        "perdure_ranges",
+        "perdure_receipts",
+        "perdure_renditions",
+        "perdure_sessions",
+        "perdure_tinies",
+        "perdure_turns",
+        "perdure_uncounted",
+        "perdure_uses",
+    }
+)
+#: Nor would a bank be broken if nobody could read these.
+_DISPENSABLE = OF_AGENTS | {"perdure_artifacts", "perdure_audit"}
 
 _MARK = ";aesgcm="
 
@@ -51,16 +84,28 @@ def suffix(scope: str, generation: int) -> str:
 def scope_at(collection: str, key: str, *, agent: bool) -> str:
     """The scope of a record, if it belongs to its agent, or to its collection.
 
-    A key without a slash belongs to no agent.
+    A key without a slash belongs to no agent, nor do most of what Perdure keeps for itself.
     """
     if collection == DICTIONARIES:
         collection, _, rest = key.partition("/")
-        key = rest  # the number, behind the agent if there is one
-    if agent:
-        name, slash, _ = key.partition("/")
-        if slash:
-            return f"agent:{name}"
+        name, slash, _ = rest.partition("/")  # the number, behind the agent if there is one
+    else:
+        name, slash, rest = key.partition("/")
+        if collection == _ENTRIES and "/" not in rest:
+            slash = ""  # the number of an entry, behind a context that is no agent's
+    if agent and slash and (collection in OF_AGENTS or not collection.startswith(_SYSTEM)):
+        return f"agent:{name}"
     return collection_scope(collection)
+
+
+def check_dispensable(scope: str) -> None:
+    """Raises `InvalidInput` if the bank would not work any more without what is in a scope."""
+    kind, _, name = scope.partition(":")
+    if kind == "collection" and name.startswith(_SYSTEM) and name not in _DISPENSABLE:
+        raise InvalidInput(
+            f"{scope} cannot be shredded: {name} is what Perdure needs to work.",
+            hint="Shred what it is about: an agent, or a collection of your own.",
+        )
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from perdure.core.clock import to_datetime
 from perdure.core.errors import Corrupted
 from perdure.storage.adapter import Batch, Check, Delete, Put, Recode, Row, checksum
 from perdure.storage.encryption.keyring import Ring
@@ -129,4 +130,21 @@ def unseal(row: Row, collection: str, mark: Mark, ring: Ring) -> Row:
         row.updated,
         row.expires,
         row.checksum,
+    )
+
+
+def unreadable(collection: str, row: Row, mark: Mark, scope: str, ring: Ring | None) -> Corrupted:
+    """The error for a row whose key is not there any more."""
+    name = f"{collection}/{row.key}"
+    if ring is not None and mark.generation <= ring.record.shredded:
+        when = to_datetime(ring.record.shredded_at).date()
+        return Corrupted(
+            f"{name} is forgotten: the key it was encrypted with was destroyed on {when}.",
+            hint="Nobody can read it any more; delete it.",
+            record=name,
+        )
+    return Corrupted(
+        f"{name} needs data key {mark.generation} of {scope}, which is missing.",
+        hint="Restore the collection perdure_keys from a backup.",
+        record=name,
     )

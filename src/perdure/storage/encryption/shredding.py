@@ -11,11 +11,18 @@ import msgspec
 
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.storage.adapter import STRONG, Adapter, Capability
+from perdure.storage.collection import Collection
 from perdure.storage.compression.dictionaries import Dictionary, InUse
 from perdure.storage.encryption.keyring import KeyRing
 from perdure.storage.encryption.keys import DataKeys, Host
 from perdure.storage.encryption.rotation import scopes_with_keys
-from perdure.storage.encryption.scopes import DICTIONARIES, row_key, scope_at
+from perdure.storage.encryption.scopes import (
+    DICTIONARIES,
+    OF_AGENTS,
+    check_dispensable,
+    row_key,
+    scope_at,
+)
 from perdure.storage.transaction import Transaction
 
 _PAGE = 200
@@ -28,7 +35,9 @@ async def shred(host: Host, keys: DataKeys, scope: str, confirm: str) -> bool:
             f"Shredding {scope} makes everything in it unreadable for ever.",
             hint=f"If that is meant, confirm it: shred({scope!r}, confirm={scope!r}).",
         )
+    check_dispensable(scope)
     await scopes_with_keys(keys, scope)
+    await _refuse_sessions(host.adapter, scope)
 
     async def destroy(transaction: Transaction) -> None:
         rings = transaction.collection(KeyRing)
@@ -51,25 +60,51 @@ async def shred(host: Host, keys: DataKeys, scope: str, confirm: str) -> bool:
     return await _scrubbed(host.adapter)
 
 
+async def _refuse_sessions(adapter: Adapter, scope: str) -> None:
+    """Raises `InvalidInput` if the agent still has sessions: they could be neither read nor left
+    out, and nothing that lists sessions would work.
+    """
+    kind, _, name = scope.partition(":")
+    if kind != "agent":
+        return
+    for size in await adapter.sizes():
+        if size.collection in OF_AGENTS:
+            found = await adapter.salvage(size.collection, f"{name}/", 1)
+            if any(row.key.startswith(f"{name}/") for row in found):
+                raise InvalidInput(
+                    f"The agent {name} still has sessions.",
+                    hint=f"Forget it first: `perdure forget --agent {name}`. Then shred {scope}.",
+                )
+
+
 async def _give_up_dictionaries(host: Host, scope: str, transaction: Transaction) -> None:
-    found = await _dictionaries(host, scope)
-    stocks = {key.rpartition("/")[0] for key in found}
-    stocks |= {stock for stock in _possible_stocks(host, scope) if _scope_of(stock) == scope}
+    # Which are in use is read first, and checked by the commit: a dictionary that is published
+    # after they are listed makes it start over.
+    stocks = await _stocks(host, scope)
     in_use = transaction.collection(InUse)
-    for stock in sorted(stocks):
-        before = await in_use.get(stock)
-        number = before.number + 1 if before is not None else 1
-        await in_use.put(InUse(stock, number, learnt=0, kept=number))
+    numbers = {stock: await _number(in_use, stock) for stock in stocks}
+    found = await _dictionaries(host, scope)
+    for stock in {key.rpartition("/")[0] for key in found} - stocks:
+        numbers[stock] = await _number(in_use, stock)
+    for stock, number in sorted(numbers.items()):
+        await in_use.put(InUse(stock, number + 1, learnt=0, kept=number + 1))
     await transaction.collection(Dictionary).delete_many(found)
 
 
-def _possible_stocks(host: Host, scope: str) -> set[str]:
-    """Where somebody may be about to train a first dictionary."""
+async def _number(in_use: Collection[InUse], stock: str) -> int:
+    found = await in_use.get(stock)
+    return 0 if found is None else found.number
+
+
+async def _stocks(host: Host, scope: str) -> set[str]:
+    """What has a dictionary of the scope, or where somebody may be about to train the first."""
+    known = {each.id for each in await host.collection(InUse).query().values(STRONG)}
+    plain = {each.name for each in host.declared.values() if not each.compressed}
+    collections = {each.collection for each in await host.adapter.sizes()} - plain
     kind, _, name = scope.partition(":")
-    compressed = {each.name for each in host.declared.values() if each.compressed}
-    if kind == "agent":
-        return {f"{collection}/{name}" for collection in compressed}
-    return compressed & {name}
+    agent = f"/{name}" if kind == "agent" else ""
+    known |= {f"{collection}{agent}" for collection in collections}
+    return {stock for stock in known if _scope_of(stock) == scope}
 
 
 def _scope_of(stock: str) -> str:

@@ -2,7 +2,7 @@
 
 `middleware` counts, `measures` is what was counted, `alerts` raises an event when a limit is
 passed, `publishing` leaves what one process has counted where others can read it, `prometheus`
-renders it.
+renders it, `asgi` answers with that.
 """
 
 from perdure.storage.metrics.alerts import Alert, Alerts

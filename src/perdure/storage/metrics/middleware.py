@@ -27,9 +27,9 @@ from perdure.storage.middleware import (
     Rewrite,
     Stage,
     collection_of,
+    collections_of,
+    operation_of,
 )
-
-_NAMES = {kind: kind.__name__.lower() for kind in Call.__args__}
 
 
 class Metrics:
@@ -70,7 +70,7 @@ class Metrics:
         return self.counted().totals(operation, collection)
 
     def _done(self, call: Call, answer: Any, took: float) -> None:
-        measure = self._measure(_NAMES[type(call)], collection_of(call))
+        measure = self._measure(operation_of(call), collection_of(call))
         _note(measure, took, bisect_left(BUCKETS, took))
         if isinstance(call, Get | Find):
             for row in answer:
@@ -109,11 +109,8 @@ class Metrics:
             _note(self._repeated, took, bucket, len(touched) - 1)
 
     def _failed(self, call: Call, took: float, error: BaseException) -> None:
-        if isinstance(call, Commit):
-            names = {write.collection for write in call.batch.writes} or {""}
-        else:
-            names = {collection_of(call)}
-        operation = _NAMES[type(call)]
+        names = collections_of(call) or [""]
+        operation = operation_of(call)
         for name in names:
             _note_failure(self._measure(operation, name), took, error)
         for _ in range(len(names) - 1):

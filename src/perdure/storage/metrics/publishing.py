@@ -8,25 +8,21 @@ ended are there for another day.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from perdure.core import clock
 from perdure.storage.adapter import DEFAULT, Capability
+from perdure.storage.delivery import Parked, Subscriber
 from perdure.storage.metrics.measures import BUCKETS, Counted, Figures
 from perdure.storage.metrics.middleware import Metrics
 from perdure.storage.metrics.processes import Process
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.store import Store
 
-
-class Cached(Protocol):
-    """A cache that counts."""
-
-    @property
-    def stats(self) -> msgspec.Struct:
-        """Counters; ``hits`` and ``misses`` among them."""
+if TYPE_CHECKING:
+    from perdure.storage.cache import Cache
 
 
 @system_record("metrics", ttl="1d")
@@ -46,8 +42,9 @@ class ProcessMetrics(msgspec.Struct, frozen=True, kw_only=True):
 #: Seconds that a process lives before it leaves its first record.
 PATIENCE = 10.0
 _OWN = type_of(ProcessMetrics).name
-#: Looked at by every process all the time, also when it has nothing to do.
-_IDLE = frozenset({_OWN, "perdure_jobs", "perdure_subscribers", "perdure_parked"})
+#: Looked at by every process all the time, also when it has nothing to do. The type of jobs is
+#: declared in a layer above this one, so only its name can stand here.
+_IDLE = frozenset({_OWN, "perdure_jobs", type_of(Subscriber).name, type_of(Parked).name})
 _READS = frozenset({"get", "find", "summarize"})
 
 
@@ -58,7 +55,7 @@ class Publisher:
         self,
         metrics: Metrics,
         store: Store,
-        cache: Cached | None = None,
+        cache: Cache | None = None,
         *,
         patience: float = PATIENCE,
     ) -> None:
@@ -115,7 +112,7 @@ async def published(store: Store) -> list[ProcessMetrics]:
     return sorted(whole, key=lambda each: each.at, reverse=True)
 
 
-def stats_of(cache: Cached | None) -> dict[str, int]:
+def stats_of(cache: Cache | None) -> dict[str, int]:
     """What a cache has counted, by name; nothing, if there is none."""
     return {} if cache is None else msgspec.structs.asdict(cache.stats)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.core.errors import Conflict
 from perdure.storage.adapter import Capability, Recode, Row
-from perdure.storage.query import Compare, Op, Tagged
+from perdure.storage.query import All, Compare, Op, Tagged
 from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, check_each, refused, same
 
@@ -97,6 +97,37 @@ async def recoding_changes_schema_and_columns(bench: Bench) -> None:
     if Capability.TAGS in bench.capabilities:
         found = await table.find(table.query(Tagged("kit", "recoded")))
         same(found, ["newer", "older", "same"], "the tagged rows")
+
+
+@check(Capability.TRANSACTIONS, Capability.TAGS)
+async def recoding_changes_tags(bench: Bench) -> None:
+    """Rows get other tags, or none, where that is asked for; the others keep theirs, and so does a
+    row that was changed since it was read.
+    """
+    table = await bench.table()
+    names = ("changed", "fewer", "kept", "more")
+    await table.add(*(table.put(name, kind="x", tags=[("t", "1"), ("u", "1")]) for name in names))
+    new = {"changed": (("t", "2"),), "fewer": (), "more": (("t", "2"), ("t", "2"), ("v", "3"))}
+    recodes = [
+        msgspec.structs.replace(recode, tags=new.get(table.name(recode.row)))
+        for recode in await _recode(table, *names)
+    ]
+    await table.add(table.put("changed", kind="x", tags=[("t", "1")]))
+    same(await table.adapter.recode(table.layout.name, recodes, []), 3, "the number of rows")
+    for name, value, wanted in (
+        ("t", "1", ["changed", "kept"]),
+        ("u", "1", ["kept"]),
+        ("t", "2", ["more"]),
+        ("v", "3", ["more"]),
+    ):
+        found = await table.find(table.query(Tagged(name, value)))
+        same(found, wanted, f"the rows tagged {name}={value}")
+    row = await table.get("more")
+    assert row is not None
+    again = [Recode(row, b"again", "kit/other", 7, 2, ("y", 2, 0.5), (("w", "4"),))]
+    same(await table.adapter.recode(table.layout.name, again, []), 1, "the number of rows")
+    both = table.query(All((Tagged("w", "4"), Compare("kind", Op.EQ, "y"))))
+    same(await table.find(both), ["more"], "the row with other columns, too")
 
 
 async def _overwrite(table: Table) -> None:

@@ -66,6 +66,7 @@ START = 10.0
 class PostgresAdapter(Adapter):
     """A bank in a schema of a PostgreSQL database."""
 
+    system: ClassVar[str] = "postgresql"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
         Capability.FULL_TEXT,
         Capability.VECTORS,

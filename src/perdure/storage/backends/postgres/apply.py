@@ -119,7 +119,7 @@ class _Touch:
                 moment,
                 write.expires,
                 write.checksum,
-                _tags(write) if statements.layout.tagged else None,
+                _tags(write.tags) if statements.layout.tagged else None,
                 *write.columns,
                 *[tables.first_mark(statements.layout.schema, moment)] * len(statements.marks),
                 write.value,
@@ -208,8 +208,10 @@ class Applier:
         cursors = []
         for recode in sorted(recodes, key=lambda recode: recode.row.key):
             columns = "" if recode.columns is None else self._of(collection).columns
-            text = _recoding(f'{self._schema}."{collection}"', columns)
-            cursors.append(await conn.execute(text, _recoded(recode), prepare=True, binary=True))
+            tagged = recode.tags is not None and self._of(collection).layout.tagged
+            text = _recoding(f'{self._schema}."{collection}"', columns, tagged=tagged)
+            params = _recoded(recode, tagged=tagged)
+            cursors.append(await conn.execute(text, params, prepare=True, binary=True))
         for place, touch in touches.items():
             if place[0] >= collection:
                 await touch.send(conn, self._of(place[0]), moment, alone=False)
@@ -239,9 +241,10 @@ class Applier:
         return dict(sorted(found.items()))
 
 
-def _recoding(table: str, columns: str) -> str:
-    """Other bytes for a row that is still as it was read, and these columns."""
+def _recoding(table: str, columns: str, *, tagged: bool) -> str:
+    """Other bytes for a row that is still as it was read, and these columns; other tags."""
     given = f", {columns}" if columns else ""
+    given += ", _tags = %s::text[]" if tagged else ""
     return (
         f"UPDATE {table} SET _value = %s, _type = %s, _checksum = %s, _schema = %s{given}"
         " WHERE _key = %s AND _version = %s AND _created = %s AND _checksum = %s AND _schema <= %s"
@@ -249,7 +252,7 @@ def _recoding(table: str, columns: str) -> str:
     )
 
 
-def _recoded(recode: Recode) -> tuple[Any, ...]:
+def _recoded(recode: Recode, *, tagged: bool) -> tuple[Any, ...]:
     """What `_recoding` binds, in its order."""
     row = recode.row
     schema = row.schema if recode.schema is None else recode.schema
@@ -259,6 +262,7 @@ def _recoded(recode: Recode) -> tuple[Any, ...]:
         recode.checksum,
         schema,
         *(recode.columns or ()),
+        *([_tags(recode.tags or ())] if tagged else []),
         row.key,
         row.version,
         row.created,
@@ -267,8 +271,8 @@ def _recoded(recode: Recode) -> tuple[Any, ...]:
     )
 
 
-def _tags(put: Put) -> list[str] | None:
-    return sorted({f"{name}={value}" for name, value in put.tags}) or None
+def _tags(tags: Sequence[tuple[str, str]]) -> list[str] | None:
+    return sorted({f"{name}={value}" for name, value in tags}) or None
 
 
 def _check(check: Check, touch: _Touch) -> None:

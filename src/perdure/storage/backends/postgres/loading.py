@@ -20,6 +20,7 @@ from perdure.storage.backends.postgres.address import Server, lock_space
 from perdure.storage.backends.postgres.errors import is_lost, translated
 from perdure.storage.backends.postgres.links import PRESENCE, Connection, Links
 from perdure.storage.backends.postgres.snapshots import EVENT_TYPES, FACT_TYPES, KINDS
+from perdure.storage.snapshots import closing
 
 _FACTS = "_key, _value, _type, _schema, _version, _created, _updated, _expires, _checksum"
 _SYNC = "SELECT set_config('synchronous_commit', 'on', true)"
@@ -92,10 +93,11 @@ class Loader:
         count = 0
         async with conn.cursor() as cursor, cursor.copy(f"{text} {_BINARY}") as copy:
             copy.set_types(types)
-            async for page in source.entries(layout.name):
-                for row in _values(page):
-                    await copy.write_row(row)
-                count += len(page)
+            async with closing(source.entries(layout.name)) as pages:
+                async for page in pages:
+                    for row in _values(page):
+                        await copy.write_row(row)
+                    count += len(page)
         return count
 
     async def _events(self, conn: Connection, source: Snapshot) -> None:
@@ -103,9 +105,10 @@ class Loader:
         text = f"COPY {table}(id, topic, key, payload, at) {_BINARY}"
         async with conn.cursor() as cursor, cursor.copy(text) as copy:
             copy.set_types(EVENT_TYPES)
-            async for page in source.events():
-                for event in page:
-                    await copy.write_row(_event(event))
+            async with closing(source.events()) as outbox:
+                async for page in outbox:
+                    for event in page:
+                        await copy.write_row(_event(event))
         # Ids given later are higher than those of the source, and than those given here before.
         last = f"coalesce(pg_sequence_last_value(pg_get_serial_sequence('{table}', 'id')), 0)"
         await conn.execute(

@@ -1,8 +1,9 @@
 """A bank on a server as it was at one moment, read while others write.
 
 A snapshot is a REPEATABLE READ transaction on a connection of its own. It keeps nobody from
-writing; while it lasts, the server cannot remove rows that were deleted or overwritten since. The
-rows come by COPY, as a stream: the server sends no more than is taken.
+writing; but whoever declares a type that changes a table waits until it ends. While it lasts, the
+server cannot remove rows that were deleted or overwritten since. The rows come by COPY, as a
+stream: the server sends no more than is taken.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from psycopg import errors as pg
+
+from perdure.core.errors import Unavailable
 from perdure.storage.adapter import Delivered, Entry, Layout, Row, Snapshot
 from perdure.storage.backends.postgres import catalog
 from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import translated
 from perdure.storage.backends.postgres.links import Connection, Links
+from perdure.storage.snapshots import closing
 
 T = TypeVar("T")
 
@@ -25,6 +30,8 @@ PAGE_BYTES = 1024 * 1024
 PAGE_ROWS = 2_000
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+#: How often it is tried again, if tables come or go meanwhile.
+_ATTEMPTS = 20
 #: The types of `FACTS`, and of the parts of an event.
 FACT_TYPES = ("text", "bytea", "text", "int4", "int8", "int8", "int8", "int8", "int8")
 EVENT_TYPES = ("int8", "text", "text", "bytea", "int8")
@@ -34,16 +41,41 @@ KINDS = {"text": "text", "integer": "int8", "real": "float8"}
 @asynccontextmanager
 async def taken(links: Links, server: Server, moment: int) -> AsyncIterator[Snapshot]:
     """A snapshot of the bank; rows that have expired at the moment are left out."""
-    with translated(server):
+    with translated(server):  # our own calls only: what the caller raises is not the bank's fault
         conn = await links.connect()
+    try:
+        with translated(server):
+            layouts = await _begin(conn, server)
+        yield _Snapshot(conn, server, layouts, moment)
+    finally:
+        await conn.close()
+
+
+async def _begin(conn: Connection, server: Server) -> list[Layout]:
+    """Begin the transaction; returns what is in it.
+
+    A change of a table (a column that gets another type, say) is seen by everybody at once,
+    whatever their snapshot. So the tables are locked first, before the first read fixes the
+    moment: nobody changes them from then on.
+    """
+    for _ in range(_ATTEMPTS):
+        names = await catalog.load(conn, server.schema)
+        await conn.execute(_BEGIN)
         try:
-            await conn.execute(_BEGIN)
+            if names:
+                tables = ", ".join(f'{server.schema}."{name}"' for name in names)
+                await conn.execute(f"LOCK TABLE {tables} IN ACCESS SHARE MODE")
             # The first read: from here on nothing changes.
             declared = await catalog.declared(conn, server.schema)
-            layouts = [layout.without(stale) for layout, stale in declared]
-            yield _Snapshot(conn, server, layouts, moment)
-        finally:
-            await conn.close()
+        except pg.UndefinedTable:  # somebody replaced the bank in between
+            declared = []
+        else:
+            if names.keys() >= {layout.name for layout, _ in declared}:
+                return [layout.without(stale) for layout, stale in declared]
+        await conn.execute("ROLLBACK")
+    raise Unavailable(
+        f"The tables of the bank {server.label} change all the time.", hint="Try again later."
+    )
 
 
 class _Snapshot(Snapshot):
@@ -68,17 +100,21 @@ class _Snapshot(Snapshot):
         text = f"SELECT {FACTS}, r._tags{names} FROM {self._table(collection)} AS r{alive}"
         types = [*FACT_TYPES, "text[]", *(KINDS[column.kind] for column in layout.columns)]
         params = (self._moment,) if alive else ()
-        async for page in self._pages(text, params, types, _entry, lambda row: len(row[1])):
-            yield page
+        async with closing(
+            self._pages(text, params, types, _entry, lambda row: len(row[1]))
+        ) as pages:
+            async for page in pages:
+                yield page
 
     async def events(self) -> AsyncIterator[list[Delivered]]:
         table = f"{self._server.schema}.perdure_outbox"
         # By id, as others will read them: per key that is the order of the commits, too.
         text = f"SELECT id, topic, key, payload, at FROM {table} ORDER BY id"
-        async for page in self._pages(
-            text, (), EVENT_TYPES, lambda row: Delivered(*row), lambda row: len(row[3])
-        ):
-            yield page
+        async with closing(
+            self._pages(text, (), EVENT_TYPES, lambda row: Delivered(*row), lambda row: len(row[3]))
+        ) as pages:
+            async for page in pages:
+                yield page
 
     async def last_event(self) -> int:
         # Not of the snapshot's moment, which a sequence does not know: a later one does no harm.

@@ -83,6 +83,7 @@ _FACTS = "_value, _type, _schema, _version, _created, _updated, {expires}, _chec
 class SQLiteAdapter(Adapter):
     """A bank in one file."""
 
+    system: ClassVar[str] = "sqlite"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
         Capability.FULL_TEXT,
         Capability.VECTORS,

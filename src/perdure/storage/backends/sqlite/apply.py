@@ -204,16 +204,32 @@ class Applier:
         moment = self._clock()
         for check in checks:
             self._check(check, moment)
-        done = 0
+        done, plain = 0, []
+        for recode in recodes:
+            if recode.tags is not None and self._of(collection).layout.tagged:
+                done += self._recode_tagged(self._of(collection), recode)
+            else:
+                plain.append(recode)
         # Those of one kind in one go: few batches have both.
         for whole in (False, True):
-            rows = [self._recoded(r) for r in recodes if (r.columns is not None) is whole]
+            rows = [self._recoded(r) for r in plain if (r.columns is not None) is whole]
             if rows:
                 columns = self._of(collection).columns if whole else ""
                 before = self.db.total_changes()
                 self.db.executemany(recoding(collection, columns), rows)
                 done += self.db.total_changes() - before
         return done
+
+    def _recode_tagged(self, statements: Statements, recode: Recode) -> int:
+        """Recode a row and replace its tags; returns how many were still as read: 1 or 0."""
+        columns = "" if recode.columns is None else statements.columns
+        text = f"{recoding(statements.layout.name, columns)} RETURNING _id"
+        record = self.db.execute(text, self._recoded(recode)).get
+        if record is None:
+            return 0
+        self.db.execute(statements.untag, (record,))
+        self._tag(statements, record, recode.tags or ())
+        return 1
 
     def _recoded(self, recode: Recode) -> tuple[Any, ...]:
         """What `recoding` binds, in its order."""

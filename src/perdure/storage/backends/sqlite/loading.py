@@ -10,8 +10,10 @@ A process that is killed leaves a rollback journal, and the next one to open the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import apsw
 
@@ -19,7 +21,11 @@ from perdure.core.errors import Unavailable
 from perdure.storage.adapter import Delivered, Entry, Layout, Snapshot, not_empty
 from perdure.storage.backends.sqlite import catalog, connections
 from perdure.storage.backends.sqlite.errors import translated
+from perdure.storage.snapshots import closing
 from perdure.storage.threads import in_thread
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Milliseconds that others have to close the bank in.
 _PATIENCE = 2_000
@@ -35,18 +41,22 @@ class Loader:
 
     async def load(self, source: Snapshot, *, replace: bool) -> int:
         """See `Adapter.load`."""
+        db = await self._run(self._open)
+        try:
+            count = await self._fill(db, source, replace=replace)
+            await self._run(db.execute, "COMMIT")
+        except BaseException:
+            await in_thread(_roll_back, db)
+            raise
+        finally:
+            # Whoever opens the bank next turns the write-ahead log on again.
+            await in_thread(db.close, force=True)
+        return count
+
+    async def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Work of ours, in a thread: what the source raises is not this bank's fault."""
         with translated(str(self._path)):
-            db = await in_thread(self._open)
-            try:
-                count = await self._fill(db, source, replace=replace)
-                await in_thread(db.execute, "COMMIT")
-            except BaseException:
-                await in_thread(_roll_back, db)
-                raise
-            finally:
-                # Whoever opens the bank next turns the write-ahead log on again.
-                await in_thread(db.close)
-            return count
+            return await in_thread(work, *args, **kwargs)
 
     def _open(self) -> apsw.Connection:
         db = connections.connect(self._path, self._key)
@@ -54,7 +64,8 @@ class Loader:
             db.set_busy_timeout(_PATIENCE)
             db.pragma("locking_mode", "EXCLUSIVE")
             db.pragma("journal_mode", "DELETE")
-            db.pragma("synchronous", "FULL")
+            # Whatever ends the journal is the commit, also its deletion: that is waited for.
+            db.pragma("synchronous", "EXTRA")
             db.execute("BEGIN EXCLUSIVE")
         except apsw.BusyError as exc:
             db.close()
@@ -69,20 +80,22 @@ class Loader:
 
     async def _fill(self, db: apsw.Connection, source: Snapshot, *, replace: bool) -> int:
         if not replace:
-            await in_thread(self._check_empty, db)
-        await in_thread(catalog.clear, db)
+            await self._run(self._check_empty, db)
+        await self._run(catalog.clear, db)
         texts = _Texts(db)
         count = 0
         for layout in await source.layouts():
             table = _Table(db, layout, texts)
-            await in_thread(catalog.lay_out, db, layout)
-            async for page in source.entries(layout.name):
-                await in_thread(table.add, page)
-                count += len(page)
-            await in_thread(catalog.index, db, layout)
-        async for events in source.events():
-            await in_thread(_add_events, db, events)
-        await in_thread(_count_on, db, await source.last_event())
+            await self._run(catalog.lay_out, db, layout)
+            async with closing(source.entries(layout.name)) as pages:
+                async for page in pages:
+                    await self._run(table.add, page)
+                    count += len(page)
+            await self._run(catalog.index, db, layout)
+        async with closing(source.events()) as outbox:
+            async for events in outbox:
+                await self._run(_add_events, db, events)
+        await self._run(_count_on, db, await source.last_event())
         return count
 
     def _check_empty(self, db: apsw.Connection) -> None:
@@ -182,5 +195,7 @@ def _count_on(db: apsw.Connection, last: int) -> None:
 
 
 def _roll_back(db: apsw.Connection) -> None:
-    if db.in_transaction:
-        db.execute("ROLLBACK")
+    """No error: there was one already, and closing rolls back as well."""
+    with suppress(apsw.Error):
+        if db.in_transaction:
+            db.execute("ROLLBACK")

@@ -47,14 +47,14 @@ async def taken(
     connect: Callable[[], apsw.Connection], path: str, moment: int
 ) -> AsyncIterator[Snapshot]:
     """A snapshot of the bank; rows that have expired at the moment are left out."""
-    with translated(path):
+    with translated(path):  # our own calls only: what the caller raises is not the bank's fault
         db = await in_thread(connect)
-        snapshot = _Snapshot(db, path, moment)
-        try:
-            await snapshot.run(snapshot.begin)
-            yield snapshot
-        finally:
-            await snapshot.run(snapshot.end)
+    snapshot = _Snapshot(db, path, moment)
+    try:
+        await snapshot.run(snapshot.begin)
+        yield snapshot
+    finally:
+        await in_thread(snapshot.end)
 
 
 class _Snapshot(Snapshot):
@@ -95,14 +95,17 @@ class _Snapshot(Snapshot):
         }
 
     def end(self) -> None:
+        """Let go of everything. No error: nothing was written, and nothing can be lost."""
         db = self._db
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        db.set_busy_timeout(0)
-        with suppress(apsw.Error):  # others are at it, or use the log: they will do it
-            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        db.close()
+        try:
+            with suppress(apsw.Error):  # others are at it, or use the log: they will do it
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                db.set_busy_timeout(0)
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        finally:
+            db.close(force=True)
 
     async def run(self, work: Callable[[], T]) -> T:
         with translated(self._path):

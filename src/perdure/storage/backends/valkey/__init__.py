@@ -72,7 +72,7 @@ except ImportError as exc:
 from perdure.storage.backends.valkey import address, admission, erasing, listing, rows, scripts
 from perdure.storage.backends.valkey.errors import translated
 from perdure.storage.backends.valkey.links import Link, Links
-from perdure.storage.backends.valkey.writer import Answer, Writer
+from perdure.storage.backends.valkey.writer import Answer, Writer, sweep_tickets
 
 #: The size of a batch that the server surely accepts in one command.
 _BATCH_BYTES = 400 * 1024 * 1024
@@ -86,6 +86,7 @@ _EVERYTHING = All(())
 class ValkeyAdapter(Adapter):
     """A store below a prefix, in a database of a Valkey or Redis server."""
 
+    system: ClassVar[str] = "valkey"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
             Capability.VERSIONS,
@@ -134,9 +135,9 @@ class ValkeyAdapter(Adapter):
 
     async def _create(self, link: Link) -> None:
         admission.check(await link.call(b"INFO"), self._server)
-        probe = self._names.writer(f"probe:{uuid.uuid4().hex}")
-        await link.run(scripts.PROBE, [probe], [])
+        await link.run(scripts.PROBE, [self._names.probe(uuid.uuid4().hex)], [])
         await self._check_format(link)
+        await sweep_tickets(link, self._names, self._clock())
         self._layouts = await self._load(link)
 
     async def _check_format(self, link: Link) -> None:
@@ -286,6 +287,7 @@ class ValkeyAdapter(Adapter):
         moment = self._clock()
         links = self._open_links()
         swept = 0
+        await links.read(lambda link: sweep_tickets(link, self._names, moment))
         for name in await links.read(self._load):
             places = list(_indexes(self._names, [name]))
             while swept < limit:

@@ -7,7 +7,7 @@ With the prefix ``perdure``::
     perdure:r:NAME:KEY        a row of collection NAME: a header, its content type, its value
     perdure:i:NAME            a sorted set of the keys, all with score 0: ordered by their bytes
     perdure:x:NAME            a sorted set of the keys that expire, by the time when they do
-    perdure:w:ID              what the last write of a writer returned; see `writer`
+    perdure:w                 a hash: what the last writes of writers returned; see `writer`
 
 A row is one string, not a hash: of 100 bytes it takes 180 in memory, not 700. Its header has the
 facts that scripts look at, and they read nothing but the header.
@@ -48,6 +48,7 @@ class Names:
         self._prefix = prefix
         self.meta = f"{prefix}:meta".encode()
         self.collections = f"{prefix}:collections".encode()
+        self.tickets = f"{prefix}:w".encode()
 
     def rows(self, collection: str) -> bytes:
         """What the keys of a collection's rows begin with."""
@@ -62,8 +63,9 @@ class Names:
     def expiry(self, collection: str) -> bytes:
         return f"{self._prefix}:x:{collection}".encode()
 
-    def writer(self, name: str) -> bytes:
-        return f"{self._prefix}:w:{name}".encode()
+    def probe(self, name: str) -> bytes:
+        """A key of nobody."""
+        return f"{self._prefix}:p:{name}".encode()
 
 
 def write(number: int, put: Put, moment: int) -> Iterator[bytes]:

@@ -39,19 +39,22 @@ local function look(key, moment)
 end
 """
 
-#: KEYS[1] is `Names.meta`, KEYS[2] the writer's key, ARGV[1] the number of this write.
+#: KEYS[1] is `Names.meta`, KEYS[2] `Names.tickets`; ARGV[1] the number of this write, ARGV[2] the
+#: moment, and the last of ARGV the slot it is written under. Tickets have no time to live: a full
+#: server may delete what has one.
 _TICKET = """
 local ticket = tonumber(ARGV[1])
-local last = redis.call('GET', KEYS[2])
+local slot = ARGV[#ARGV]
+local last = redis.call('HGET', KEYS[2], slot)
 if last then
-  local number, answer = string.match(last, '^(%d+) (.*)$')
+  local number, answer = string.match(last, '^(%d+) %d+ (.*)$')
   if tonumber(number) == ticket then return {'done', answer} end
   if tonumber(number) > ticket then return {'late'} end
 end
 if redis.call('EXISTS', KEYS[1]) == 0 then return {'gone'} end
 
 local function done(answer)
-  redis.call('SET', KEYS[2], ARGV[1] .. ' ' .. answer, 'PX', 3600000)
+  redis.call('HSET', KEYS[2], slot, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. answer)
   return {'done', answer}
 end
 """
@@ -80,10 +83,10 @@ local function sweep(index, expiry, moment, limit)
 end
 """
 
-#: Apply a batch. KEYS: meta, writer; index and expiry of each collection; the rows of the checks;
+#: Apply a batch. KEYS: meta, tickets; index and expiry of each collection; the rows of the checks;
 #: the rows of the writes. ARGV: ticket, moment, how many collections, checks and writes; then
-#: the checks, and two for each write. Nobody may call `sweep` for a store that is used as a
-#: cache: so each batch also removes a few rows that have expired.
+#: the checks, two for each write, and the slot. Nobody may call `sweep` for a store that is used
+#: as a cache: so each batch also removes a few rows that have expired.
 COMMIT = Script(
     _HEADER,
     _CHECKS,
@@ -145,8 +148,8 @@ return done(answer)
 """,
 )
 
-#: Keep rows in other bytes. KEYS: meta, writer, the rows of the checks, the rows. ARGV: ticket,
-#: moment, how many checks and rows; then the checks, and two for each row.
+#: Keep rows in other bytes. KEYS: meta, tickets, the rows of the checks, the rows. ARGV: ticket,
+#: moment, how many checks and rows; then the checks, two for each row, and the slot.
 RECODE = Script(
     _HEADER,
     _CHECKS,
@@ -180,6 +183,21 @@ SWEEP = Script(
     """
 return sweep(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
 """,
+)
+
+#: Forget tickets of writers that have gone without a word. KEYS: tickets. ARGV: those from before
+#: this moment. Returns how many.
+SWEEP_TICKETS = Script(
+    """
+local before, old = tonumber(ARGV[1]), {}
+local found = redis.call('HGETALL', KEYS[1])
+for n = 1, #found, 2 do
+  local moment = string.match(found[n + 1], '^%d+ (%d+) ')
+  if tonumber(moment or 0) < before then old[#old + 1] = found[n] end
+end
+for _, slot in ipairs(old) do redis.call('HDEL', KEYS[1], slot) end
+return #old
+"""
 )
 
 #: Some rows in key order. KEYS: the index. ARGV: what row keys begin with, moment, the command
@@ -231,6 +249,7 @@ redis.call('DEL', key)
 redis.call('HSET', key, 'a', 'b')
 redis.call('HGET', key, 'a')
 redis.call('HGETALL', key)
+redis.call('HDEL', key, 'a')
 redis.call('DEL', key)
 redis.call('ZADD', key, 0, 'a')
 redis.call('ZCARD', key)

@@ -1,11 +1,14 @@
 """Writes that are done once, though they may be sent twice.
 
 A connection can break while a write is under way; then nobody has told us how it ended. So each
-write has a number, its *ticket*, and the script that does it keeps the ticket and its answer under
-the writer's key, in the same step. It is simply sent again: if it was done, the script finds the
+write has a number, its *ticket*, and the script that does it keeps the ticket and its answer in the
+writer's slot, in the same step. It is simply sent again: if it was done, the script finds the
 ticket and gives the answer that was lost; if it was not, it is done now; and what a broken
 connection delivers late finds a later ticket and does nothing. A server that comes back with less
 than it had, because it keeps no log or lost the end of it, has lost the ticket with the write.
+
+A slot keeps its last ticket only, and a writer has as many slots as it ever had writes under way at
+once. It removes them when it is closed; those of a process that was killed are swept after a day.
 """
 
 from __future__ import annotations
@@ -19,21 +22,25 @@ from valkey import exceptions as vk
 
 from perdure.core.errors import Closed, DeadlineExceeded, Unavailable
 from perdure.storage.backends.valkey.errors import is_busy, is_lost, translated
-from perdure.storage.backends.valkey.links import Links, Pauses
+from perdure.storage.backends.valkey.links import Link, Links, Pauses
 from perdure.storage.backends.valkey.rows import Names
-from perdure.storage.backends.valkey.scripts import Script
+from perdure.storage.backends.valkey.scripts import SWEEP_TICKETS, Script
 
 #: What a script answers: a word, and what belongs to it.
 Answer = list[bytes | int]
 
 
+#: Microseconds after which nobody sends a write again that was done then.
+_LONG_AGO = 24 * 3_600 * 1_000_000
+
+
 class _Slot:
-    """A writer's key, and the number of the last write that was begun under it."""
+    """A place for a ticket, and the number of the last write that was begun in it."""
 
-    __slots__ = ("key", "ticket")
+    __slots__ = ("name", "ticket")
 
-    def __init__(self, key: bytes) -> None:
-        self.key = key
+    def __init__(self, name: bytes) -> None:
+        self.name = name
         self.ticket = 0
 
 
@@ -78,6 +85,8 @@ class Writer:
     ) -> Answer:
         """What the script answers; `keys` and `args` follow those of the ticket.
 
+        The first of `args` is the moment.
+
         Cancelled, it is withdrawn unless it was sent, and carried to its end if it was; either
         way nothing is in flight when `CancelledError` is raised. A missed deadline withdraws it
         likewise (`DeadlineExceeded`).
@@ -109,17 +118,18 @@ class Writer:
         return task.result()
 
     async def close(self) -> None:
-        """Finish what was accepted, then remove our keys."""
+        """Finish what was accepted, then remove our slots."""
         if self._closed:
             return
         self._closed = True
         while self._running:
             await asyncio.wait(self._running)
         if self._slots:
-            # If the server is away, they expire some day.
+            # If the server is away, they are swept some day.
             with contextlib.suppress(vk.ValkeyError, OSError):
                 async with self._links.one() as link:
-                    await link.call(b"DEL", *(slot.key for slot in self._slots))
+                    names = [slot.name for slot in self._slots]
+                    await link.call(b"HDEL", self._names.tickets, *names)
 
     # ------------------------------------------------------------------------------------------
 
@@ -140,8 +150,8 @@ class Writer:
             self._idle.append(slot)
 
     async def _send(self, job: _Job, slot: _Slot) -> Answer:
-        keys = [self._names.meta, slot.key, *job.keys]
-        args = [slot.ticket, *job.args]
+        keys = [self._names.meta, self._names.tickets, *job.keys]
+        args = [slot.ticket, *job.args, slot.name]
         pauses, lost = Pauses(), False
         while True:
             try:
@@ -162,7 +172,7 @@ class Writer:
             await pauses.next()
 
     def _new_slot(self) -> _Slot:
-        slot = _Slot(self._names.writer(f"{self._id}:{len(self._slots)}"))
+        slot = _Slot(f"{self._id}:{len(self._slots)}".encode())
         self._slots.append(slot)
         return slot
 
@@ -172,6 +182,11 @@ class Writer:
             " not come back to tell its outcome: it is unknown whether the write was done.",
             hint="When the server is back, read the record to see.",
         )
+
+
+async def sweep_tickets(link: Link, names: Names, moment: int) -> None:
+    """Remove slots in which nothing was written for a day."""
+    await link.run(SWEEP_TICKETS, [names.tickets], [moment - _LONG_AGO])
 
 
 async def _end(job: _Job, task: asyncio.Task[Answer]) -> None:

@@ -1,0 +1,75 @@
+"""Encrypting objects anew, while others put and delete.
+
+What is deleted meanwhile must not come back. In a folder it cannot: deleting and replacing exclude
+each other. On S3 an object may be deleted while its new form is on its way up. So afterwards the
+store is asked: whoever deletes an artifact removes the note of its last put, or has condemned it
+and is about to. Then it is released, by the rules of `collecting`, and goes unless something refers
+to it.
+
+What is left: on S3, an object without such a note (restored from a backup, or put before there were
+notes) that `delete` takes away during the upload comes back; and so does any that `delete` takes
+away in the milliseconds before the end of the upload, if the store is asked before `delete` has
+removed the note. Nothing refers to them, so the next collection deletes them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from perdure.artifacts.collecting import Collector, LastPut
+from perdure.artifacts.contents import Contents
+from perdure.artifacts.objects import Object
+from perdure.core.errors import ArtifactMissing, Corrupted, KeyRefused, PerdureError
+from perdure.storage.adapter import STRONG
+from perdure.storage.references import Condemned
+from perdure.storage.store import Progress, Store
+
+_log = logging.getLogger(__name__)
+
+#: Told of an artifact, by its hash, that could not be encrypted anew, and why.
+Failed = Callable[[str, PerdureError], None]
+
+
+class Resealing:
+    """Encrypts objects anew. Others may read, put and delete meanwhile."""
+
+    def __init__(self, store: Store, places: Sequence[Contents], collector: Collector) -> None:
+        self._store = store
+        self._places = places
+        self._collector = collector
+
+    async def carry_out(
+        self, wanted: Callable[[str], bool], progress: Progress | None, failed: Failed | None
+    ) -> int:
+        """Encrypt those anew whose key, by its name, is wanted; returns how many."""
+        done = 0
+        for place in self._places:
+            async for tagged, found, name in place.with_keys():
+                if not wanted(name):
+                    continue
+                try:
+                    with suppress(ArtifactMissing):  # deleted since it was listed
+                        await self._seal_again(place, tagged, found)
+                        done += 1
+                except (Corrupted, KeyRefused) as exc:
+                    _log.warning("an artifact keeps its old key: %s", exc)
+                    if failed is not None:
+                        failed(tagged, exc)
+                if progress is not None:
+                    progress("encrypting artifacts", done, 0)
+        return done
+
+    async def _seal_again(self, place: Contents, tagged: str, found: Object) -> None:
+        if not self._collector.can_collect():
+            await place.seal_again(tagged, found)
+            return
+        was_noted = await self._is_noted(tagged)
+        await place.seal_again(tagged, found)
+        condemned = await self._store.collection(Condemned).get(tagged, STRONG)
+        if condemned is not None or (was_noted and not await self._is_noted(tagged)):
+            await self._collector.release(tagged, 0)
+
+    async def _is_noted(self, tagged: str) -> bool:
+        return await self._store.collection(LastPut).get(tagged, STRONG) is not None

@@ -1,0 +1,34 @@
+"""Checking goes on where something is damaged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+
+from perdure.artifacts import Artifact, ArtifactStore, FaultKind, Place
+from perdure.storage.backends.sqlite import SQLiteAdapter
+from perdure.storage.store import Store
+
+
+async def test_a_damaged_row_that_is_expected(tmp_path: Path) -> None:
+    url, place = f"sqlite:///{tmp_path}/bank.db", tmp_path / "artifacts"
+    async with Store(SQLiteAdapter(url)) as store:
+        damaged = await ArtifactStore(store, place).put(os.urandom(100))
+    with closing(apsw.Connection(f"{tmp_path}/bank.db")) as db:
+        db.execute("update perdure_artifacts set _value = x'00'")
+    nowhere = Artifact.of(b"nowhere")
+
+    async def expected() -> AsyncIterator[Artifact]:
+        yield damaged
+        yield nowhere
+
+    async with Store(SQLiteAdapter(url)) as store:
+        found = [fault async for fault in ArtifactStore(store, place).check(expected())]
+    assert [(fault.artifact, fault.place, fault.kind) for fault in found] == [
+        (damaged.hash, Place.ROW, FaultKind.DAMAGED),
+        (nowhere.hash, None, FaultKind.MISSING),
+    ]
