@@ -46,7 +46,7 @@ async def run(report: Report, *, quick: bool) -> None:
         server = _server()
         try:
             taken = [
-                await _round(Path(place), config, server and server.url())
+                await _round(Path(place), config, None if server is None else server.url())
                 for place in [tempfile.mkdtemp(dir=folder) for _ in range(rounds)]
             ]
         finally:

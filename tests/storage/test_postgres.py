@@ -529,7 +529,7 @@ async def test_what_cannot_be_opened_is_said_plainly(
 async def test_many_may_initialize_at_once(postgres_url: str) -> None:
     adapters = [PostgresAdapter(postgres_url) for _ in range(8)]
 
-    async def start(adapter: PostgresAdapter) -> frozenset[str]:
+    async def start(adapter: PostgresAdapter) -> frozenset[str] | None:
         await adapter.initialize()
         return await adapter.prepare(LAYOUT)
 
@@ -567,6 +567,6 @@ async def test_a_column_may_change_its_type_under_prepared_statements(
     for _ in range(8):
         assert await bank.summarize(summary, DEFAULT) == [(7, 1)]
     text = Layout("notes", (Column("n", "text"),), expires=True, tagged=True)
-    assert await bank.prepare(text) == {"n"}
+    assert await bank.prepare(text) == frozenset({"n"})
     await bank.activate(text)
     assert await bank.summarize(summary, DEFAULT) == [(None, 1)]
