@@ -12,7 +12,7 @@ from perdure.jobs import Runner
 from perdure.storage.adapter import Capability
 from perdure.storage.assembly import Chain
 from perdure.storage.metrics.alerts import Alerts
-from perdure.storage.metrics.publishing import Publisher
+from perdure.storage.metrics.publishing import PATIENCE, Publisher
 from perdure.storage.store import Store
 from perdure.storage.subscriptions import Subscriptions
 
@@ -44,7 +44,8 @@ class Care:
         self._jobs = jobs
         self._storage, self._watching = config.storage, config.metrics
         self._alerts = Alerts(chain.metrics, config.metrics.alerts, store)
-        self._publisher = Publisher(chain.metrics, store, chain.cache)
+        patience = min(PATIENCE, config.metrics.publish_every)
+        self._publisher = Publisher(chain.metrics, store, chain.cache, patience=patience)
         self._tracing = chain.tracing
 
     def schedule(self) -> None:
