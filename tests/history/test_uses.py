@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from perdure.artifacts import Artifact
+from perdure.artifacts import Artifact, FaultKind
 from perdure.artifacts.contents import Contents
 from perdure.bank import Bank
 from perdure.core import messages as canonical
-from perdure.core.errors import Conflict
 from perdure.core.messages import assistant, user
 from perdure.history.records import Use
 from perdure.storage.adapter import Delete, Put
@@ -136,12 +135,15 @@ async def test_a_turn_never_refers_to_what_is_being_deleted(
     assert [fault async for fault in bank.artifacts.check(referred=True)] == []
 
 
-async def test_a_reference_to_what_was_deleted_is_refused(bank: Bank) -> None:
-    await told(bank, "a/b")
+async def test_what_is_said_is_kept_though_it_refers_to_what_was_deleted(bank: Bank) -> None:
+    artifact = await told(bank, "a/b")
     said = (await (await bank.session("a/b")).turn(1)).messages
     await bank.forget("a/b")
-    with pytest.raises(Conflict, match="Put its content again"):
-        await (await bank.session("a/c")).append(list(said))
+    session = await bank.session("a/c")
+    await session.append(list(said))
+    assert (await session.turn(1)).messages == said
+    faults = [fault async for fault in bank.artifacts.check(referred=True)]
+    assert [(fault.artifact, fault.kind) for fault in faults] == [(artifact.hash, FaultKind.MISSING)]
 
 
 async def test_two_who_forget_the_same_content_at_once_do_not_leave_it(make_bank: MakeBank) -> None:

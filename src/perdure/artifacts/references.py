@@ -26,7 +26,6 @@ from perdure.core.errors import (
 from perdure.storage.adapter import STRONG, Delete, Put, Row
 from perdure.storage.collection import ATTEMPTS, Collection, Stored, back_off
 from perdure.storage.finder import tagged as has_tag
-from perdure.storage.query import Query
 from perdure.storage.records import RecordType, all_types, type_of
 from perdure.storage.references import (
     TYPES,
@@ -235,14 +234,8 @@ class References:
     async def _read(self, name: str, progress: Progress | None) -> AsyncIterator[list[Row]]:
         """All rows of a collection that can be read, a page at a time."""
         done, after = 0, ""
-        while True:
-            query = Query(name, limit=_PAGE, after=(after,) if after else None)
-            try:
-                page = await self._store.adapter.find(query, STRONG)
-            except Corrupted:
-                page = await self._store.adapter.salvage(name, after, _PAGE)
-            if not page:
-                return
+        # It reads what is damaged, too, and what another process made since this one began.
+        while page := await self._store.adapter.salvage(name, after, _PAGE):
             yield await self._plain(name, [row.key for row in page])
             after = page[-1].key
             done += len(page)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -257,7 +256,7 @@ class Bank:
         """What the record types look like, and looked like."""
         return self.store.schemas
 
-    @cached_property
+    @property
     def audit(self) -> AuditTrail:
         """Who did what to records, where `audit.collections` asks for it."""
         from perdure.storage.audit import AuditTrail

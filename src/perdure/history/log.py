@@ -111,6 +111,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     artifacts: tuple[bytes, ...] = ()
     #: Artifacts that were there before: if no turn refers to them, they are somebody's own.
     there: tuple[str, ...] = ()
+    #: Artifacts that messages refer to and that were deleted, with no content to put them again.
+    lost: tuple[str, ...] = ()
     options: Options = DEFAULT
 
 
@@ -137,9 +139,8 @@ class TurnLog:
     async def write(self, writer: Writer, order: Order, hooks: Sequence[Hook] = ()) -> Written:
         """Append messages. See the module's docstring.
 
-        Raises `Conflict` if the newest turn is not the expected one, if others keep writing first
-        for a very long time, or if a message refers to an artifact that was deleted, whose content
-        is not part of the order; `InvalidInput` if the session is gone.
+        Raises `Conflict` if the newest turn is not the expected one, or if others keep writing
+        first for a very long time; `InvalidInput` if the session is gone.
         """
         for attempt in range(ATTEMPTS):
             if writer.head is None:
@@ -324,7 +325,8 @@ class TurnLog:
         await known.put_many(uses)
         if self._store.capabilities >= NEEDED:
             await transaction.ready(type_of(Condemned))
-            await transaction.write((), DEFAULT, [(CONDEMNED, use.artifact) for use in uses])
+            needed = [use.artifact for use in uses if use.artifact not in order.lost]
+            await transaction.write((), DEFAULT, [(CONDEMNED, artifact) for artifact in needed])
 
     async def _is_condemned(self, artifact: str) -> bool:
         if not self._store.capabilities >= NEEDED:
@@ -332,13 +334,17 @@ class TurnLog:
         return await self._store.collection(Condemned).get(artifact, STRONG) is not None
 
     async def _put_again(self, order: Order, exc: Conflict) -> Order:
-        """Store content anew that somebody deleted; raises the error if it is not at hand."""
+        """Store content anew that somebody deleted.
+
+        If it is not at hand, the message keeps a reference to what is gone, which `verify` names:
+        what was said is not lost because of it.
+        """
         for content in order.artifacts:
             if (await asyncio.to_thread(Artifact.of, content)).hash == exc.key:
                 await self._artifacts.put(content)
                 there = tuple(artifact for artifact in order.there if artifact != exc.key)
                 return msgspec.structs.replace(order, there=there)
-        raise exc
+        return msgspec.structs.replace(order, lost=(*order.lost, exc.key))
 
     async def _touched(self, transaction: Transaction, record: SessionRecord) -> SessionRecord:
         """Note that the session is in use; one that was archived comes back."""
