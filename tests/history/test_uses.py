@@ -143,7 +143,8 @@ async def test_what_is_said_is_kept_though_it_refers_to_what_was_deleted(bank: B
     await session.append(list(said))
     assert (await session.turn(1)).messages == said
     faults = [fault async for fault in bank.artifacts.check(referred=True)]
-    assert [(fault.artifact, fault.kind) for fault in faults] == [(artifact.hash, FaultKind.MISSING)]
+    told_of = [(fault.artifact, fault.kind) for fault in faults]
+    assert told_of == [(artifact.hash, FaultKind.MISSING)]
 
 
 async def test_two_who_forget_the_same_content_at_once_do_not_leave_it(make_bank: MakeBank) -> None:
