@@ -20,7 +20,8 @@ from perdure.core.errors import (
     SchemaMismatch,
 )
 from perdure.storage.adapter import DEFAULT, Batch, Capability, Index, Options, Row
-from perdure.storage.records import Indexed, Key, record, system_record
+from perdure.storage.contexts import Context
+from perdure.storage.records import Indexed, Key, record
 from perdure.storage.schemas.compare import compare
 from perdure.storage.schemas.shapes import describe
 from perdure.storage.schemas.validate import find_problems
@@ -110,13 +111,10 @@ async def test_nothing_is_known_of_what_was_not_written(store: Store) -> None:
 
 
 async def test_types_of_our_own_are_not_registered(store: Store) -> None:
-    own = system_record("example")(
-        msgspec.defstruct("Own", [("id", Annotated[str, Key()])], frozen=True)
-    )
-    await store.collection(own).put(own("a"))
+    await store.collection(Context).put(Context(id="a/b", type="chat"))
     assert await store.schemas.collections() == []
     with pytest.raises(InvalidRecordType, match="of Perdure's own"):
-        await store.schemas.register(own)
+        await store.schemas.register(Context)
 
 
 async def test_registering_by_hand(store: Store) -> None:
