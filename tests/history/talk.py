@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -119,16 +120,18 @@ def _collections(call: Call) -> set[str]:
 
 
 class Ledger:
-    """Middleware that notes each operation on what the turn log keeps.
+    """Middleware that notes each operation of its own task on what the turn log keeps.
 
-    Not those of compression, jobs and subscriptions, which are at work in the background.
+    Not what is done in the background: counting, compression, jobs, subscriptions.
     """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self._task = asyncio.current_task()
 
     async def __call__(self, call: Call, proceed: Handler) -> Any:
-        if not _collections(call).isdisjoint(_OF_THE_LOG):
+        own = asyncio.current_task() is self._task
+        if own and not _collections(call).isdisjoint(_OF_THE_LOG):
             self.calls.append(call)
         return await proceed(call)
 
