@@ -31,7 +31,7 @@ from benchmarks.harness import (
     work_folder,
 )
 from benchmarks.ours import Message
-from perdure.storage.adapter import STRONG
+from perdure.storage.options import STRONG
 
 TASKS = 20
 

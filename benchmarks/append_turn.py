@@ -31,7 +31,7 @@ from benchmarks.harness import (
     work_folder,
 )
 from benchmarks.stage import SESSION, Stage, fastest, heats, open_stage
-from perdure.storage.adapter import STRONG
+from perdure.storage.options import STRONG
 
 
 async def run(report: Report, *, quick: bool) -> None:

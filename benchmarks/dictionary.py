@@ -15,9 +15,9 @@ import msgspec
 from benchmarks.harness import Report, alternate, awaited, ratio
 from benchmarks.texts import Texts
 from perdure import Compressed, Key, record
-from perdure.storage.adapter import DEFAULT
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.compression import Compression
+from perdure.storage.options import DEFAULT
 from perdure.storage.store import Store
 
 SIZES = (128, 512, 1_024, 4_096)

@@ -23,13 +23,13 @@ from benchmarks.ours import Message
 from benchmarks.texts import Texts
 from perdure.config.storage import AuditConfig, CacheConfig
 from perdure.core.clock import now
-from perdure.storage.adapter import STRONG
 from perdure.storage.audit import Audit
 from perdure.storage.cache import Cache
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
 from perdure.storage.metrics import Metrics
 from perdure.storage.middleware import Middleware
+from perdure.storage.options import STRONG
 from perdure.storage.query import Query
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store

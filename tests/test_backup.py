@@ -29,9 +29,9 @@ from perdure.core.errors import (
     StorageFull,
     Unavailable,
 )
-from perdure.storage.adapter import Row
 from perdure.storage.backups import BackupFolder, records
 from perdure.storage.encryption import make_file
+from perdure.storage.rows import Row
 from tests.conftest import DURABLE, url_on
 
 LARGE = b"a large artifact of many words " * 10_000

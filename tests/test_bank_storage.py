@@ -22,7 +22,7 @@ from perdure.config import (
     EncryptionConfig,
     MetricsConfig,
 )
-from perdure.storage.adapter import STRONG
+from perdure.storage.options import STRONG
 
 KEY = secrets.token_bytes(32)
 SECRET = "the harbour master keeps a parrot"

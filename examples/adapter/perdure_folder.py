@@ -27,19 +27,11 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.storage import urls
-from perdure.storage.adapter import (
-    Adapter,
-    Batch,
-    Capability,
-    Delete,
-    Fill,
-    Layout,
-    Options,
-    Put,
-    Row,
-    newer_schema,
-)
+from perdure.storage.adapter import Adapter, Capability, newer_schema
+from perdure.storage.layouts import Layout
+from perdure.storage.options import Options
 from perdure.storage.query import All, Query
+from perdure.storage.rows import Batch, Delete, Fill, Put, Row
 
 _EVERYTHING = All(())
 

@@ -12,18 +12,10 @@ from typing import ClassVar
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, InvalidInput
-from perdure.storage.adapter import (
-    Adapter,
-    Batch,
-    Capability,
-    Delete,
-    Fill,
-    Layout,
-    Options,
-    Put,
-    Row,
-    newer_schema,
-)
+from perdure.storage.adapter import Adapter, Capability, newer_schema
+from perdure.storage.layouts import Layout
+from perdure.storage.options import Options
+from perdure.storage.rows import Batch, Delete, Fill, Put, Row
 
 
 class TemplateAdapter(Adapter):

@@ -84,11 +84,12 @@ if TYPE_CHECKING:
     from perdure.history.records import Link
     from perdure.jobs import Job
     from perdure.session import Said, Session
-    from perdure.storage.adapter import Consistency, Index, Options, bounded
     from perdure.storage.assembly import open_store
     from perdure.storage.collection import Collection, Stored
     from perdure.storage.contexts import Context, ContextStore
     from perdure.storage.finder import Page, all_of, any_of, tagged, where
+    from perdure.storage.layouts import Index
+    from perdure.storage.options import Consistency, Options, bounded
     from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, record
     from perdure.storage.subscriptions import EventReceived
     from perdure.storage.transaction import Transaction
@@ -124,8 +125,9 @@ _LAZY = {
     "perdure.history.records": ("Link",),
     "perdure.session": ("Said", "Session"),
     "perdure.jobs": ("Job",),
-    "perdure.storage.adapter": ("Consistency", "Index", "Options", "bounded"),
     "perdure.storage.assembly": ("open_store",),
+    "perdure.storage.layouts": ("Index",),
+    "perdure.storage.options": ("Consistency", "Options", "bounded"),
     "perdure.storage.collection": ("Collection", "Stored"),
     "perdure.storage.contexts": ("Context", "ContextStore"),
     "perdure.storage.finder": ("Page", "all_of", "any_of", "tagged", "where"),

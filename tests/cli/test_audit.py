@@ -9,12 +9,13 @@ import pytest
 
 from perdure.config.storage import AuditConfig
 from perdure.core.actors import acting_as
-from perdure.storage.adapter import DEFAULT, Batch
 from perdure.storage.audit import Audit
 from perdure.storage.compression import Compression
 from perdure.storage.middleware import Middleware
+from perdure.storage.options import DEFAULT
 from perdure.storage.records import type_of
 from perdure.storage.registry import adapter_for
+from perdure.storage.rows import Batch
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock
 from tests.cli.conftest import THEN, Ask, Note, Run

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from perdure.storage import registry
-from perdure.storage.adapter import Options, Row
+from perdure.storage.options import Options
+from perdure.storage.rows import Row
 from perdure.testing import MemoryAdapter
 from tests.cli.conftest import Ask, Run
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 # Imported before the first fork.
 import valkey.asyncio  # noqa: F401
 
-from perdure.storage.adapter import DEFAULT, STRONG, Options, bounded
+from perdure.storage.options import DEFAULT, STRONG, Options, bounded
 from tests.storage.caching import Thing, opened
 
 Tell: TypeAlias = Callable[[str], None]

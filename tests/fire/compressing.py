@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
-from perdure.storage.adapter import DEFAULT
 from perdure.storage.compression import Compression, Dictionary
+from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store

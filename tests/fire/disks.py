@@ -14,7 +14,7 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.storage.adapter import DEFAULT, STRONG
+from perdure.storage.options import DEFAULT, STRONG
 from tests.fire.records import Entry, Mirror, entry
 
 MEGABYTE = 1024 * 1024

@@ -13,9 +13,9 @@ import msgspec
 import perdure
 from perdure.core.errors import NewerSchema
 from perdure.storage import filling, rewriting
-from perdure.storage.adapter import DEFAULT
 from perdure.storage.compression import Compression
 from perdure.storage.migrating import Migrated, migrate
+from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store

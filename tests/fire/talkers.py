@@ -17,7 +17,7 @@ from perdure.bank import Bank
 from perdure.config import ArtifactsConfig, Config, HistoryConfig
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
 from perdure.session import Session
-from perdure.storage.adapter import STRONG
+from perdure.storage.options import STRONG
 
 Tell: TypeAlias = Callable[[str], None]
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import perdure
-from perdure.storage.adapter import MAX_VALUE_BYTES
+from perdure.storage.rows import MAX_VALUE_BYTES
 from tests.conftest import DURABLE
 from tests.fire.records import Entry, entry
 from tests.fire.zygote import Zygote

@@ -21,8 +21,8 @@ import perdure.sync
 from perdure.bank import Bank
 from perdure.config import Config, StorageConfig
 from perdure.core.clock import SECOND, now
-from perdure.storage.adapter import STRONG
 from perdure.storage.compression import renewal
+from perdure.storage.options import STRONG
 from perdure.storage.subscriptions import EventReceived
 from perdure.storage.transaction import Transaction
 from tests.fire import caching, damage, disks, migrants, sealing, talkers

@@ -12,10 +12,11 @@ from perdure.core.errors import Unavailable
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, Usage
 from perdure.gateway.cache import CachedAnswer, ResponseCache, key_of
 from perdure.gateway.calls import Answered
-from perdure.storage.adapter import DEFAULT, Batch, Put
 from perdure.storage.middleware import Call, Handler
+from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
 from perdure.storage.registry import adapter_for
+from perdure.storage.rows import Batch, Put
 from perdure.storage.store import Store
 from perdure.testing import ManualClock
 

@@ -14,8 +14,8 @@ from perdure.core.messages import Message, Reasoning, Text, ToolCall, Usage, ass
 from perdure.history.answers import Answer, Partial
 from perdure.history.records import Draft
 from perdure.session import Session
-from perdure.storage.adapter import Delete
 from perdure.storage.middleware import Call, Commit, Handler
+from perdure.storage.rows import Delete
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE
 from tests.history.conftest import MakeBank, everywhere

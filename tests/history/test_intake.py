@@ -28,8 +28,8 @@ from perdure.core.messages import (
 from perdure.core.tokens import Estimate
 from perdure.history.records import Piece, Use
 from perdure.session import Session
-from perdure.storage.adapter import Put
 from perdure.storage.middleware import Call, Commit, Handler
+from perdure.storage.rows import Put
 from tests.history.conftest import MakeBank, config_for, everywhere
 from tests.history.talk import Fault, call, chat, one, problems, result, said, whole, work
 

@@ -22,8 +22,8 @@ from perdure.history.log import Written
 from perdure.history.packing import PIECE_BYTES
 from perdure.history.records import Head, Piece, Receipt, SessionRecord
 from perdure.session import Session
-from perdure.storage.adapter import STRONG
 from perdure.storage.middleware import Commit
+from perdure.storage.options import STRONG
 from perdure.storage.transaction import Transaction
 from perdure.testing import ManualClock
 from tests.history.conftest import MakeBank, everywhere

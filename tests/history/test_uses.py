@@ -15,9 +15,9 @@ from perdure.bank import Bank
 from perdure.core import messages as canonical
 from perdure.core.messages import assistant, user
 from perdure.history.records import Use
-from perdure.storage.adapter import Delete, Put
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.records import Key, record
+from perdure.storage.rows import Delete, Put
 from tests.history.conftest import MakeBank
 
 LONG = "A long story. " * 20_000

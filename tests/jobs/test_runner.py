@@ -21,11 +21,11 @@ from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, InvalidKey, Unavailable
 from perdure.jobs import Counts, Job, Runner
 from perdure.jobs.job import State
-from perdure.storage.adapter import Put
 from perdure.storage.backends.sqlite import _EMITTER, SQLiteAdapter
 from perdure.storage.middleware import Call, Commit, Find
 from perdure.storage.middleware import Handler as Proceed
 from perdure.storage.query import Query
+from perdure.storage.rows import Put
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 from perdure.testing.clock import ManualClock

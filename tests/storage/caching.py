@@ -11,9 +11,10 @@ import msgspec
 
 from perdure.config.storage import CacheConfig
 from perdure.core.clock import Clock, now
-from perdure.storage.adapter import DEFAULT, Adapter, Options
+from perdure.storage.adapter import Adapter
 from perdure.storage.cache import Cache
 from perdure.storage.middleware import Middleware
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Indexed, Key, record
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store

@@ -24,11 +24,13 @@ import msgspec
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Corrupted, InvalidInput, KeyRefused, PerdureError, Unavailable
 from perdure.storage import registry
-from perdure.storage.adapter import DEFAULT, Batch, Layout, Put, checksum
 from perdure.storage.backends.sqlite import SQLiteAdapter, connections, encryption
 from perdure.storage.backends.sqlite.encryption import decrypt_file, encrypt_file, rekey_file
+from perdure.storage.layouts import Layout
+from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Indexed, Key, Tags, record
+from perdure.storage.rows import Batch, Put, checksum
 from perdure.storage.store import Store
 from perdure.testing import run
 

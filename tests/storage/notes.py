@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from perdure.storage.adapter import Index
+from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Indexed, Key, Tags, record
 
 

@@ -10,13 +10,16 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 
 from perdure.core.clock import Clock
-from perdure.storage.adapter import DEFAULT, Adapter, Index, Row
+from perdure.storage.adapter import Adapter
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
+from perdure.storage.layouts import Index
 from perdure.storage.middleware import Middleware
+from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, record
 from perdure.storage.registry import adapter_for
+from perdure.storage.rows import Row
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock
 

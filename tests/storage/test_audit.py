@@ -27,7 +27,6 @@ from perdure.core.errors import (
     Unavailable,
     Unsupported,
 )
-from perdure.storage.adapter import DEFAULT, STRONG, Batch, Delete, Options, Put, Recode, Row
 from perdure.storage.audit import Action, Audit, AuditEntry, AuditTrail, hashes, middleware
 from perdure.storage.audit import trail as trail_module
 from perdure.storage.audit.entries import TRAIL, UNREADABLE, Scribe, as_put
@@ -46,9 +45,11 @@ from perdure.storage.middleware import (
     Stage,
     collection_of,
 )
+from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.query import Query
 from perdure.storage.records import Key, record, type_of
 from perdure.storage.registry import adapter_for
+from perdure.storage.rows import Batch, Delete, Put, Recode, Row
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 from perdure.testing.clock import ManualClock

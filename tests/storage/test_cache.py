@@ -19,22 +19,12 @@ from hypothesis import strategies as st
 from perdure.config.storage import CacheConfig
 from perdure.core.clock import now
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
-from perdure.storage.adapter import (
-    DEFAULT,
-    STRONG,
-    Batch,
-    Check,
-    Consistency,
-    Options,
-    Put,
-    Recode,
-    Row,
-    bounded,
-)
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.cache import Cache
 from perdure.storage.cache.entries import LARGEST, Entries, Stats
 from perdure.storage.middleware import Call, Commit, Get, Handler, Stage
+from perdure.storage.options import DEFAULT, STRONG, Consistency, Options, bounded
+from perdure.storage.rows import Batch, Check, Put, Recode, Row
 from perdure.testing.clock import ManualClock
 from tests.storage.caching import Cached, Fleeting, Thing, opened
 

@@ -17,9 +17,10 @@ import pytest
 from valkey.asyncio.connection import AbstractConnection
 
 from perdure.core.errors import Conflict, InvalidURL, UnknownBackend, Unsupported
-from perdure.storage.adapter import DEFAULT, STRONG, Batch, Check, Options, Put, bounded
 from perdure.storage.cache import server, shared
 from perdure.storage.middleware import Call, Commit, Get, Handler, Stage
+from perdure.storage.options import DEFAULT, STRONG, Options, bounded
+from perdure.storage.rows import Batch, Check, Put
 from perdure.testing.clock import ManualClock
 from tests.storage.caching import Cached, Fleeting, Thing, opened, until
 from tests.storage.test_cache import Gate

@@ -18,9 +18,10 @@ from perdure.core.errors import (
     InvalidValue,
     TooLarge,
 )
-from perdure.storage.adapter import MAX_VALUE_BYTES, STRONG, Consistency, Options
 from perdure.storage.collection import Stored
+from perdure.storage.options import STRONG, Consistency, Options
 from perdure.storage.records import Key, record
+from perdure.storage.rows import MAX_VALUE_BYTES
 from perdure.storage.store import Store
 from perdure.testing import ManualClock
 from tests.conftest import MakeStore

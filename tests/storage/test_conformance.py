@@ -10,13 +10,16 @@ import pytest
 
 from perdure.core.errors import UnknownBackend
 from perdure.storage import registry, urls
-from perdure.storage.adapter import DEFAULT, Batch, Capability, Layout, Options, Put, Row
+from perdure.storage.adapter import Capability
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.backends.postgres import PostgresAdapter
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.backends.valkey import ValkeyAdapter
+from perdure.storage.layouts import Layout
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query
 from perdure.storage.registry import adapter_for
+from perdure.storage.rows import Batch, Put, Row
 from perdure.testing import ManualClock, perform, run, trials_for
 from perdure.testing.conformance import LEVELS, Report, Standing, Trial, registered
 from tests.conftest import DURABLE

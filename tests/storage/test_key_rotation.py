@@ -11,16 +11,6 @@ import msgspec
 import pytest
 
 from perdure.core.errors import Conflict, Corrupted, InvalidInput, KeyRefused, Unavailable
-from perdure.storage.adapter import (
-    DEFAULT,
-    Batch,
-    Check,
-    Consistency,
-    Options,
-    Put,
-    Recode,
-    checksum,
-)
 from perdure.storage.collection import Stored
 from perdure.storage.compression import Dictionary
 from perdure.storage.encryption import keys, shredding
@@ -29,8 +19,10 @@ from perdure.storage.encryption.keys import Host
 from perdure.storage.encryption.masters import MasterKeys
 from perdure.storage.encryption.rotation import NotRenewed
 from perdure.storage.middleware import Call, Find, Get, Handler, Stage
+from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.records import Encrypted, Key, record
 from perdure.storage.rewriting import Failure
+from perdure.storage.rows import Batch, Check, Put, Recode, checksum
 from perdure.storage.store import Progress
 from perdure.storage.verify import verify_store
 from tests.storage.sealing import (

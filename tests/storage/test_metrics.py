@@ -18,7 +18,7 @@ from perdure.config import Config
 from perdure.config.storage import AlertConfig, CacheConfig
 from perdure.core.clock import now
 from perdure.core.errors import Conflict, Unavailable
-from perdure.storage.adapter import DEFAULT, Capability, Options, Recode, Size
+from perdure.storage.adapter import Capability
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.cache import Cache
 from perdure.storage.delivery import EventReceived
@@ -30,6 +30,8 @@ from perdure.storage.metrics.processes import Process
 from perdure.storage.metrics.prometheus import Source, render
 from perdure.storage.metrics.publishing import ProcessMetrics, published
 from perdure.storage.middleware import Call, Commit, Find, Get, Handler
+from perdure.storage.options import DEFAULT, Options
+from perdure.storage.rows import Recode, Size
 from perdure.storage.store import Store
 from perdure.storage.subscriptions import Subscriptions
 from perdure.testing.clock import ManualClock
@@ -90,7 +92,7 @@ async def test_a_commit_over_several_collections_that_fails(metrics: Metrics) ->
 
 
 def _batch(*collections: str) -> Any:
-    from perdure.storage.adapter import Batch, Delete
+    from perdure.storage.rows import Batch, Delete
 
     return Batch(tuple(Delete(name, str(n)) for n, name in enumerate(collections)))
 

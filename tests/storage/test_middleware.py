@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from perdure.core.errors import Conflict, Corrupted, Unavailable
-from perdure.storage.adapter import DEFAULT, Batch, Options, Put, Row
 from perdure.storage.compression import Compression, Dictionary
 from perdure.storage.metrics import BUCKETS, Measure, Metrics
 from perdure.storage.middleware import (
@@ -24,7 +23,9 @@ from perdure.storage.middleware import (
     Summarize,
     collection_of,
 )
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.registry import adapter_for
+from perdure.storage.rows import Batch, Put, Row
 from perdure.storage.store import Store
 from perdure.testing import MemoryAdapter
 from tests.storage.notes import Author, Note, Reply

@@ -13,15 +13,16 @@ import pytest
 import perdure
 from perdure.core.errors import InvalidRecordType, MigrationFailed
 from perdure.storage import migrating, references, rewriting
-from perdure.storage.adapter import DEFAULT, Batch, Options, Recode, Row
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
 from perdure.storage.migrating import Migrated, migrate
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, record
 from perdure.storage.references import Reference
 from perdure.storage.registry import adapter_for
 from perdure.storage.rewriting import Rewritten, rewrite_collection
+from perdure.storage.rows import Batch, Recode, Row
 from perdure.storage.store import Store
 from perdure.storage.verify import verify_store
 from perdure.testing.clock import ManualClock

@@ -13,8 +13,9 @@ import pytest
 
 from perdure.core.errors import Unavailable
 from perdure.storage import filling, tables
-from perdure.storage.adapter import DEFAULT, Index
 from perdure.storage.backends.sqlite import SQLiteAdapter
+from perdure.storage.layouts import Index
+from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, record
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 import perdure
-from perdure.storage.adapter import Index
 from perdure.storage.finder import all_of, any_of, where
+from perdure.storage.layouts import Index
 from perdure.storage.store import Store
 
 

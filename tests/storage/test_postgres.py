@@ -25,21 +25,11 @@ from perdure.core.errors import (
     PerdureError,
     Unavailable,
 )
-from perdure.storage.adapter import (
-    DEFAULT,
-    Batch,
-    Check,
-    Column,
-    Delete,
-    Event,
-    Index,
-    Layout,
-    Options,
-    Put,
-    Row,
-)
 from perdure.storage.backends.postgres import PostgresAdapter, writer
+from perdure.storage.layouts import Column, Index, Layout
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Figure, Query, Summary
+from perdure.storage.rows import Batch, Check, Delete, Event, Put, Row
 from tests.servers import PostgresServer
 
 LAYOUT = Layout("notes", (Column("n", "integer"),), (Index(("n",)),), expires=True, tagged=True)

@@ -28,9 +28,10 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage import codecs
-from perdure.storage.adapter import DEFAULT, Row
 from perdure.storage.codecs.protobuf import Protobuf
+from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, Tags, record
+from perdure.storage.rows import Row
 from perdure.storage.schemas import numbering
 from perdure.storage.schemas.numbering import BEYOND, NULLS, Numbers
 from perdure.storage.schemas.shapes import describe

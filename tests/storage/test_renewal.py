@@ -15,7 +15,7 @@ from examples.adapter.perdure_folder import FolderAdapter
 from examples.adapter.template import TemplateAdapter
 from perdure.core.clock import SECOND, Clock, now, to_datetime
 from perdure.core.errors import Conflict, Corrupted, DeadlineExceeded
-from perdure.storage.adapter import DEFAULT, Adapter, Batch, Check, Options, Put, Recode
+from perdure.storage.adapter import Adapter
 from perdure.storage.collection import Stored
 from perdure.storage.compression import (
     Compression,
@@ -27,9 +27,11 @@ from perdure.storage.compression import (
 )
 from perdure.storage.compression.dictionaries import Sample, train
 from perdure.storage.middleware import Call, Commit, Find, Get, Handler, Middleware, Stage
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Key, record
 from perdure.storage.registry import adapter_for
+from perdure.storage.rows import Batch, Check, Put, Recode
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 from perdure.storage.verify import verify_store

@@ -9,8 +9,8 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from perdure.storage.adapter import DEFAULT
 from perdure.storage.compression import Compression, Dictionary, states
+from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Key, record
 from perdure.storage.registry import adapter_for

@@ -14,10 +14,12 @@ import apsw
 import pytest
 
 from perdure.core.errors import Unavailable
-from perdure.storage.adapter import DEFAULT, Batch, Column, Delete, Index, Layout, Put
 from perdure.storage.backends.sqlite import SQLiteAdapter, connections
 from perdure.storage.backends.sqlite.scrub import Scrub
 from perdure.storage.compression import Compression
+from perdure.storage.layouts import Column, Index, Layout
+from perdure.storage.options import DEFAULT
+from perdure.storage.rows import Batch, Delete, Put
 from perdure.storage.store import Store
 from perdure.storage.verify import verify_store
 from tests.servers import PostgresServer

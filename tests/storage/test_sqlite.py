@@ -14,9 +14,11 @@ import msgspec
 import pytest
 
 import perdure
-from perdure.storage.adapter import DEFAULT, Batch, Column, Layout, Put
 from perdure.storage.backends.sqlite import SQLiteAdapter
+from perdure.storage.layouts import Column, Layout
+from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query, Tagged
+from perdure.storage.rows import Batch, Put
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from perdure.storage.adapter import DEFAULT, Batch, Layout, Put
 from perdure.storage.backends.sqlite import SQLiteAdapter, reader
+from perdure.storage.layouts import Layout
+from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
+from perdure.storage.rows import Batch, Put
 
 LAYOUT = Layout("rows")
 

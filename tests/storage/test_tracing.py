@@ -20,9 +20,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from perdure.core.errors import Conflict
 from perdure.storage import tracing
-from perdure.storage.adapter import DEFAULT, STRONG, Options, Recode
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.middleware import Call, Commit, Find, Get, Handler
+from perdure.storage.options import DEFAULT, STRONG, Options
+from perdure.storage.rows import Recode
 from perdure.storage.store import Store
 from perdure.storage.tracing import Tracing
 from tests.conftest import MakeStore

@@ -17,9 +17,9 @@ from perdure.core.errors import (
     NotIndexed,
     Unsupported,
 )
-from perdure.storage.adapter import Options
 from perdure.storage.codecs import BY_NAME
 from perdure.storage.finder import Finder
+from perdure.storage.options import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 from perdure.testing import ManualClock

@@ -36,23 +36,14 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage import registry
-from perdure.storage.adapter import (
-    DEFAULT,
-    Batch,
-    Delete,
-    Layout,
-    Options,
-    Put,
-    Recode,
-    Row,
-    Size,
-    checksum,
-)
 from perdure.storage.backends import valkey as backend
 from perdure.storage.backends.valkey import ValkeyAdapter, address, links, listing, rows
 from perdure.storage.compression import Compression, Dictionary
+from perdure.storage.layouts import Layout
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Order, Query
 from perdure.storage.records import Compressed, Indexed, Key, record
+from perdure.storage.rows import Batch, Delete, Put, Recode, Row, Size, checksum
 from perdure.storage.store import Store
 from perdure.testing import run
 from perdure.testing.clock import ManualClock

@@ -16,8 +16,8 @@ import apsw
 import pytest
 
 from perdure.core.errors import DeadlineExceeded
-from perdure.storage.adapter import DEFAULT, STRONG, Consistency, Options
 from perdure.storage.compression import InUse
+from perdure.storage.options import DEFAULT, STRONG, Consistency, Options
 from perdure.storage.store import Store
 from tests.conftest import DURABLE, MakeStore
 from tests.servers import PostgresServer

@@ -63,8 +63,9 @@ from perdure.artifacts.references import References
 from perdure.artifacts.rows import InlineArtifact, Rows
 from perdure.core.clock import Clock, duration, now
 from perdure.core.ids import new_id
-from perdure.storage.adapter import STRONG, Capability
+from perdure.storage.adapter import Capability
 from perdure.storage.collection import Stored
+from perdure.storage.options import STRONG
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.references import CONDEMNED_BRIEFLY, CONDEMNED_FOR, NEEDED, Condemned
 from perdure.storage.store import Progress, Store

@@ -23,9 +23,9 @@ from perdure.core.errors import (
     NewerSchema,
     PerdureError,
 )
-from perdure.storage.adapter import STRONG, Delete, Put, Row
 from perdure.storage.collection import ATTEMPTS, Collection, Stored, back_off
 from perdure.storage.finder import tagged as has_tag
+from perdure.storage.options import STRONG
 from perdure.storage.records import RecordType, all_types, type_of
 from perdure.storage.references import (
     TYPES,
@@ -36,6 +36,7 @@ from perdure.storage.references import (
     row_key,
     row_of,
 )
+from perdure.storage.rows import Delete, Put, Row
 from perdure.storage.store import Progress, Store
 
 _PAGE = 200

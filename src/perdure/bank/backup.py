@@ -27,7 +27,7 @@ from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, BadBackup, Corrupted, InvalidInput
 from perdure.history.log import KEPT
 from perdure.storage import assembly, urls
-from perdure.storage.adapter import Capability, Delivered, Entry
+from perdure.storage.adapter import Capability
 from perdure.storage.backups import (
     FORMAT,
     BackupFolder,
@@ -48,6 +48,7 @@ from perdure.storage.backups import (
 from perdure.storage.backups.files import PIECE, translated
 from perdure.storage.backups.manifest import KeptFile
 from perdure.storage.references import row_key
+from perdure.storage.rows import Delivered, Entry
 from perdure.storage.snapshots import WatchedSnapshot, closing
 from perdure.storage.store import Progress
 from perdure.storage.threads import in_thread

@@ -45,10 +45,11 @@ from perdure.jobs import Runner
 from perdure.session import Rooms, Session
 from perdure.session.given import budget_in
 from perdure.storage import assembly, urls
-from perdure.storage.adapter import DEFAULT, Capability, Options
+from perdure.storage.adapter import Capability
 from perdure.storage.collection import Collection
 from perdure.storage.contexts import Context, ContextStore
 from perdure.storage.middleware import Middleware
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.schemas.registry import SchemaRegistry
 from perdure.storage.store import Progress
 from perdure.storage.subscriptions import Handler, Subscriptions

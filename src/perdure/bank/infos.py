@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.core.clock import to_datetime
 from perdure.history.records import Head, Link, SessionRecord, TurnCount
-from perdure.storage.adapter import Size
+from perdure.storage.rows import Size
 from perdure.storage.store import Store
 
 

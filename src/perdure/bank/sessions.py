@@ -9,7 +9,7 @@ from perdure.bank.infos import SessionInfo, describe_session
 from perdure.core.clock import to_datetime
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.history.records import Head, Link, SessionRecord, agent_of
-from perdure.storage.adapter import Options
+from perdure.storage.options import Options
 from perdure.storage.store import Store
 
 

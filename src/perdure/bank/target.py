@@ -16,7 +16,8 @@ from perdure.bank.folders import make_folder
 from perdure.config import Config
 from perdure.core.errors import InvalidInput
 from perdure.storage import assembly, urls
-from perdure.storage.adapter import Capability, Delivered, Entry, Snapshot, not_empty
+from perdure.storage.adapter import Capability, Snapshot, not_empty
+from perdure.storage.rows import Delivered, Entry
 from perdure.storage.snapshots import (
     HeldCollection,
     HeldSnapshot,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.artifacts.addresses import S3Address
     from perdure.bank import Info
     from perdure.cli.places import FolderUse
-    from perdure.storage.adapter import Size
+    from perdure.storage.rows import Size
 
 app = typer.Typer(
     help="Make a bank, look at one, keep it safe, move it.",

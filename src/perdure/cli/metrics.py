@@ -17,9 +17,9 @@ from perdure.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from perdure.storage.adapter import Size
     from perdure.storage.metrics import Counted, Measure
     from perdure.storage.metrics.publishing import ProcessMetrics
+    from perdure.storage.rows import Size
 
 
 class Told(NamedTuple):

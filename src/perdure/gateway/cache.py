@@ -25,7 +25,7 @@ from perdure.core.errors import DeadlineExceeded, InvalidValue, StorageError
 from perdure.core.messages import Message, sound
 from perdure.gateway.calls import Answered
 from perdure.gateway.names import indexable
-from perdure.storage.adapter import DEFAULT
+from perdure.storage.options import DEFAULT
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 from perdure.storage.store import Store
 

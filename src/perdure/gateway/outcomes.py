@@ -24,7 +24,8 @@ from perdure.core import clock
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.messages import Usage
 from perdure.gateway.names import indexable
-from perdure.storage.adapter import DEFAULT, Index
+from perdure.storage.layouts import Index
+from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, system_record
 from perdure.storage.store import Store
 

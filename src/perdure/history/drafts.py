@@ -19,7 +19,7 @@ from perdure.history.intake import Intake, Taken
 from perdure.history.log import Order, TurnLog, Writer, Written
 from perdure.history.reading import Reader
 from perdure.history.records import Draft, Head, turn_key
-from perdure.storage.adapter import Options
+from perdure.storage.options import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 

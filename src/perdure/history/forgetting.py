@@ -49,10 +49,10 @@ from perdure.history.renditions.records import (
     tiny_without_later,
     without_later,
 )
-from perdure.storage.adapter import STRONG
 from perdure.storage.collection import Collection
 from perdure.storage.contexts import Context
 from perdure.storage.delivery import Parked
+from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 from perdure.storage.windows import Entry
 

@@ -41,8 +41,8 @@ from perdure.history.records import (
     turn_key,
     turn_prefix,
 )
-from perdure.storage.adapter import DEFAULT, STRONG, Options
 from perdure.storage.collection import ATTEMPTS, back_off
+from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.records import type_of
 from perdure.storage.references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.store import Store

@@ -39,7 +39,7 @@ from perdure.history.log import Hook, Written
 from perdure.history.packing import RoundWritten
 from perdure.history.reading import Reader
 from perdure.history.records import Counted, Head, SessionRecord, TurnCount, Uncounted, turn_key
-from perdure.storage.adapter import Options
+from perdure.storage.options import Options
 from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction

@@ -21,9 +21,9 @@ from perdure.core import messages as canonical
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import Mark
-from perdure.storage.adapter import Index
 from perdure.storage.contexts import Context
 from perdure.storage.keys import numbered
+from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
 
 #: Long names would make keys that no index can hold.

@@ -8,7 +8,7 @@ from perdure.artifacts import Referrer
 from perdure.core.turns import Position
 from perdure.history.log import KEPT
 from perdure.history.records import Use
-from perdure.storage.adapter import STRONG
+from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 
 _PAGE = 200

@@ -18,7 +18,7 @@ import msgspec
 
 from perdure.core.errors import Conflict, PerdureError
 from perdure.history.imports import Cursor, Place, Stamp
-from perdure.storage.adapter import Options
+from perdure.storage.options import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 

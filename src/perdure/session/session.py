@@ -12,7 +12,7 @@ from perdure.session.contexts import Contexts
 from perdure.session.given import turn_number
 from perdure.session.reading import Reading
 from perdure.session.writing import Writing
-from perdure.storage.adapter import Options
+from perdure.storage.options import Options
 
 
 class Session(Writing, Answering, Reading, Contexts):

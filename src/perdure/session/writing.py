@@ -22,7 +22,7 @@ from perdure.history.records import Draft, Head, SessionRecord, Span, turn_key
 from perdure.history.strategies.rounds import prompt_of
 from perdure.session.conversation import Conversation, turns_of
 from perdure.session.given import count_in, runs, tags_of, turn_number
-from perdure.storage.adapter import DEFAULT, Options
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.transaction import Transaction
 
 #: Prompts of contexts whose turns are remembered.

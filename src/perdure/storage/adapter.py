@@ -15,24 +15,30 @@ What else it can do it declares in `Adapter.capabilities`. Nobody probes with `h
 
 from __future__ import annotations
 
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
-import msgspec
-
-from perdure.core.errors import Conflict, InvalidInput, NewerSchema, Unsupported
+from perdure.core.errors import Conflict, NewerSchema, Unsupported
+from perdure.storage.layouts import Layout
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query, Scalar, Summary
+from perdure.storage.rows import (
+    Batch,
+    Check,
+    Count,
+    Delivered,
+    Entry,
+    Fill,
+    Match,
+    Recode,
+    Row,
+    Size,
+)
 
-#: Values above this are refused; they belong in the artifact store.
-MAX_VALUE_BYTES = 16 * 1024 * 1024
 _COUNTED = 500
-
-
-_FOREVER = float("inf")
 
 
 class Capability(StrEnum):
@@ -70,265 +76,6 @@ class Capability(StrEnum):
     VECTORS = "vectors"
 
 
-class Consistency(StrEnum):
-    """How much a call insists on."""
-
-    #: Reads may come from any cache or replica; writes survive the death of the process.
-    EVENTUAL = "eventual"
-    #: Reads are not older than `Options.max_staleness`; writes as with EVENTUAL.
-    BOUNDED = "bounded"
-    #: Reads come from the primary; writes are on disk (fsync) before they are acknowledged.
-    STRONG = "strong"
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How one call is to be carried out. One value, so that signatures need not grow."""
-
-    consistency: Consistency = Consistency.EVENTUAL
-    #: Seconds; only with `Consistency.BOUNDED`.
-    max_staleness: float | None = None
-    #: Seconds this call may take. A write that misses it is either withdrawn
-    #: (`DeadlineExceeded`, nothing changed) or, if it had begun, carried to its end.
-    deadline: float | None = None
-    #: The version the record must have: 0 means that it must not exist.
-    expected: int | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.consistency, Consistency):
-            raise InvalidInput(
-                f"{self.consistency!r} is not a consistency.",
-                hint="Use perdure.Consistency.EVENTUAL, BOUNDED or STRONG.",
-            )
-        if self.expected is not None and (type(self.expected) is not int or self.expected < 0):
-            raise InvalidInput(
-                f"{self.expected!r} cannot be an expected version.",
-                hint="Use the number that fetch gave, or 0 for a record that must not exist.",
-            )
-        if self.deadline is not None and not self.deadline > 0:
-            raise InvalidInput(
-                f"A deadline of {self.deadline!r} seconds has passed before the call.",
-                hint="Use a positive number of seconds, or None.",
-            )
-        age: object = self.max_staleness
-        if age is not None and not (isinstance(age, int | float) and 0 <= age < _FOREVER):
-            raise InvalidInput(
-                f"{age!r} is no age that a read may have.",
-                hint="Use a number of seconds, 0 or more.",
-            )
-        if (self.max_staleness is not None) != (self.consistency is Consistency.BOUNDED):
-            raise InvalidInput(
-                "max_staleness and Consistency.BOUNDED belong together.", hint="Give both or none."
-            )
-
-
-DEFAULT = Options()
-STRONG = Options(consistency=Consistency.STRONG)
-
-
-def bounded(seconds: float) -> Options:
-    """Options of a read that may be so many seconds old, and no older."""
-    return Options(consistency=Consistency.BOUNDED, max_staleness=seconds)
-
-
-Kind: TypeAlias = Literal["text", "integer", "real"]
-
-
-class Column(msgspec.Struct, frozen=True):
-    """A declared index field: a real column in the table."""
-
-    name: str
-    kind: Kind
-
-
-class Index(msgspec.Struct, frozen=True):
-    """A database index over columns, in this order; ``created`` and ``updated`` are columns too.
-
-    `where` makes it partial: only rows whose columns equal the given constants are in it.
-    """
-
-    columns: tuple[str, ...]
-    where: tuple[tuple[str, str | int], ...] = ()
-
-
-class Layout(msgspec.Struct, frozen=True):
-    """How a collection is laid out in a backend."""
-
-    name: str
-    columns: tuple[Column, ...] = ()
-    indexes: tuple[Index, ...] = ()
-    #: Rows may carry an expiry time.
-    expires: bool = False
-    #: Rows may carry tags.
-    tagged: bool = False
-    #: The schema version whose records the columns are taken from. When it grows, every column has
-    #: to be filled again: a migration may have changed what it holds.
-    schema: int = 1
-
-    def constants(self) -> frozenset[tuple[str, str | int]]:
-        """The column values that partial indexes are made for."""
-        return frozenset(pair for index in self.indexes for pair in index.where)
-
-    def without(self, columns: Collection[str]) -> Layout:
-        """The layout without these columns, and without the indexes that need them."""
-        kept = tuple(
-            index
-            for index in self.indexes
-            if not {*index.columns, *(name for name, _ in index.where)} & set(columns)
-        )
-        held = tuple(column for column in self.columns if column.name not in columns)
-        return msgspec.structs.replace(self, columns=held, indexes=kept)
-
-
-class Staleness(msgspec.Struct, frozen=True):
-    """Which columns of a collection cannot be trusted, and which of them are wanted."""
-
-    stale: frozenset[str]
-    missing: frozenset[str]
-
-    @classmethod
-    def after(
-        cls, before: Layout, stale: frozenset[str], layout: Layout, *, empty: bool
-    ) -> Staleness:
-        """What changes when a collection goes from one layout to another.
-
-        A column that is no longer declared becomes stale: code that does not know it does not
-        maintain it, and code that declares it again has to fill it again.
-        """
-        held = {column for column in before.columns if column.name not in stale}
-        if before.schema < layout.schema:
-            held = set()
-        wanted = {column.name for column in layout.columns}
-        dropped = {column.name for column in held} - wanted
-        missing = {column.name for column in layout.columns if column not in held}
-        if empty:
-            missing = set()
-        remaining = (stale | dropped | missing) - (wanted - missing)
-        return cls(frozenset(remaining), frozenset(missing))
-
-
-class Row(msgspec.Struct, frozen=True, gc=False):
-    """A stored row as it is read. Times are microseconds since 1970."""
-
-    key: str
-    value: bytes
-    content_type: str
-    schema: int
-    version: int
-    created: int
-    updated: int
-    expires: int | None
-    checksum: int
-
-
-class Put(msgspec.Struct, frozen=True, gc=False):
-    """Write a row, whether or not it exists. `columns` are in the order of `Layout.columns`.
-
-    Who makes a put with another value leaves the checksum at 0: the store computes it then.
-    """
-
-    collection: str
-    key: str
-    value: bytes
-    content_type: str
-    schema: int
-    checksum: int = 0
-    columns: tuple[Scalar, ...] = ()
-    tags: tuple[tuple[str, str], ...] = ()
-    expires: int | None = None
-    expected: int | None = None
-
-
-def checksum(key: str, content_type: str, schema: int, value: bytes) -> int:
-    """The checksum that a row carries: over the value and everything needed to read it."""
-    return zlib.crc32(value, zlib.crc32(f"{key}\0{content_type}\0{schema}".encode()))
-
-
-class Delete(msgspec.Struct, frozen=True, gc=False):
-    """Remove a row; no error if there is none, unless one was expected."""
-
-    collection: str
-    key: str
-    expected: int | None = None
-
-
-class Check(msgspec.Struct, frozen=True, gc=False):
-    """The commit fails unless this row still has this version; 0: unless it is still absent.
-
-    `created` tells a row from a later one of the same key and version.
-    """
-
-    collection: str
-    key: str
-    version: int
-    created: int = 0
-
-
-class Event(msgspec.Struct, frozen=True):
-    """Something that happened, told to subscribers if and only if its transaction commits."""
-
-    topic: str
-    key: str
-    payload: bytes
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """Everything one commit does, all of it or nothing. Checks come first.
-
-    A key of a collection stands in at most one write.
-    """
-
-    writes: tuple[Put | Delete, ...] = ()
-    checks: tuple[Check, ...] = ()
-    events: tuple[Event, ...] = ()
-
-
-class Delivered(msgspec.Struct, frozen=True):
-    """An event as it is read back. `id` is unique and, per key, grows in commit order."""
-
-    id: int
-    topic: str
-    key: str
-    payload: bytes
-    at: int
-
-
-class Fill(msgspec.Struct, frozen=True):
-    """New column values for a row of this version and creation time; both stay as they are."""
-
-    key: str
-    version: int
-    created: int
-    columns: tuple[Scalar, ...]
-
-
-class Recode(msgspec.Struct, frozen=True):
-    """The content of a row in other bytes, for the row as it was read and for no later one.
-
-    A row with another version, creation time or checksum is a later one. With `schema`, `columns`
-    and `tags` it is also brought to a newer schema; without, they stay. Who makes one with another
-    value leaves the checksum at 0: the store computes it then.
-    """
-
-    row: Row
-    value: bytes
-    content_type: str
-    checksum: int = 0
-    schema: int | None = None
-    #: In the order of `Layout.columns`.
-    columns: tuple[Scalar, ...] | None = None
-    #: All that it is to have. A collection without tags takes no notice of them.
-    tags: tuple[tuple[str, str], ...] | None = None
-
-
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A row with everything that belongs to it: what a backup keeps."""
-
-    row: Row
-    #: In the order of `Layout.columns`.
-    columns: tuple[Scalar, ...] = ()
-    tags: tuple[tuple[str, str], ...] = ()
-
-
 class Snapshot(ABC):
     """A store as it was at one moment, whatever is written meanwhile. Rows are as stored.
 
@@ -358,29 +105,6 @@ class Snapshot(ABC):
     @abstractmethod
     async def last_event(self) -> int:
         """The highest id that an event was given, also one that is no longer kept; 0 if none."""
-
-
-class Size(msgspec.Struct, frozen=True):
-    """What a collection takes: rows, and bytes with its indexes where the backend can tell."""
-
-    collection: str
-    rows: int
-    bytes: int | None
-
-
-class Count(msgspec.Struct, frozen=True):
-    """How many rows of a collection have this schema and this content type."""
-
-    schema: int
-    content_type: str
-    rows: int
-
-
-class Match(msgspec.Struct, frozen=True):
-    """A row found by text or vector search. A higher score is a better match."""
-
-    row: Row
-    score: float
 
 
 class Adapter(ABC):

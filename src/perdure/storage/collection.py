@@ -14,10 +14,12 @@ import msgspec
 from perdure.core import clock
 from perdure.core.errors import Conflict
 from perdure.storage import keys, references
-from perdure.storage.adapter import DEFAULT, STRONG, Capability, Delete, Options, Put, Row
+from perdure.storage.adapter import Capability
 from perdure.storage.finder import Finder, Page
+from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.query import Order, Query, Scalar, Summary
 from perdure.storage.records import RecordType, type_of
+from perdure.storage.rows import Delete, Put, Row
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)

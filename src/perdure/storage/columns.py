@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 from perdure.core import clock
 from perdure.core.errors import InvalidInput, InvalidRecordType, InvalidValue
 from perdure.storage import keys
-from perdure.storage.adapter import Kind
+from perdure.storage.layouts import Kind
 from perdure.storage.query import Scalar
 
 _INT64 = range(-(2**63), 2**63)

@@ -21,9 +21,10 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
-from perdure.storage.adapter import DEFAULT, Index, Options
 from perdure.storage.collection import Executor, Stored
 from perdure.storage.finder import Finder
+from perdure.storage.layouts import Index
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
 
 

@@ -7,8 +7,8 @@ import time
 import msgspec
 
 from perdure.core.errors import DeadlineExceeded
-from perdure.storage.adapter import Consistency, Options
 from perdure.storage.middleware import Find, Get
+from perdure.storage.options import Consistency, Options
 
 
 class TimeLeft:

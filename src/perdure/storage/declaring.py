@@ -12,7 +12,7 @@ import msgspec
 
 from perdure.core.errors import InvalidRecordType
 from perdure.storage import columns
-from perdure.storage.adapter import Column, Index
+from perdure.storage.layouts import Column, Index
 from perdure.storage.query import BUILT_IN, Scalar
 
 

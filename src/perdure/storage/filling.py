@@ -24,10 +24,10 @@ from typing import Any, Protocol
 
 from perdure.core.errors import PerdureError
 from perdure.storage import rewriting
-from perdure.storage.adapter import Fill, Row
 from perdure.storage.pacing import Pace
 from perdure.storage.records import RecordType
 from perdure.storage.rewriting import Failure, plain_rows
+from perdure.storage.rows import Fill, Row
 
 _log = logging.getLogger(__name__)
 #: Rows on a page.

@@ -24,7 +24,7 @@ import msgspec
 from perdure.core import clock
 from perdure.core.errors import InvalidQuery, NotIndexed
 from perdure.storage import cursors, keys
-from perdure.storage.adapter import DEFAULT, Options
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import (
     All,
     AnyOf,

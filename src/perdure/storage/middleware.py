@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import msgspec
 
 from perdure.core.errors import InvalidInput
-from perdure.storage.adapter import Batch, Check, Options, Recode, Row
+from perdure.storage.options import Options
 from perdure.storage.query import Query, Summary
+from perdure.storage.rows import Batch, Check, Recode, Row
 
 if TYPE_CHECKING:
     from perdure.storage.records import RecordType

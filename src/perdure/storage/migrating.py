@@ -24,20 +24,11 @@ import msgspec
 
 from perdure.core.errors import Conflict, MigrationFailed
 from perdure.storage import references
-from perdure.storage.adapter import (
-    DEFAULT,
-    STRONG,
-    Batch,
-    Capability,
-    Check,
-    Count,
-    Delete,
-    Put,
-    Recode,
-    Row,
-)
+from perdure.storage.adapter import Capability
+from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.records import RecordType, all_types, type_of
 from perdure.storage.rewriting import Failure, Rewritten, rewrite_collection
+from perdure.storage.rows import Batch, Check, Count, Delete, Put, Recode, Row
 from perdure.storage.store import Progress, Store
 
 #: How often a collection is gone through again, if old code keeps adding to it.

@@ -34,16 +34,7 @@ from perdure.core.errors import (
     TooLarge,
 )
 from perdure.storage import codecs, columns, keys
-from perdure.storage.adapter import (
-    MAX_VALUE_BYTES,
-    Index,
-    Kind,
-    Layout,
-    Put,
-    Row,
-    checksum,
-    newer_schema,
-)
+from perdure.storage.adapter import newer_schema
 from perdure.storage.codecs import PROTOBUF, Codec
 from perdure.storage.codecs.codec import in_words
 from perdure.storage.declaring import (
@@ -59,7 +50,9 @@ from perdure.storage.declaring import (
     only_key,
     refuse_exposed,
 )
+from perdure.storage.layouts import Index, Kind, Layout
 from perdure.storage.query import Scalar
+from perdure.storage.rows import MAX_VALUE_BYTES, Put, Row, checksum
 
 __all__ = [
     "Compressed",

@@ -27,9 +27,10 @@ from typing import Annotated, Any
 import msgspec
 
 from perdure.core.errors import Conflict
-from perdure.storage.adapter import Capability, Delete, Put
+from perdure.storage.adapter import Capability
 from perdure.storage.keys import MAX_KEY_BYTES
 from perdure.storage.records import Key, RecordType, Tags, system_record, type_of
+from perdure.storage.rows import Delete, Put
 
 #: What a backend must have, so that references are kept.
 NEEDED = frozenset({Capability.TRANSACTIONS, Capability.TAGS, Capability.TTL})

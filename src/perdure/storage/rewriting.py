@@ -23,11 +23,13 @@ from typing import Annotated, Protocol, TypeVar
 import msgspec
 
 from perdure.core.errors import Corrupted, PerdureError
-from perdure.storage.adapter import STRONG, Adapter, Check, Options, Recode, Row
+from perdure.storage.adapter import Adapter
 from perdure.storage.collection import Collection
+from perdure.storage.options import STRONG, Options
 from perdure.storage.pacing import Pace
 from perdure.storage.query import Query
 from perdure.storage.records import Key, system_record
+from perdure.storage.rows import Check, Recode, Row
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -9,7 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
-from perdure.storage.adapter import Delivered, Entry, Layout, Snapshot
+from perdure.storage.adapter import Snapshot
+from perdure.storage.layouts import Layout
+from perdure.storage.rows import Delivered, Entry
 
 T = TypeVar("T")
 

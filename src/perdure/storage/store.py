@@ -23,19 +23,7 @@ from perdure.core.errors import (
     KeyRefused,
     Unsupported,
 )
-from perdure.storage.adapter import (
-    DEFAULT,
-    Adapter,
-    Batch,
-    Capability,
-    Check,
-    Delete,
-    Options,
-    Put,
-    Recode,
-    Row,
-    checksum,
-)
+from perdure.storage.adapter import Adapter, Capability
 from perdure.storage.collection import ATTEMPTS, Collection, back_off
 from perdure.storage.filling import Filling
 from perdure.storage.middleware import (
@@ -54,8 +42,10 @@ from perdure.storage.middleware import (
     is_due,
     stage_of,
 )
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import All, Query, Scalar, Summary
 from perdure.storage.records import RecordType
+from perdure.storage.rows import Batch, Check, Delete, Put, Recode, Row, checksum
 from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:

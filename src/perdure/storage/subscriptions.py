@@ -39,7 +39,7 @@ from perdure.core.clock import SECOND
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.ids import new_id
 from perdure.storage import keys
-from perdure.storage.adapter import Capability, Options
+from perdure.storage.adapter import Capability
 from perdure.storage.delivery import (
     FAILED,
     RETRYING,
@@ -53,6 +53,7 @@ from perdure.storage.delivery import (
     parked_key,
     received,
 )
+from perdure.storage.options import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 

@@ -16,7 +16,6 @@ from collections.abc import Awaitable
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from perdure.storage.adapter import Put
 from perdure.storage.middleware import (
     Call,
     Commit,
@@ -30,6 +29,7 @@ from perdure.storage.middleware import (
     collections_of,
     operation_of,
 )
+from perdure.storage.rows import Put
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:

@@ -25,22 +25,12 @@ import msgspec
 
 from perdure.core.errors import Conflict, InvalidInput, TooLarge, Unsupported
 from perdure.storage import codecs, evaluate, keys, references
-from perdure.storage.adapter import (
-    DEFAULT,
-    STRONG,
-    Batch,
-    Capability,
-    Check,
-    Consistency,
-    Delete,
-    Event,
-    Layout,
-    Options,
-    Put,
-    Row,
-)
+from perdure.storage.adapter import Capability
+from perdure.storage.layouts import Layout
+from perdure.storage.options import DEFAULT, STRONG, Consistency, Options
 from perdure.storage.query import Query, Scalar, Summary, columns_of
 from perdure.storage.records import RecordType
+from perdure.storage.rows import Batch, Check, Delete, Event, Put, Row
 
 if TYPE_CHECKING:
     from perdure.storage.collection import Collection

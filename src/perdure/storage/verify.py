@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from perdure.core.errors import PerdureError
-from perdure.storage.adapter import Row, checksum
+from perdure.storage.rows import Row, checksum
 from perdure.storage.store import Progress, Store
 
 _PAGE = 500

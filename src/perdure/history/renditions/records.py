@@ -20,8 +20,8 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from perdure.history.records import turn_prefix
-from perdure.storage.adapter import Index
 from perdure.storage.keys import numbered
+from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Key, system_record
 
 #: ``pending`` waits for a model; ``failed`` does so again, after it failed; ``given up`` failed for

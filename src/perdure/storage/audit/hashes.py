@@ -14,9 +14,10 @@ from typing import Annotated
 import msgspec
 
 from perdure.core.errors import KeyRefused
-from perdure.storage.adapter import STRONG, Options, Put, Recode, Row
 from perdure.storage.audit.entries import UNREADABLE
+from perdure.storage.options import STRONG, Options
 from perdure.storage.records import Encrypted, Key, system_record, type_of
+from perdure.storage.rows import Put, Recode, Row
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 

@@ -17,16 +17,7 @@ from perdure.core.errors import (
     Unavailable,
     Unsupported,
 )
-from perdure.storage.adapter import (
-    STRONG,
-    Batch,
-    Capability,
-    Check,
-    Delete,
-    Options,
-    Put,
-    Row,
-)
+from perdure.storage.adapter import Capability
 from perdure.storage.audit import removing, shapes
 from perdure.storage.audit.entries import (
     TRAIL,
@@ -55,8 +46,10 @@ from perdure.storage.middleware import (
     Summarize,
     collection_of,
 )
+from perdure.storage.options import STRONG, Options
 from perdure.storage.query import Query
 from perdure.storage.records import type_of
+from perdure.storage.rows import Batch, Check, Delete, Put, Row
 from perdure.storage.store import Store
 
 #: An entry is committed together with its write, and found again.

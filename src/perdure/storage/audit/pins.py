@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from perdure.core.errors import Conflict
-from perdure.storage.adapter import Batch, Delete, Put, Recode, Row
+from perdure.storage.rows import Batch, Delete, Put, Recode, Row
 
 _EVERYTHING = "*"
 _SYSTEM = "perdure_"

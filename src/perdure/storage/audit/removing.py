@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from perdure.core.errors import DeadlineExceeded, Unavailable
-from perdure.storage.adapter import Row
 from perdure.storage.query import All, Compare, Op, Query
+from perdure.storage.rows import Row
 
 #: Rows that are removed in one commit. The longer a commit takes, the likelier others are first.
 PAGE = 100

@@ -9,7 +9,6 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidInput, Unavailable
-from perdure.storage.adapter import DEFAULT, STRONG, Batch, Options, Row
 from perdure.storage.audit import joints
 from perdure.storage.audit.entries import (
     FOLDER,
@@ -25,8 +24,10 @@ from perdure.storage.audit.entries import (
 from perdure.storage.audit.hashes import Hasher
 from perdure.storage.audit.joints import Verdict
 from perdure.storage.collection import ATTEMPTS, back_off
+from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.query import All, Compare, Condition, Op, Order, Query
 from perdure.storage.records import type_of
+from perdure.storage.rows import Batch, Row
 from perdure.storage.store import Store
 
 _PAGE = 500

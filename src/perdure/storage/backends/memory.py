@@ -16,27 +16,22 @@ import msgspec
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, Conflict, InvalidInput
 from perdure.storage import evaluate, keys
-from perdure.storage.adapter import (
-    Adapter,
+from perdure.storage.adapter import Adapter, Capability, Snapshot, newer_schema, not_empty
+from perdure.storage.layouts import Layout, Staleness
+from perdure.storage.options import Options
+from perdure.storage.query import Figure, Query, Scalar, Summary
+from perdure.storage.rows import (
     Batch,
-    Capability,
     Check,
     Delete,
     Delivered,
     Entry,
     Fill,
-    Layout,
-    Options,
     Put,
     Recode,
     Row,
     Size,
-    Snapshot,
-    Staleness,
-    newer_schema,
-    not_empty,
 )
-from perdure.storage.query import Figure, Query, Scalar, Summary
 from perdure.storage.snapshots import HeldCollection, HeldSnapshot
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from perdure.core.errors import BadBackup
-from perdure.storage.adapter import Layout
 from perdure.storage.backups.sealing import WrappedKey
+from perdure.storage.layouts import Layout
 
 #: Raised when the files change; a newer one than ours is refused.
 FORMAT = 1

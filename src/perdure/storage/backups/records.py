@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from perdure.storage.adapter import Delivered, Entry, Layout, Row, Snapshot, checksum
+from perdure.storage.adapter import Snapshot
 from perdure.storage.backups import files
 from perdure.storage.backups.manifest import (
     KeptArtifact,
@@ -20,7 +20,9 @@ from perdure.storage.backups.manifest import (
 )
 from perdure.storage.backups.pages import PageReader, PageWriter, damaged
 from perdure.storage.backups.sealing import Seal
+from perdure.storage.layouts import Layout
 from perdure.storage.query import Scalar
+from perdure.storage.rows import Delivered, Entry, Row, checksum
 from perdure.storage.snapshots import closing
 from perdure.storage.store import Progress
 from perdure.storage.threads import in_thread

@@ -9,7 +9,7 @@ from typing import Self, TypeAlias, TypeVar
 
 import msgspec
 
-from perdure.storage.adapter import Row
+from perdure.storage.rows import Row
 
 K = TypeVar("K")
 #: A collection and a key.

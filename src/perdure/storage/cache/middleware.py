@@ -24,7 +24,7 @@ import msgspec
 from perdure.config.storage import CacheConfig
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput, Unsupported
-from perdure.storage.adapter import Adapter, Consistency, Options, Row
+from perdure.storage.adapter import Adapter
 from perdure.storage.cache.entries import NEVER, Entries, Place, Reading, Stats
 from perdure.storage.cache.names import bank_name
 from perdure.storage.cache.shared import Look, Shared
@@ -39,6 +39,8 @@ from perdure.storage.middleware import (
     Rewrite,
     Stage,
 )
+from perdure.storage.options import Consistency, Options
+from perdure.storage.rows import Row
 
 #: Collections of Perdure itself: what reads them relies on the newest.
 OWN = "perdure_"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from perdure.core.errors import Conflict
-from perdure.storage.adapter import STRONG, Consistency, Options
+from perdure.storage.options import STRONG, Consistency, Options
 from perdure.storage.records import Key, system_record
 
 if TYPE_CHECKING:

@@ -33,10 +33,10 @@ import msgspec
 
 from perdure.core.errors import UnknownBackend
 from perdure.storage import urls
-from perdure.storage.adapter import Row, checksum
 from perdure.storage.cache import scripts
 from perdure.storage.cache.entries import LARGEST, NEVER, Place
 from perdure.storage.cache.server import LoopBusy, Server, checked
+from perdure.storage.rows import Row, checksum
 
 #: Seconds between two attempts to reach a server that is away.
 RETRY = 1.0

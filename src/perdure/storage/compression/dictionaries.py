@@ -16,10 +16,12 @@ import msgspec
 import zstandard
 
 from perdure.storage import keys
-from perdure.storage.adapter import STRONG, Adapter, Check, Options
+from perdure.storage.adapter import Adapter
 from perdure.storage.collection import Collection
 from perdure.storage.middleware import Handler, Middleware
+from perdure.storage.options import STRONG, Options
 from perdure.storage.records import Key, RecordType, system_record
+from perdure.storage.rows import Check
 from perdure.storage.transaction import Transaction
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -10,16 +10,7 @@ from typing import Any, ClassVar
 import zstandard
 
 from perdure.core.errors import Conflict, Corrupted, InvalidInput
-from perdure.storage.adapter import (
-    Batch,
-    Capability,
-    Check,
-    Delete,
-    Options,
-    Put,
-    Recode,
-    Row,
-)
+from perdure.storage.adapter import Capability
 from perdure.storage.compression import renewal
 from perdure.storage.compression.dictionaries import (
     WORTH_IT,
@@ -46,7 +37,9 @@ from perdure.storage.middleware import (
     Stage,
     collection_of,
 )
+from perdure.storage.options import Options
 from perdure.storage.records import RecordType
+from perdure.storage.rows import Batch, Check, Delete, Put, Recode, Row
 from perdure.storage.store import Progress
 
 #: What dictionaries need of a backend: the check in every commit, and lists of them.

@@ -22,7 +22,7 @@ import msgspec
 import zstandard
 
 from perdure.core.errors import Conflict, Corrupted, KeyRefused
-from perdure.storage.adapter import DEFAULT, STRONG, Adapter, Check, Recode, Row, checksum
+from perdure.storage.adapter import Adapter
 from perdure.storage.collection import ATTEMPTS, back_off
 from perdure.storage.compression.dictionaries import (
     WORTH_IT,
@@ -35,6 +35,8 @@ from perdure.storage.compression.dictionaries import (
     train,
 )
 from perdure.storage.middleware import Get, Handler, Rewrite
+from perdure.storage.options import DEFAULT, STRONG
+from perdure.storage.rows import Check, Recode, Row, checksum
 from perdure.storage.store import Progress
 
 _log = logging.getLogger(__name__)

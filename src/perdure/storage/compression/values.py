@@ -6,8 +6,8 @@ import msgspec
 import zstandard
 
 from perdure.core.errors import Corrupted
-from perdure.storage.adapter import Put, Recode, Row, checksum
 from perdure.storage.compression.dictionaries import WORTH_IT, Edition
+from perdure.storage.rows import Put, Recode, Row, checksum
 
 
 def compressed(put: Put, edition: Edition) -> Put:

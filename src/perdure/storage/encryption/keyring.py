@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from perdure.core.errors import Corrupted, KeyRefused
-from perdure.storage.adapter import Check
 from perdure.storage.collection import Stored
 from perdure.storage.encryption.masters import KEY_BYTES, Master, MasterKeys, cipher
 from perdure.storage.encryption.scopes import KEYS, row_key, suffix
 from perdure.storage.records import Key, system_record
+from perdure.storage.rows import Check
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -9,13 +9,15 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from perdure.core.errors import Conflict, Corrupted, KeyRefused, Unavailable
-from perdure.storage.adapter import STRONG, Adapter, Check, Consistency, Options
+from perdure.storage.adapter import Adapter
 from perdure.storage.collection import ATTEMPTS, Collection, Stored, back_off
 from perdure.storage.encryption.keyring import KeyRing, Ring, grown, new_ring
 from perdure.storage.encryption.masters import MasterKeys
 from perdure.storage.encryption.scopes import KEYS, row_key
 from perdure.storage.middleware import Handler, Middleware
+from perdure.storage.options import STRONG, Consistency, Options
 from perdure.storage.records import RecordType
+from perdure.storage.rows import Check
 from perdure.storage.transaction import Transaction
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -12,14 +12,7 @@ from perdure.core.errors import (
     PerdureError,
     Unsupported,
 )
-from perdure.storage.adapter import (
-    STRONG,
-    Batch,
-    Capability,
-    Check,
-    Put,
-    Row,
-)
+from perdure.storage.adapter import Capability
 from perdure.storage.collection import ATTEMPTS, back_off
 from perdure.storage.deadlines import TimeLeft
 from perdure.storage.encryption.keyring import Ring
@@ -56,7 +49,9 @@ from perdure.storage.middleware import (
     Stage,
     collection_of,
 )
+from perdure.storage.options import STRONG
 from perdure.storage.records import RecordType
+from perdure.storage.rows import Batch, Check, Put, Row
 from perdure.storage.store import Progress
 
 _NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS})

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from perdure.core.errors import InvalidInput, KeyRefused, Unavailable, Unsupported
-from perdure.storage.adapter import DEFAULT, Adapter, Check, Options, Recode, Row
+from perdure.storage.adapter import Adapter
 from perdure.storage.collection import Collection
 from perdure.storage.encryption.keyring import KeyRing, grown, rewrapped
 from perdure.storage.encryption.keys import DataKeys, Host
@@ -31,7 +31,9 @@ from perdure.storage.encryption.masters import MasterKeys
 from perdure.storage.encryption.scopes import CLEAR, check_scope, mark_of, scope_at
 from perdure.storage.encryption.standing import Needs, needed
 from perdure.storage.middleware import Get, Rewrite
+from perdure.storage.options import DEFAULT, Options
 from perdure.storage.rewriting import MOST_FAILURES, Failure, Rewritten, rewrite_collection
+from perdure.storage.rows import Check, Recode, Row
 from perdure.storage.store import Progress
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ import msgspec
 
 from perdure.core.clock import to_datetime
 from perdure.core.errors import Corrupted
-from perdure.storage.adapter import Batch, Check, Delete, Put, Recode, Row, checksum
 from perdure.storage.encryption.keyring import Ring
 from perdure.storage.encryption.masters import NONCE_BYTES, refusals
 from perdure.storage.encryption.scopes import Mark
+from perdure.storage.rows import Batch, Check, Delete, Put, Recode, Row, checksum
 
 #: Collection and key.
 Place: TypeAlias = tuple[str, str]

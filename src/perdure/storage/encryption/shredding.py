@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from perdure.core.errors import InvalidInput, Unavailable
-from perdure.storage.adapter import STRONG, Adapter, Capability
+from perdure.storage.adapter import Adapter, Capability
 from perdure.storage.collection import Collection
 from perdure.storage.compression.dictionaries import Dictionary, InUse
 from perdure.storage.encryption.keyring import KeyRing
@@ -23,6 +23,7 @@ from perdure.storage.encryption.scopes import (
     row_key,
     scope_at,
 )
+from perdure.storage.options import STRONG
 from perdure.storage.transaction import Transaction
 
 _PAGE = 200

@@ -8,10 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from perdure.storage.adapter import Adapter, Row
+from perdure.storage.adapter import Adapter
 from perdure.storage.encryption.keyring import Generation, KeyRing
 from perdure.storage.encryption.keys import DataKeys, Host
 from perdure.storage.encryption.scopes import CLEAR, DICTIONARIES, mark_of, scope_at
+from perdure.storage.rows import Row
 from perdure.storage.store import Progress
 
 _PAGE = 200

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from perdure.core.errors import PerdureError
-from perdure.storage.adapter import Size
 from perdure.storage.metrics.middleware import Metrics
 from perdure.storage.metrics.prometheus import OPEN, TEXT, Source, render
 from perdure.storage.metrics.publishing import stats_of
+from perdure.storage.rows import Size
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:

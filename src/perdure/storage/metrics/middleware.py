@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, ClassVar
 
-from perdure.storage.adapter import Delete, Put
 from perdure.storage.metrics.measures import (
     BUCKETS,
     Counted,
@@ -30,6 +29,7 @@ from perdure.storage.middleware import (
     collections_of,
     operation_of,
 )
+from perdure.storage.rows import Delete, Put
 
 
 class Metrics:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from perdure.storage.adapter import Size
 from perdure.storage.metrics.measures import BUCKETS, Counted
+from perdure.storage.rows import Size
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"

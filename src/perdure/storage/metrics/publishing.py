@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from perdure.core import clock
-from perdure.storage.adapter import DEFAULT, Capability
+from perdure.storage.adapter import Capability
 from perdure.storage.delivery import Parked, Subscriber
 from perdure.storage.metrics.measures import BUCKETS, Counted, Figures
 from perdure.storage.metrics.middleware import Metrics
 from perdure.storage.metrics.processes import Process
+from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.store import Store
 

@@ -9,8 +9,8 @@ import msgspec
 
 from perdure.core.errors import PerdureError, Unsupported
 from perdure.storage import codecs
-from perdure.storage.adapter import Row
 from perdure.storage.codecs import PROTOBUF, Codec
+from perdure.storage.rows import Row
 from perdure.storage.schemas.numbering import Numbers, Wires
 from perdure.storage.schemas.records import Schema, Version
 from perdure.storage.schemas.validate import find_problems

@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import NewerSchema
-from perdure.storage.adapter import Index
+from perdure.storage.layouts import Index
 from perdure.storage.records import Key, RecordType, system_record
 from perdure.storage.schemas import numbering, shapes
 from perdure.storage.schemas.numbering import Numbers

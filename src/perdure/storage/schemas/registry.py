@@ -26,11 +26,13 @@ from perdure.core.errors import (
     SchemaMismatch,
 )
 from perdure.storage import codecs
-from perdure.storage.adapter import DEFAULT, STRONG, Batch, Capability, checksum
+from perdure.storage.adapter import Capability
 from perdure.storage.codecs.codec import in_words
 from perdure.storage.collection import ATTEMPTS, back_off
+from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.query import Order, Query
 from perdure.storage.records import RecordType, type_of
+from perdure.storage.rows import Batch, checksum
 from perdure.storage.schemas import numbering, shapes
 from perdure.storage.schemas.checking import Checked, protobuf, reader_of
 from perdure.storage.schemas.compare import Comparison, compare

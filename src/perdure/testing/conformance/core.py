@@ -6,17 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from perdure.core.errors import Closed, InvalidInput, NewerSchema, Unsupported
-from perdure.storage.adapter import (
-    DEFAULT,
-    MAX_VALUE_BYTES,
-    Capability,
-    Consistency,
-    Event,
-    Layout,
-    Options,
-    Row,
-)
+from perdure.storage.adapter import Capability
+from perdure.storage.layouts import Layout
+from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.query import Compare, Figure, Op, Summary
+from perdure.storage.rows import MAX_VALUE_BYTES, Event, Row
 from perdure.storage.snapshots import HeldSnapshot
 from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, check_each, holds, refused, same

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from perdure.storage.adapter import DEFAULT, Capability
+from perdure.storage.adapter import Capability
+from perdure.storage.options import DEFAULT
 from perdure.testing.conformance.bench import Bench, Table, by
 from perdure.testing.conformance.trials import check, check_each, same
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from perdure.storage.adapter import DEFAULT, Capability, Column, Fill, Index, Layout
+from perdure.storage.adapter import Capability
+from perdure.storage.layouts import Column, Index, Layout
+from perdure.storage.options import DEFAULT
 from perdure.storage.query import All, AnyOf, Compare, Condition, Op, Scalar
+from perdure.storage.rows import Fill
 from perdure.testing.conformance.bench import Bench, Table, by
 from perdure.testing.conformance.trials import check, check_each, holds, same
 

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from perdure.core.errors import Conflict
-from perdure.storage.adapter import Capability, Recode, Row
+from perdure.storage.adapter import Capability
 from perdure.storage.query import All, Compare, Op, Tagged
+from perdure.storage.rows import Recode, Row
 from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, check_each, refused, same
 

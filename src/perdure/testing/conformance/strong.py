@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from perdure.core.errors import Conflict
-from perdure.storage.adapter import DEFAULT, STRONG, Capability, Consistency, Options
+from perdure.storage.adapter import Capability
+from perdure.storage.options import DEFAULT, STRONG, Consistency, Options
 from perdure.testing.conformance.bench import Bench
 from perdure.testing.conformance.durable import killed
 from perdure.testing.conformance.trials import check, refused, same

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.storage.adapter import DEFAULT, Capability
+from perdure.storage.adapter import Capability
+from perdure.storage.options import DEFAULT
 from perdure.storage.query import All, AnyOf, Compare, Condition, Op, Tagged
 from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, check_each, same

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from perdure.core.errors import Conflict, NewerSchema, PerdureError
-from perdure.storage.adapter import DEFAULT, Capability, Check
+from perdure.storage.adapter import Capability
+from perdure.storage.options import DEFAULT
+from perdure.storage.rows import Check
 from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, check_each, refused, same
 

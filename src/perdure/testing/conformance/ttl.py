@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from perdure.core.errors import Conflict
-from perdure.storage.adapter import DEFAULT, Capability
+from perdure.storage.adapter import Capability
+from perdure.storage.options import DEFAULT
 from perdure.storage.query import Figure, Summary
 from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, check_each, refused, same

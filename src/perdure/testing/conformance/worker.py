@@ -16,15 +16,10 @@ from typing import Any
 import msgspec
 
 from perdure.core.errors import Conflict
-from perdure.storage.adapter import (
-    DEFAULT,
-    STRONG,
-    Adapter,
-    Batch,
-    Event,
-    Layout,
-    Put,
-)
+from perdure.storage.adapter import Adapter
+from perdure.storage.layouts import Layout
+from perdure.storage.options import DEFAULT, STRONG
+from perdure.storage.rows import Batch, Event, Put
 
 
 class Job(msgspec.Struct, frozen=True):

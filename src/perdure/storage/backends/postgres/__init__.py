@@ -17,23 +17,11 @@ import msgspec
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, InvalidInput, UnknownBackend
-from perdure.storage.adapter import (
-    Adapter,
-    Batch,
-    Capability,
-    Check,
-    Consistency,
-    Count,
-    Delivered,
-    Fill,
-    Layout,
-    Options,
-    Recode,
-    Row,
-    Size,
-    Snapshot,
-)
+from perdure.storage.adapter import Adapter, Capability, Snapshot
+from perdure.storage.layouts import Layout
+from perdure.storage.options import Consistency, Options
 from perdure.storage.query import Figure, Query, Scalar, Summary
+from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Recode, Row, Size
 from perdure.storage.sql import Dialect, Emitter
 
 try:

@@ -18,19 +18,12 @@ from typing import Any
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.storage import tables
-from perdure.storage.adapter import (
-    Batch,
-    Check,
-    Delete,
-    Fill,
-    Layout,
-    Put,
-    Recode,
-    newer_schema,
-)
+from perdure.storage.adapter import newer_schema
 from perdure.storage.backends.postgres.errors import Interfered
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.backends.postgres.outbox import Outbox
+from perdure.storage.layouts import Layout
+from perdure.storage.rows import Batch, Check, Delete, Fill, Put, Recode
 
 
 class _Statements:

@@ -21,10 +21,10 @@ import msgspec
 
 from perdure.core.errors import InvalidRecordType, NewerSchema, NotAStore, Unsupported
 from perdure.storage import tables
-from perdure.storage.adapter import Layout
 from perdure.storage.backends.postgres.address import Server, lock_space
 from perdure.storage.backends.postgres.indexes import Definition, definitions, unfilled
 from perdure.storage.backends.postgres.links import Connection
+from perdure.storage.layouts import Layout
 from perdure.storage.tables import Built, Plan, Prepared, Table
 
 #: The parts of a `Row`, in its order.

@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 
-from perdure.storage.adapter import Row
 from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import DAMAGE, is_lost
 from perdure.storage.backends.postgres.links import Connection
+from perdure.storage.rows import Row
 
 _TABLE_ONLY = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
 _WITHIN = "r.ctid >= %s::text::tid AND r.ctid < %s::text::tid"

@@ -18,9 +18,9 @@ import msgspec
 from psycopg import errors as pg
 
 from perdure.storage import tables
-from perdure.storage.adapter import Layout
 from perdure.storage.backends.postgres.address import Server, lock_space
 from perdure.storage.backends.postgres.links import Connection, Links
+from perdure.storage.layouts import Layout
 from perdure.storage.sql import literal
 
 #: The lock of whoever builds an index.

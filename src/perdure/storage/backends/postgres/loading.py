@@ -14,12 +14,14 @@ from typing import Any
 import psycopg
 
 from perdure.core.errors import Unavailable
-from perdure.storage.adapter import Delivered, Entry, Layout, Snapshot, not_empty
+from perdure.storage.adapter import Snapshot, not_empty
 from perdure.storage.backends.postgres import catalog
 from perdure.storage.backends.postgres.address import Server, lock_space
 from perdure.storage.backends.postgres.errors import is_lost, translated
 from perdure.storage.backends.postgres.links import PRESENCE, Connection, Links
 from perdure.storage.backends.postgres.snapshots import EVENT_TYPES, FACT_TYPES, KINDS
+from perdure.storage.layouts import Layout
+from perdure.storage.rows import Delivered, Entry
 from perdure.storage.snapshots import closing
 
 _FACTS = "_key, _value, _type, _schema, _version, _created, _updated, _expires, _checksum"

@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from perdure.core.errors import InvalidInput
-from perdure.storage.adapter import Delivered, Event
 from perdure.storage.backends.postgres.address import lock_space
 from perdure.storage.backends.postgres.links import Connection
+from perdure.storage.rows import Delivered, Event
 
 #: (transaction, event)
 _Place: TypeAlias = tuple[str, int]

@@ -32,12 +32,12 @@ import psycopg
 from psycopg import errors as pg
 
 from perdure.core.errors import InvalidURL, PerdureError
-from perdure.storage.adapter import Options
 from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.errors import translate
 from perdure.storage.backends.postgres.links import Connection, Link, Links
 from perdure.storage.backends.postgres.marks import Marks
 from perdure.storage.backends.postgres.reader import Reader
+from perdure.storage.options import Options
 
 T = TypeVar("T")
 Rows: TypeAlias = list[tuple[Any, ...]]

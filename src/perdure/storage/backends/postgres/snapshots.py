@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 from psycopg import errors as pg
 
 from perdure.core.errors import Unavailable
-from perdure.storage.adapter import Delivered, Entry, Layout, Row, Snapshot
+from perdure.storage.adapter import Snapshot
 from perdure.storage.backends.postgres import catalog
 from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import translated
 from perdure.storage.backends.postgres.links import Connection, Links
+from perdure.storage.layouts import Layout
+from perdure.storage.rows import Delivered, Entry, Row
 from perdure.storage.snapshots import closing
 
 T = TypeVar("T")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from perdure.core.clock import Clock
-from perdure.storage.adapter import Layout
 from perdure.storage.backends.postgres import catalog, indexes
 from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.apply import Applier
@@ -11,6 +10,7 @@ from perdure.storage.backends.postgres.errors import translated
 from perdure.storage.backends.postgres.links import Links
 from perdure.storage.backends.postgres.reader import Reader
 from perdure.storage.backends.postgres.writer import Writer
+from perdure.storage.layouts import Layout
 from perdure.storage.tables import Prepared
 
 

@@ -22,21 +22,7 @@ from perdure.core.clock import Clock, now
 from perdure.core.errors import AccessDenied, Closed, InvalidInput, InvalidURL
 from perdure.storage import keys as key_rules
 from perdure.storage import urls
-from perdure.storage.adapter import (
-    Adapter,
-    Batch,
-    Capability,
-    Check,
-    Count,
-    Delivered,
-    Fill,
-    Layout,
-    Options,
-    Recode,
-    Row,
-    Size,
-    Snapshot,
-)
+from perdure.storage.adapter import Adapter, Capability, Snapshot
 from perdure.storage.backends.sqlite import (
     catalog,
     connections,
@@ -51,7 +37,10 @@ from perdure.storage.backends.sqlite.loading import Loader
 from perdure.storage.backends.sqlite.reader import Reader
 from perdure.storage.backends.sqlite.upkeep import Upkeep
 from perdure.storage.backends.sqlite.writer import Writer
+from perdure.storage.layouts import Layout
+from perdure.storage.options import Options
 from perdure.storage.query import All, Query, Scalar, Summary
+from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Recode, Row, Size
 from perdure.storage.sql import Dialect, Emitter
 
 _EMITTER = Emitter(

@@ -11,17 +11,10 @@ import apsw
 
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput
-from perdure.storage.adapter import (
-    Batch,
-    Check,
-    Delete,
-    Fill,
-    Layout,
-    Put,
-    Recode,
-    newer_schema,
-)
+from perdure.storage.adapter import newer_schema
 from perdure.storage.backends.sqlite.statements import Statements, recoding
+from perdure.storage.layouts import Layout
+from perdure.storage.rows import Batch, Check, Delete, Fill, Put, Recode
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import apsw
 
-from perdure.storage.adapter import Layout
 from perdure.storage.backends.sqlite import listing
 from perdure.storage.backends.sqlite.errors import DAMAGE
+from perdure.storage.layouts import Layout
 
 #: Row ids that are tried one by one behind a page that cannot be read; then in growing strides.
 _STEPS = 10_000

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import apsw
 
 from perdure.storage import keys
-from perdure.storage.adapter import Layout
+from perdure.storage.layouts import Layout
 
 #: (key, row id)
 Entry = tuple[str, int]

@@ -18,9 +18,11 @@ from typing import ParamSpec, TypeVar
 import apsw
 
 from perdure.core.errors import Unavailable
-from perdure.storage.adapter import Delivered, Entry, Layout, Snapshot, not_empty
+from perdure.storage.adapter import Snapshot, not_empty
 from perdure.storage.backends.sqlite import catalog, connections
 from perdure.storage.backends.sqlite.errors import translated
+from perdure.storage.layouts import Layout
+from perdure.storage.rows import Delivered, Entry
 from perdure.storage.snapshots import closing
 from perdure.storage.threads import in_thread
 

@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 
 import apsw
 
-from perdure.storage.adapter import Delivered, Entry, Layout, Row, Snapshot
+from perdure.storage.adapter import Snapshot
 from perdure.storage.backends.sqlite import catalog
 from perdure.storage.backends.sqlite.errors import translated
+from perdure.storage.layouts import Layout
+from perdure.storage.rows import Delivered, Entry, Row
 from perdure.storage.threads import in_thread
 
 T = TypeVar("T")

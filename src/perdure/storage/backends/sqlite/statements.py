@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.storage import tables
-from perdure.storage.adapter import Layout
+from perdure.storage.layouts import Layout
 
 
 class Statements:

@@ -30,12 +30,13 @@ import apsw
 import msgspec
 
 from perdure.core.errors import Closed, DeadlineExceeded, PerdureError
-from perdure.storage.adapter import DEFAULT, Batch, Consistency, Options, Put
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.checkpoint import Checkpointer
 from perdure.storage.backends.sqlite.connections import PATIENCE
 from perdure.storage.backends.sqlite.errors import translate
 from perdure.storage.backends.sqlite.scrub import Scrub
+from perdure.storage.options import DEFAULT, Consistency, Options
+from perdure.storage.rows import Batch, Put
 
 T = TypeVar("T")
 

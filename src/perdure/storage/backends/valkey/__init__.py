@@ -45,21 +45,11 @@ from perdure.core.errors import (
     TooLarge,
     UnknownBackend,
 )
-from perdure.storage.adapter import (
-    Adapter,
-    Batch,
-    Capability,
-    Check,
-    Fill,
-    Layout,
-    Options,
-    Put,
-    Recode,
-    Row,
-    Size,
-    newer_schema,
-)
+from perdure.storage.adapter import Adapter, Capability, newer_schema
+from perdure.storage.layouts import Layout
+from perdure.storage.options import Options
 from perdure.storage.query import All, Query
+from perdure.storage.rows import Batch, Check, Fill, Put, Recode, Row, Size
 
 try:
     import valkey  # noqa: F401  # the modules below need it

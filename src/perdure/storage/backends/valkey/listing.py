@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from perdure.core.clock import Clock
 from perdure.storage import keys
-from perdure.storage.adapter import Row
 from perdure.storage.backends.valkey import rows, scripts
 from perdure.storage.backends.valkey.links import Link
 from perdure.storage.query import Query
+from perdure.storage.rows import Row
 
 #: Rows that one step returns at most, bytes after which it ends, and keys that it looks at.
 PAGE = 500

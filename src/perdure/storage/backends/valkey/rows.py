@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from perdure.storage.adapter import Put, Recode, Row
+from perdure.storage.rows import Put, Recode, Row
 
 #: Raised when any of this changes; a newer one than ours is refused.
 FORMAT = 1

@@ -1,0 +1,158 @@
+"""Rows, and what is done to them: the plain values that cross the border to a backend."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+
+from perdure.storage.query import Scalar
+
+#: Values above this are refused; they belong in the artifact store.
+MAX_VALUE_BYTES = 16 * 1024 * 1024
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """A stored row as it is read. Times are microseconds since 1970."""
+
+    key: str
+    value: bytes
+    content_type: str
+    schema: int
+    version: int
+    created: int
+    updated: int
+    expires: int | None
+    checksum: int
+
+
+class Put(msgspec.Struct, frozen=True, gc=False):
+    """Write a row, whether or not it exists. `columns` are in the order of `Layout.columns`.
+
+    Who makes a put with another value leaves the checksum at 0: the store computes it then.
+    """
+
+    collection: str
+    key: str
+    value: bytes
+    content_type: str
+    schema: int
+    checksum: int = 0
+    columns: tuple[Scalar, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+    expires: int | None = None
+    expected: int | None = None
+
+
+def checksum(key: str, content_type: str, schema: int, value: bytes) -> int:
+    """The checksum that a row carries: over the value and everything needed to read it."""
+    return zlib.crc32(value, zlib.crc32(f"{key}\0{content_type}\0{schema}".encode()))
+
+
+class Delete(msgspec.Struct, frozen=True, gc=False):
+    """Remove a row; no error if there is none, unless one was expected."""
+
+    collection: str
+    key: str
+    expected: int | None = None
+
+
+class Check(msgspec.Struct, frozen=True, gc=False):
+    """The commit fails unless this row still has this version; 0: unless it is still absent.
+
+    `created` tells a row from a later one of the same key and version.
+    """
+
+    collection: str
+    key: str
+    version: int
+    created: int = 0
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened, told to subscribers if and only if its transaction commits."""
+
+    topic: str
+    key: str
+    payload: bytes
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Everything one commit does, all of it or nothing. Checks come first.
+
+    A key of a collection stands in at most one write.
+    """
+
+    writes: tuple[Put | Delete, ...] = ()
+    checks: tuple[Check, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """An event as it is read back. `id` is unique and, per key, grows in commit order."""
+
+    id: int
+    topic: str
+    key: str
+    payload: bytes
+    at: int
+
+
+class Fill(msgspec.Struct, frozen=True):
+    """New column values for a row of this version and creation time; both stay as they are."""
+
+    key: str
+    version: int
+    created: int
+    columns: tuple[Scalar, ...]
+
+
+class Recode(msgspec.Struct, frozen=True):
+    """The content of a row in other bytes, for the row as it was read and for no later one.
+
+    A row with another version, creation time or checksum is a later one. With `schema`, `columns`
+    and `tags` it is also brought to a newer schema; without, they stay. Who makes one with another
+    value leaves the checksum at 0: the store computes it then.
+    """
+
+    row: Row
+    value: bytes
+    content_type: str
+    checksum: int = 0
+    schema: int | None = None
+    #: In the order of `Layout.columns`.
+    columns: tuple[Scalar, ...] | None = None
+    #: All that it is to have. A collection without tags takes no notice of them.
+    tags: tuple[tuple[str, str], ...] | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A row with everything that belongs to it: what a backup keeps."""
+
+    row: Row
+    #: In the order of `Layout.columns`.
+    columns: tuple[Scalar, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+
+
+class Size(msgspec.Struct, frozen=True):
+    """What a collection takes: rows, and bytes with its indexes where the backend can tell."""
+
+    collection: str
+    rows: int
+    bytes: int | None
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many rows of a collection have this schema and this content type."""
+
+    schema: int
+    content_type: str
+    rows: int
+
+
+class Match(msgspec.Struct, frozen=True):
+    """A row found by text or vector search. A higher score is a better match."""
+
+    row: Row
+    score: float
