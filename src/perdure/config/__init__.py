@@ -22,6 +22,7 @@ from perdure.config.gateway import (
 )
 from perdure.config.history import HistoryConfig, PruneRule, RenditionsConfig, SecretsConfig
 from perdure.config.loading import Config, JobsConfig, config_file, data_folder, load
+from perdure.config.recall import RecallConfig
 from perdure.config.sections import choices
 from perdure.config.storage import (
     AlertConfig,
@@ -50,6 +51,7 @@ __all__ = [
     "PriceConfig",
     "ProviderConfig",
     "PruneRule",
+    "RecallConfig",
     "RenditionsConfig",
     "SecretsConfig",
     "StorageConfig",

@@ -11,6 +11,7 @@ import msgspec
 
 from perdure.config.gateway import GatewayConfig, ModelsConfig
 from perdure.config.history import HistoryConfig, RenditionsConfig, SecretsConfig
+from perdure.config.recall import RecallConfig
 from perdure.config.sections import Section, checked, trouble
 from perdure.config.storage import (
     ArtifactsConfig,
@@ -46,6 +47,7 @@ class Config(Section, frozen=True):
     jobs: JobsConfig = JobsConfig()
     history: HistoryConfig = HistoryConfig()
     renditions: RenditionsConfig = RenditionsConfig()
+    recall: RecallConfig = RecallConfig()
     secrets: SecretsConfig = SecretsConfig()
     gateway: GatewayConfig = GatewayConfig()
 

@@ -32,10 +32,18 @@ from perdure.storage.rows import (
     Delivered,
     Entry,
     Fill,
-    Match,
     Recode,
     Row,
     Size,
+)
+from perdure.storage.searching import (
+    Embedding,
+    Near,
+    SearchIndex,
+    SearchState,
+    TextFound,
+    TextSearch,
+    VectorSearch,
 )
 
 _COUNTED = 500
@@ -70,9 +78,9 @@ class Capability(StrEnum):
     ERASURE = "erasure"
     #: `Adapter.snapshot` and `Adapter.load`: the whole store as it was at one moment.
     SNAPSHOTS = "snapshots"
-    #: `Adapter.search_text`.
+    #: Search indexes, by words: `Adapter.search_text`.
     FULL_TEXT = "full_text"
-    #: `Adapter.search_vectors`.
+    #: Search indexes, by meaning: `Adapter.search_vectors`.
     VECTORS = "vectors"
 
 
@@ -294,16 +302,59 @@ class Adapter(ABC):
         """Delete events at or before the position that are older than `before`."""
         raise self._unsupported(Capability.OUTBOX)
 
-    async def search_text(
-        self, collection: str, words: str, limit: int, options: Options
-    ) -> list[Match]:
-        """Rows by words, best first."""
+    # Search indexes: see `perdure.storage.searching`. All but vectors is `Capability.FULL_TEXT`.
+
+    async def prepare_search(self, index: SearchIndex) -> bool:
+        """Make the index unless it is there; whether it was made now, and so holds nothing.
+
+        One that was declared with other fields is made anew.
+        """
         raise self._unsupported(Capability.FULL_TEXT)
 
-    async def search_vectors(
-        self, collection: str, vector: Sequence[float], limit: int, options: Options
-    ) -> list[Match]:
-        """Rows by nearness to a vector, best first."""
+    async def search_text(self, search: TextSearch, options: Options) -> TextFound:
+        """Where terms stand. Sees every document that was committed before.
+
+        Raises `Corrupted` if the index is damaged.
+        """
+        raise self._unsupported(Capability.FULL_TEXT)
+
+    async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
+        """The notes of documents, in this order; None where there is no document."""
+        raise self._unsupported(Capability.FULL_TEXT)
+
+    async def places(self, index: str, after: int, limit: int) -> list[int]:
+        """Places that hold a document, in order, behind one (-1: from the first on)."""
+        raise self._unsupported(Capability.FULL_TEXT)
+
+    async def search_state(self, index: str) -> SearchState:
+        """What the index holds, and what is wrong with it, as far as a short look tells."""
+        raise self._unsupported(Capability.FULL_TEXT)
+
+    async def erase_search(self, index: str) -> None:
+        """Remove the index, even if it is damaged. `prepare_search` makes it anew."""
+        raise self._unsupported(Capability.FULL_TEXT)
+
+    async def tend_search(self, index: str) -> bool:
+        """Do a little of what keeps the index fast and was put off; whether more is left."""
+        return False
+
+    async def embed(self, index: str, model: str, embeddings: Sequence[Embedding]) -> int:
+        """Keep the vectors of documents, instead of those of any model; returns how many.
+
+        Where there is no document any more, nothing is kept. Vectors of one model have one length.
+        """
+        raise self._unsupported(Capability.VECTORS)
+
+    async def search_vectors(self, search: VectorSearch, options: Options) -> list[Near]:
+        """The documents nearest to a vector, best first. It may miss a few of them."""
+        raise self._unsupported(Capability.VECTORS)
+
+    async def vectors(self, index: str, model: str, places: Sequence[int]) -> list[bytes | None]:
+        """The vectors of documents, in this order; None where there is none of this model."""
+        raise self._unsupported(Capability.VECTORS)
+
+    async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
+        """Places of documents that have no vector of this model, in order, behind one (or -1)."""
         raise self._unsupported(Capability.VECTORS)
 
     async def sizes(self) -> list[Size]:

@@ -7,6 +7,7 @@ import zlib
 import msgspec
 
 from perdure.storage.query import Scalar
+from perdure.storage.searching import Document, Withdrawal
 
 #: Values above this are refused; they belong in the artifact store.
 MAX_VALUE_BYTES = 16 * 1024 * 1024
@@ -86,6 +87,8 @@ class Batch(msgspec.Struct, frozen=True):
     writes: tuple[Put | Delete, ...] = ()
     checks: tuple[Check, ...] = ()
     events: tuple[Event, ...] = ()
+    #: What changes in search indexes, in this order.
+    documents: tuple[Document | Withdrawal, ...] = ()
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -149,10 +152,3 @@ class Count(msgspec.Struct, frozen=True):
     schema: int
     content_type: str
     rows: int
-
-
-class Match(msgspec.Struct, frozen=True):
-    """A row found by text or vector search. A higher score is a better match."""
-
-    row: Row
-    score: float

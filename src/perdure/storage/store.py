@@ -292,6 +292,8 @@ class Store:
         """Write a batch through the chain."""
         if batch.events:
             self.require(Capability.OUTBOX)
+        if batch.documents:
+            self.require(Capability.FULL_TEXT)
         versions = await self._handle(Commit(batch, options))
         if batch.events:
             self.on_events()
@@ -351,7 +353,7 @@ def _sealed(batch: Batch) -> Batch:
     for write in batch.writes:
         if isinstance(write, Put) and not write.checksum:
             writes = tuple(_seal(write) for write in batch.writes)
-            return Batch(writes, batch.checks, batch.events)
+            return Batch(writes, batch.checks, batch.events, batch.documents)
     return batch
 
 

@@ -45,7 +45,8 @@ def seal_batch(
         if version is None:
             version = checked_version(write, batch.checks) or 0
         writes.append(seal_put(write, rings[scope], version))
-    return Batch(tuple(writes), with_checks(batch.checks, rings), batch.events)
+    checks = with_checks(batch.checks, rings)
+    return Batch(tuple(writes), checks, batch.events, batch.documents)
 
 
 def checked_version(write: Put | Delete, checks: Sequence[Check]) -> int | None:

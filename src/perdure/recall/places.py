@@ -1,0 +1,74 @@
+"""Numbers for what is indexed, so that neighbours have neighbouring numbers.
+
+A place is a group (a session, an agent's memories, the reference layers), a turn, a round, and a
+part: what one append added to that round. What a session is comes from `Group`, whose numbers are
+given once and never again.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from perdure.storage.records import Indexed, Key, system_record
+from perdure.storage.searching import Range, SearchIndex
+
+#: The one index of a bank: what users said, what models answered, what tools were asked and said.
+INDEX = SearchIndex("perdure_recall", ("said", "answered", "tools"))
+SAID, ANSWERED, TOOLS = range(3)
+
+_PART, _ROUND, _TURN, _GROUP = 6, 12, 20, 23
+PART_BITS, ROUND_BITS, TURN_BITS = _PART, _PART + _ROUND, _PART + _ROUND + _TURN
+
+
+@system_record("recall_groups")
+class Group(msgspec.Struct, frozen=True):
+    """The number of a session, or of something else that has an order of its own."""
+
+    id: Annotated[str, Key()]
+    number: Annotated[int, Indexed()]
+
+
+def memories_of(agent: str) -> str:
+    """The group of an agent's memories; no session's name begins with a space."""
+    return f" memories/{agent}"
+
+
+#: The group of the reference layers.
+REFERENCES = " references"
+
+
+class Spot(NamedTuple):
+    """A place, taken apart. Numbers begin at 0 for a group and a part, at 1 for turn and round."""
+
+    group: int
+    turn: int
+    round: int = 1
+    part: int = 0
+
+    @property
+    def place(self) -> int:
+        """Beyond what fits, several share the last number: turn 1,048,575, round 4,095."""
+        return (
+            self.group << TURN_BITS
+            | min(self.turn, 2**_TURN - 1) << ROUND_BITS
+            | min(self.round, 2**_ROUND - 1) << PART_BITS
+            | min(self.part, 2**_PART - 1)
+        )
+
+
+def spot(place: int) -> Spot:
+    """Where a place is."""
+    return Spot(
+        place >> TURN_BITS,
+        place >> ROUND_BITS & 2**_TURN - 1,
+        place >> PART_BITS & 2**_ROUND - 1,
+        place & 2**_PART - 1,
+    )
+
+
+def turns(group: int, first: int = 0, last: int = 2**_TURN - 1) -> Range:
+    """All places of a group's turns from `first` to `last`."""
+    start = Spot(group, first, 0, 0).place
+    return start, Spot(group, last, 2**_ROUND - 1, 2**_PART - 1).place

@@ -1,0 +1,125 @@
+"""Search indexes: documents by number, found by their words and by their vectors.
+
+An index holds documents. A document is a *place*, a number that its caller chose; a few texts, one
+for each *field* of the index; a *note*, some bytes that come back with it; and later, for each, the
+vector of what it means. An index is made from what stands elsewhere: it is not in backups, and
+whoever filled it can fill it again. It is written in the same commit as the rows that it is about.
+
+Texts are *terms*, one space between two of them: whoever writes them has folded case, cut words and
+taken endings off. A backend neither cuts nor changes them, so every backend finds the same. A term
+has letters and digits of any script, and ``_ = : . / -``.
+
+A search by words answers with occurrences, not with scores: which of the terms stand where. Scores
+are the caller's business, who knows what a place means; that neighbours have neighbouring numbers,
+say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: A place is below this, so that every backend has a type for it.
+MAX_PLACE = 2**62
+#: From the first place to the last, both included.
+Range: TypeAlias = tuple[int, int]
+
+
+class SearchIndex(msgspec.Struct, frozen=True):
+    """A search index, as it is declared."""
+
+    name: str
+    fields: tuple[str, ...]
+
+
+class Document(msgspec.Struct, frozen=True, gc=False):
+    """Put a document in its place, instead of one that stands there. It has no vector then."""
+
+    index: str
+    place: int
+    #: Terms, one space between two, in the order of `SearchIndex.fields`.
+    texts: tuple[str, ...]
+    note: bytes = b""
+
+
+class Withdrawal(msgspec.Struct, frozen=True, gc=False):
+    """Remove every document from `first` to `last`, with its note and vector."""
+
+    index: str
+    first: int
+    last: int
+
+
+class Embedding(msgspec.Struct, frozen=True, gc=False):
+    """What the document of a place means: signed bytes, see `perdure.recall.embedders`."""
+
+    place: int
+    vector: bytes
+
+
+class TextSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """What is looked for by words."""
+
+    index: str
+    #: Different ones.
+    terms: tuple[str, ...]
+    #: Only there: in order, without overlap. None: everywhere.
+    within: Sequence[Range] | None = None
+    #: Occurrences that are read at most. The rarest terms come first; a term that would exceed it
+    #: is left out, but for the rarest of all, which is cut off.
+    most: int = 12_000
+
+
+class Postings(msgspec.Struct, frozen=True):
+    """Where a term stands."""
+
+    #: Documents of the whole index that have it; at most a little out of date.
+    documents: int
+    #: A row for each occurrence: place, field, and the number of terms before it in the field. In
+    #: order of place. Empty if it was left out.
+    found: np.ndarray
+    #: All of `within` was read.
+    complete: bool = True
+
+
+class TextFound(msgspec.Struct, frozen=True):
+    """What a search by words found."""
+
+    #: Documents in the whole index; at most a little out of date.
+    documents: int
+    #: In the order of `TextSearch.terms`.
+    terms: tuple[Postings, ...]
+
+
+class VectorSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """What is looked for by meaning, among the vectors of one model."""
+
+    index: str
+    model: str
+    vector: bytes
+    within: Sequence[Range] | None = None
+    limit: int = 100
+
+
+class Near(msgspec.Struct, frozen=True, gc=False):
+    """A document near a vector: the cosine of the angle between them."""
+
+    place: int
+    score: float
+
+
+class SearchState(msgspec.Struct, frozen=True):
+    """What an index holds."""
+
+    documents: int = 0
+    #: Vectors by model.
+    vectors: dict[str, int] = {}
+    #: Documents that are found by words, but wait to be filed where that is fast.
+    unfiled: int = 0
+    #: What is wrong with it, in sentences. Erase it and fill it again then.
+    faults: tuple[str, ...] = ()
