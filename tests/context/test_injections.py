@@ -35,7 +35,7 @@ def test_the_scheme_is_explained_in_few_words() -> None:
     assert len(reminder().splitlines()) == len(reminder(tools=False).splitlines()) == 2
     for tool in HISTORY_TOOLS:
         assert f"{tool.name}({{" in explanation(tools=True)
-        assert tool.name not in explanation(tools=False)
+        assert f"{tool.name}(" not in explanation(tools=False)
     assert with_explanation("Be brief.", tools=False).startswith("Be brief.\n\n# ")
     assert with_explanation("", tools=False) == explanation(tools=False)
 

@@ -24,10 +24,7 @@ from perdure.testing import ManualClock, perform, run, trials_for
 from perdure.testing.conformance import LEVELS, Report, Standing, Trial, registered
 from tests.conftest import DURABLE
 
-COVERED = frozenset(Capability) - {
-    Capability.FULL_TEXT,
-    Capability.VECTORS,
-}
+COVERED = frozenset(Capability)
 LASTING = {Capability.DURABLE, Capability.STRONG, Capability.SHARED}
 ADAPTERS: dict[str, Any] = {
     "memory": MemoryAdapter,
@@ -97,7 +94,7 @@ async def test_report_of_a_sound_backend() -> None:
     assert standings["core"] is Standing.PROVEN
     assert standings["outbox"] is Standing.PROVEN
     assert standings["shared"] is Standing.NOT_DECLARED
-    assert standings["vectors"] is Standing.NOT_DECLARED
+    assert standings["vectors"] is Standing.PROVEN
     assert [entry[1] for entry in seen] == list(range(len(report.results)))
     assert "level 3, transactional" in str(report)
     told = msgspec.json.decode(msgspec.json.encode(report.to_builtins()))
@@ -117,11 +114,7 @@ async def test_some_groups_only() -> None:
 
 
 class Forgetful(MemoryAdapter):
-    """Ignores expected versions, and claims a search that nobody has checked."""
-
-    capabilities: ClassVar[frozenset[Capability]] = MemoryAdapter.capabilities | {
-        Capability.FULL_TEXT
-    }
+    """Ignores expected versions, and search indexes."""
 
     async def commit(self, batch: Batch, options: Options) -> list[int]:
         blind = tuple(msgspec.structs.replace(write, expected=None) for write in batch.writes)
@@ -156,7 +149,7 @@ async def test_a_broken_promise_is_no_level() -> None:
     lines = {line.capability: line for line in report.table}
     assert lines["versions"].standing is Standing.FAILED
     assert lines["listing"].standing is Standing.PROVEN
-    assert lines["full_text"].standing is Standing.NOT_COVERED
+    assert lines["full_text"].standing is Standing.FAILED
     assert "versions-not_met_exists" in {result.id for result in report.failures}
     assert "Conflict was not raised" in {
         result.detail.removeprefix("Unmet: ") for result in report.failures

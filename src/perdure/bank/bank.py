@@ -16,6 +16,7 @@ from perdure.bank import sessions
 from perdure.bank.care import Care
 from perdure.bank.folders import artifact_place, former_place, make_folder
 from perdure.bank.infos import Info, SessionInfo
+from perdure.bank.recalling import RecallRoom
 from perdure.bank.sealing import SealedObjects, object_sealer
 from perdure.config import Config
 from perdure.context.composer import Rooms as ContextRooms
@@ -155,6 +156,20 @@ class Bank:
         self.forgetting.join(self.epochs)
         self.forgetting.join(Shows(self.store, self.epochs))
         desk = Desk(reader, self.artifacts, self.meter, self.scribe, self.epochs)
+        self._recalling = RecallRoom(
+            self.store,
+            reader,
+            self.scribe,
+            self.config,
+            gateway=lambda: self.gateway,
+            counter=lambda: self.meter.counter,
+            plain=self._plain,
+            cleanse=self._care.cleanse,
+            encrypts=self._chain.encryption.encrypts if self._chain.encryption else None,
+        )
+        self._recalling.join(self.log, self.forgetting)
+        self.index = self._recalling.index
+        self.memories, self.references = self._recalling.memories, self._recalling.references
         self._rooms = Rooms(
             self.store,
             self.log,
@@ -163,7 +178,9 @@ class Bank:
             self.artifacts,
             tuple(history.prune),
             history.heartbeat,
-            ContextRooms(self.store, desk, history, plain=self._plain),
+            ContextRooms(
+                self.store, desk, history, recall=self._recalling.recall, plain=self._plain
+            ),
         )
 
     async def open(self) -> None:
@@ -183,6 +200,7 @@ class Bank:
             await self.jobs.start()
             self._care.schedule()
             await self.scribe.start()
+            await self._recalling.start()
         except BaseException:
             await self.close()  # nobody else closes a bank that could not be opened
             raise
@@ -195,6 +213,7 @@ class Bank:
         try:
             await self.meter.stop()
             await self.scribe.stop()
+            await self._recalling.stop()
             if self._gateway is not None:
                 await self._gateway.close()
             await self.jobs.stop(self.config.jobs.grace)
@@ -400,6 +419,7 @@ class Bank:
         """Wait until background work that is due is done."""
         await self.meter.settle()
         await self.scribe.settle()
+        await self._recalling.settle()
         await self._flush_outcomes()
         await self._chain.compression.train()
         await self._care.settle()

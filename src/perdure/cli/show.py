@@ -102,7 +102,7 @@ def show(
     import asyncio
 
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    wanted = Wanted(page, size, since, until, _tags(tag or []), undone, full)
+    wanted = Wanted(page, size, since, until, tags_in(tag or []), undone, full)
     found = asyncio.run(_show(settings, session, wanted))
     if settings.json:
         turns = [described(turn) for turn in found.turns]
@@ -271,7 +271,8 @@ def position(text: str) -> str:
     return f"T-{text}" if text[:1].isdigit() else text.replace("t-", "T-")
 
 
-def _tags(given: list[str]) -> dict[str, str]:
+def tags_in(given: list[str]) -> dict[str, str]:
+    """The tags of ``--tag NAME=VALUE``. Raises `InvalidInput`."""
     found = dict[str, str]()
     for each in given:
         name, equals, value = each.partition("=")

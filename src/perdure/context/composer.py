@@ -7,26 +7,17 @@ this prompt (`board`, `injections`), all laid out (`assembly`) as a `Context`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from perdure.config import HistoryConfig
-from perdure.context import board as boards
-from perdure.context import tools as history_tools
-from perdure.context.board import Board
+from perdure.context.beside import Draft, Injections
 from perdure.context.context import Context, checked_tools, compose
 from perdure.context.encoding import Encoder
-from perdure.context.injections import (
-    Frame,
-    Injection,
-    build,
-    injection_of,
-    prompt_digest,
-    standing,
-)
-from perdure.context.system import REMINDER_TOKENS, reminder, with_explanation
+from perdure.context.injections import Frame, Injection, prompt_digest
+from perdure.context.system import reminder, with_explanation
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import Mark
@@ -36,21 +27,21 @@ from perdure.history.lines import owners
 from perdure.history.log import Written
 from perdure.history.manifest import Place
 from perdure.history.packing import cut
-from perdure.history.records import Head, SessionRecord, turn_key
+from perdure.history.records import Head, SessionRecord
 from perdure.history.shown import Injected, Shown
-from perdure.history.strategies import Ask, Desk, Name, Strategy, parse_strategy
+from perdure.history.strategies import Ask, Desk, Name, Strategy, Visible, parse_strategy
 from perdure.history.strategies.gradient import Gradient
 from perdure.history.strategies.regular import Regular
 from perdure.history.strategies.rounds import prompt_of, room_for
+from perdure.recall.tool_names import NAMES
 from perdure.storage.store import Store
 
+if TYPE_CHECKING:
+    from perdure.recall.recall import Recall
+
 LEAST_BUDGET = 500
-#: Injections that are remembered at most; then they are read again.
-_KNOWN = 1_000
-
-
-#: Says what a prompt of a session brings to mind: the memory layer that stands beside it.
-Recall = Callable[[SessionRecord, Sequence[Message]], Awaitable[str]]
+#: Turns in which a model may follow a reminder.
+REMINDED_FOR = 5
 
 
 class Rooms(msgspec.Struct, frozen=True):
@@ -84,16 +75,6 @@ class Prompted(msgspec.Struct, frozen=True, kw_only=True):
     keep: bool = True
 
 
-class _Draft(msgspec.Struct, frozen=True):
-    """What an injection is built for."""
-
-    asked: Prompted
-    turn: int
-    budget: int
-    note: str
-    frame: str
-
-
 class Composer:
     """Makes the contexts of one session, and remembers what it sent."""
 
@@ -101,15 +82,10 @@ class Composer:
         self._rooms = rooms
         self._strategies = dict[Name, Strategy]()
         self._encoder = Encoder()
-        self._injections = rooms.store.collection(Injection)
+        self._injections = Injections(rooms)
         self._frames = rooms.store.collection(Frame)
-        #: By turn; None where there is none.
-        self._known = dict[int, Injection | None]()
         self._composing = asyncio.Lock()
-        self._requests = self._forgets = 0
-        #: What was written down last.
-        self._written: Injection | None = None
-        self._framed = ""
+        self._requests = 0
 
     def strategy(self, record: SessionRecord) -> Strategy:
         """The strategy that a session's history is shown by."""
@@ -133,29 +109,28 @@ class Composer:
         prompt nor an open turn.
         """
         async with self._composing:
-            before = dict(self._known)
+            before = self._injections.snapshot()
             try:
                 return await self._composed(asked)
             finally:
                 if not asked.keep:  # looking leaves no trace
-                    self._known = before
+                    self._injections.restore(before)
 
     async def _composed(self, asked: Prompted) -> Context:
         record, head = asked.record, asked.head
         self._requests += 1
-        if head.forgets != self._forgets or len(self._known) > _KNOWN:
-            self._known, self._forgets = {}, head.forgets
+        self._injections.refresh(head.forgets)
         strategy, budget = self.strategy(record), self.budget_of(record, asked.budget)
         turn = _turn_of(asked)
         tools = checked_tools(asked.tools)
-        reaches = any(tool.name in history_tools.NAMES for tool in tools)
+        reaches = any(tool.name in NAMES for tool in tools)
         tagged = strategy.name == "gradient"
         system = with_explanation(asked.system, tools=reaches) if tagged else asked.system
         frame = Frame.of(record.id, system, tools)
         room = room_for(self._rooms.desk.counter, asked.prompt, budget)
 
         async def injected(first: int, last: int) -> Sequence[Injected]:
-            found = await self._injected(record, first, last)
+            found = await self._injections.sent(record, first, last)
             return [each.shown for each in found if each.text]
 
         ask = Ask(
@@ -171,14 +146,29 @@ class Composer:
             request=self._requests,
             keep=asked.keep,
         )
-        draft = _Draft(asked, turn, budget, reminder(tools=reaches) if tagged else "", frame.digest)
+
+        async def visible(tokens: int) -> Sequence[Visible]:
+            return await strategy.visible(msgspec.structs.replace(ask, fixed=room + tokens))
+
+        draft = Draft(
+            asked=asked,
+            turn=turn,
+            budget=budget,
+            prompt=room,
+            note=reminder(tools=reaches) if tagged else "",
+            frame=frame.digest,
+            strategy=strategy.name,
+            visible=visible,
+        )
         since = await strategy.standing_since(ask)
         injection, shown = await self._shown(strategy, ask, draft, since)
         if asked.prompt and (later := await strategy.standing_since(ask)) != since:
-            # An epoch removed what stood in full on the board: it is sent again.
+            # An epoch removed what stood in full: on the board, recalled before, as it was said.
+            if self._injections.is_new(injection):
+                self._injections.drop(injection)
             injection, shown = await self._shown(strategy, ask, draft, later)
         if asked.keep:
-            await self._keep(injection, frame)
+            await self._injections.keep(record, injection, frame)
         return compose(
             shown,
             turn=turn,
@@ -205,7 +195,7 @@ class Composer:
             owner, stood = await records.get(owned.session), await heads.get(owned.session)
             if owner is not None and stood is not None:
                 return await Composer(self._rooms).past(owner, stood, place)
-        known = await self._injected(record, place.turn, place.turn)
+        known = await self._injections.sent(record, place.turn, place.turn)
         if not known or turn.status == "forgotten":
             raise InvalidInput(
                 f"Nothing is known of what was sent for T-{place.turn}.",
@@ -223,7 +213,7 @@ class Composer:
         room = room_for(desk.counter, prompt, sent.budget)
 
         async def injected(first: int, last: int) -> Sequence[Injected]:
-            found = await self._injected(record, first, last)
+            found = await self._injections.sent(record, first, last)
             return [each.shown for each in found if each.text]
 
         ask = Ask(
@@ -253,104 +243,43 @@ class Composer:
 
     async def moved(self, context: Context, turn: int) -> None:
         """Note that the prompt of a context became another turn than was thought."""
-        known = self._known.get(context.turn)
-        if turn == context.turn or known is None:
-            return
-        if known.prompt == prompt_digest(context.prompt):
-            self._known.pop(context.turn)
-            await self._injections.delete(known.id)
+        if turn != context.turn:
+            digest = prompt_digest(context.prompt)
+            await self._injections.withdraw(context.turn, digest, same=True)
 
     async def written(self, written: Written) -> None:
         """Forget what was composed for a prompt, if another one was written in its place."""
-        for round in written.rounds:
-            known = self._known.get(round.turn)
-            if known is None or round.round > 1 or round.before:
-                continue
-            prompt = prompt_of(round.messages)
-            if prompt and known.prompt and known.prompt != prompt_digest(prompt):
-                self._known[round.turn] = None
-                await self._injections.delete(known.id)
+        await self._injections.written(written)
+
+    async def reminders(self, record: SessionRecord, turn: int) -> frozenset[str]:
+        """What the prompts of this turn and of those shortly before it were sent reminders of."""
+        found = await self._injections.sent(record, turn - REMINDED_FOR + 1, turn)
+        return frozenset(key for each in found for key in each.ticklers)
 
     # ------------------------------------------------------------------------------------------
 
     async def _shown(
-        self, strategy: Strategy, ask: Ask, draft: _Draft, since: int
+        self, strategy: Strategy, ask: Ask, draft: Draft, since: int
     ) -> tuple[Injection, Shown]:
         """What is injected with this prompt, and what is shown beside it."""
-        known = await self._injected(ask.record, since, ask.turn)
-        injection = self._known[ask.turn] = await self._injection(draft, known)
-        fixed = ask.fixed + (injection.tokens if ask.prompted else 0)
-        if fixed > ask.budget:
-            raise BudgetTooSmall(ask.budget, fixed)
-        return injection, await strategy.show(msgspec.structs.replace(ask, fixed=fixed))
+        injection = await self._injections.of(draft, since)
+        try:
+            return injection, await _beside(strategy, ask, injection)
+        except BudgetTooSmall:
+            if not injection.recalls or not self._injections.is_new(injection):
+                raise
+        # What is recalled makes way for what has to be said.
+        self._injections.drop(injection)
+        injection = await self._injections.of(draft, since, recall=False)
+        return injection, await _beside(strategy, ask, injection)
 
-    async def _injection(self, draft: _Draft, known: Sequence[Injection]) -> Injection:
-        """What is injected with the prompt of this turn: built once, unless the prompt changes.
 
-        `known` is what stands in the window.
-        """
-        asked, turn = draft.asked, draft.turn
-        for before in known:
-            same = not asked.prompt or before.prompt == prompt_digest(asked.prompt)
-            if before.turn == turn and same:
-                return before
-        session, counter = asked.record.id, self._rooms.desk.counter
-        board = await self._rooms.store.collection(Board).get(session) or Board(session)
-        on_board = boards.render(
-            board.entries,
-            turn,
-            standing(each for each in known if each.turn != turn),
-            cap=boards.cap_for(draft.budget),
-            counter=counter,
-        )
-        recall, memory = self._rooms.recall, ""
-        if recall is not None and asked.recall and asked.prompt:
-            memory = await recall(asked.record, asked.prompt)
-        text = build(board=on_board.text, memory=memory, note=draft.note)
-        alone = bool(draft.note) and not on_board.text and not memory
-        tokens = REMINDER_TOKENS[draft.note] if alone else counter.count(text) + 1 if text else 0
-        return injection_of(
-            session,
-            turn,
-            text,
-            tokens,
-            prompt=asked.prompt,
-            board=on_board.full,
-            frame=draft.frame,
-            budget=draft.budget,
-            model=asked.model,
-            strategy=self.strategy(asked.record).name,
-        )
-
-    async def _keep(self, injection: Injection, frame: Frame) -> None:
-        """Write down what is sent, if it is not written yet."""
-        if injection is self._written and frame.digest == self._framed:
-            return
-        async with self._rooms.store.transaction() as transaction:
-            if frame.digest != self._framed:
-                await transaction.collection(Frame).put(self._without_secrets(frame))
-            await transaction.collection(Injection).put(injection)
-        self._written, self._framed = injection, frame.digest
-
-    def _without_secrets(self, frame: Frame) -> Frame:
-        """As it is stored. What is rebuilt of it later lacks secrets that were sent."""
-        plain = self._rooms.plain
-        if plain is None:
-            return frame
-        data = plain({"system": frame.system, "tools": msgspec.json.decode(frame.tools)})
-        return msgspec.structs.replace(
-            frame, system=data["system"], tools=msgspec.json.encode(data["tools"])
-        )
-
-    async def _injected(self, record: SessionRecord, first: int, last: int) -> list[Injection]:
-        """What was injected into these turns, by whoever."""
-        missing = [n for n in range(max(first, 1), last + 1) if n not in self._known]
-        for owned in owners(record, missing[0], missing[-1]) if missing else ():
-            here = [n for n in missing if owned.first <= n <= owned.last]
-            rows = await self._injections.get_many(turn_key(owned.session, n) for n in here)
-            self._known |= dict(zip(here, rows, strict=True))
-        found = [self._known.get(n) for n in range(max(first, 1), last + 1)]
-        return [each for each in found if each is not None]
+async def _beside(strategy: Strategy, ask: Ask, injection: Injection) -> Shown:
+    """What is shown beside an injection. Raises `BudgetTooSmall`."""
+    fixed = ask.fixed + (injection.tokens if ask.prompted else 0)
+    if fixed > ask.budget:
+        raise BudgetTooSmall(ask.budget, fixed)
+    return await strategy.show(msgspec.structs.replace(ask, fixed=fixed))
 
 
 def _turn_of(asked: Prompted) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from perdure.context import board as boards
-from perdure.context import tools as history_tools
 from perdure.context.board import Board, Entry
 from perdure.context.composer import Composer, Rooms
 from perdure.core.errors import InvalidInput
@@ -18,10 +17,18 @@ from perdure.history.lines import ENDLESS
 from perdure.history.manifest import Place
 from perdure.history.records import Head, SessionRecord
 from perdure.history.renditions.scribe import Wanted
-from perdure.history.searching import Found, search
+from perdure.history.searching import search
 from perdure.history.shown import Injected
 from perdure.history.strategies import Ask
 from perdure.history.strategies.gradient import Gradient
+from perdure.recall.excerpts import excerpt, looked_for
+from perdure.recall.keys import everywhere, here, owner_of
+from perdure.recall.memory_desk import MemoryDesk
+from perdure.recall.tool_names import NAMES
+from perdure.recall.values import Filters, Hit, Question
+
+#: Characters of a line that says what was found.
+_LINE = 200
 
 #: The session as it stands: its record and its head.
 Standing = Callable[[], Awaitable[tuple[SessionRecord, Head]]]
@@ -36,8 +43,17 @@ class Rendering(msgspec.Struct, frozen=True):
     tokens: int
 
 
+class Finding(msgspec.Struct, frozen=True):
+    """Something that a search came upon."""
+
+    #: What fetches it.
+    id: str
+    line: str
+    why: str = ""
+
+
 class SessionDesk:
-    """A `tools.Desk` for one session."""
+    """A `toolbox.Desk` for one session."""
 
     def __init__(self, rooms: Rooms, composer: Composer, standing: Standing) -> None:
         self._rooms = rooms
@@ -56,14 +72,45 @@ class SessionDesk:
         return len(found[0].rounds) if found else 0
 
     async def text_of(self, position: Position, level: Level) -> str:
-        return (await self.rendering(position, level)).text
+        found = await self.rendering(position, level)
+        await self._followed(str(position))
+        return found.text
+
+    async def is_elsewhere(self, session: str, turn: int) -> bool:
+        record, _ = await self._standing()
+        return session not in {record.id, owner_of(record, turn)}
+
+    async def text_elsewhere(self, session: str, position: Position, level: Level) -> str:
+        """A turn or a round of another session, if this one may see it.
+
+        Raises `InvalidInput` if not; it does not tell whether there is such a turn.
+        """
+        record, head = await self._standing()
+        recall, store = self._rooms.recall, self._rooms.store
+        other = await store.collection(SessionRecord).get(session)
+        stood = await store.collection(Head).get(session)
+        if recall is not None and other is not None and stood is not None:
+            owner = owner_of(other, position.turn)
+            allowed = await recall.allows(record, head, owner, position)
+            if allowed and not stood.is_undone(position.turn):
+                found = await self._rendering(other, stood, position, level)
+                await self._followed(f"{owner}#{position}")
+                return found.text
+        raise InvalidInput(
+            f"There is no {session}#{position} that you may see.",
+            hint="recall finds what you may see.",
+        )
 
     async def rendering(self, position: Position, level: Level) -> Rendering:
         """A turn or a round at a level; a round at T is its turn's.
 
         Raises `InvalidInput` if there is no such turn or round, or if it was forgotten.
         """
-        record, head = await self._standing()
+        return await self._rendering(*await self._standing(), position, level)
+
+    async def _rendering(
+        self, record: SessionRecord, head: Head, position: Position, level: Level
+    ) -> Rendering:
         turn, scribe = position.turn, self._rooms.desk.scribe
         await self._rooms.desk.reader.turn(record, head, turn)
         if level == "T":
@@ -168,11 +215,84 @@ class SessionDesk:
         await self._rooms.store.collection(Board).change(head.id, change)
         return gone
 
-    async def search(self, query: str, limit: int) -> Sequence[Found]:
+    # Recall -----------------------------------------------------------------------------------
+
+    async def search(self, query: str, limit: int) -> Sequence[Finding]:
+        """Turns of this session's line; by reading them, if the index has nothing."""
         record, head = await self._standing()
-        return await search(
-            self._rooms.desk.reader, record, head, query, limit, ignore=history_tools.NAMES
+        filters = Filters(kinds=("turn",), line=True)
+        if found := await self._found(query, limit, filters):
+            return found
+        reader = self._rooms.desk.reader
+        read = await search(reader, record, head, query, limit, ignore=NAMES)
+        return [Finding(each.id, each.line) for each in read]
+
+    async def recall(self, query: str, limit: int, session: str) -> Sequence[Finding]:
+        """What this session may see; of one session, if one is named."""
+        await self._asked_for(query)
+        if self._rooms.recall is None:
+            return await self.search(query, limit)
+        return await self._found(query, limit, Filters(sessions=(session,) if session else ()))
+
+    async def memory_add(self, kind: str, text: str, tags: Sequence[str]) -> str:
+        record, head = await self._standing()
+        source = (everywhere(record, f"T-{head.turn}"),) if head.turn else ()
+        return await self._memories(record).memory_add(kind, text, tags, source)
+
+    async def memory_edit(self, id: str, text: str) -> str:
+        record, head = await self._standing()
+        source = (everywhere(record, f"T-{head.turn}"),) if head.turn else ()
+        return await self._memories(record).memory_edit(id, text, provenance=source)
+
+    async def memory_retire(self, id: str) -> str:
+        record, _ = await self._standing()
+        return await self._memories(record).memory_retire(id)
+
+    async def memory_get(self, id: str) -> str:
+        record, _ = await self._standing()
+        await self._followed(id if "/" in id else f"{record.agent}/{id}")
+        return await self._memories(record).memory_get(id)
+
+    async def reference_get(self, name: str) -> str:
+        record, _ = await self._standing()
+        await self._followed(name)
+        return await self._memories(record).reference_get(name)
+
+    def _memories(self, record: SessionRecord) -> MemoryDesk:
+        recall, now = self._rooms.recall, self._rooms.store.now
+        if recall is None:
+            raise InvalidInput("This bank has no memories.", hint="Go on without.")
+        return MemoryDesk(recall.memories, recall.references, record.agent, now)
+
+    async def _found(self, query: str, limit: int, filters: Filters) -> Sequence[Finding]:
+        record, head = await self._standing()
+        recall = self._rooms.recall
+        if recall is None:
+            return ()
+        now = self._rooms.store.now()
+        question = Question(
+            text=query, record=record, head=head, filters=filters, limit=limit, moment=now
         )
+        found = await recall.recall(question)
+        words = looked_for(query)
+        return [_finding(hit, words) for hit in found.hits if not hit.neighbour][:limit]
+
+    async def _followed(self, key: str) -> None:
+        """Note what a model fetches: it may be what it was reminded of."""
+        if self._rooms.recall is not None:
+            record, head = await self._standing()
+            reminders = await self._composer.reminders(record, head.turn)
+            await self._rooms.recall.followed(record, key, reminders)
+
+    async def _asked_for(self, query: str) -> None:
+        """Note what a model asks for by its name."""
+        if self._rooms.recall is not None:
+            record, head = await self._standing()
+            named = {word.strip(".,;:?!()<>\"'") for word in query.split()}
+            reminders = await self._composer.reminders(record, head.turn)
+            for key in reminders:
+                if key in named or here(record, key) in named:
+                    await self._rooms.recall.followed(record, key, reminders)
 
     async def _turn(self) -> int:
         """The turn that something is put on the board in."""
@@ -191,6 +311,10 @@ class SessionDesk:
 
         await self._rooms.store.collection(Board).change(head.id, body)
         return id
+
+
+def _finding(hit: Hit, words: Sequence[str]) -> Finding:
+    return Finding(hit.turn or hit.key, excerpt(hit.text, words, _LINE), hit.why)
 
 
 async def _nothing(_first: int, _last: int) -> Sequence[Injected]:

@@ -8,7 +8,7 @@ messages, so that any past request can be put together again, byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
 from typing import Annotated
 
@@ -16,11 +16,13 @@ import msgspec
 
 from perdure.core import messages as canonical
 from perdure.core.messages import Message
+from perdure.core.turns import Position
 from perdure.gateway.calls import Tool
 from perdure.history.records import turn_key
 from perdure.history.shown import Injected
 from perdure.history.tags import escape
-from perdure.storage.records import Compressed, Key, system_record
+from perdure.recall.keys import split
+from perdure.storage.records import Compressed, Key, Tags, system_record
 
 _DIGEST = 16
 
@@ -37,12 +39,30 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt: bytes = b""
     #: The entries of the board that stand in it in full.
     board: tuple[str, ...] = ()
+    #: What was recalled and stands in it in full, and what it has a reminder of: see `recall.keys`.
+    full: tuple[str, ...] = ()
+    ticklers: tuple[str, ...] = ()
+    #: The sessions, memories and reference layers that these are: so forgetting finds them.
+    quotes: Annotated[dict[str, str], Tags()] = {}
     #: The digest of the frame that was sent with it.
     frame: str = ""
     budget: int = 0
     model: str = ""
     #: How the history was shown.
     strategy: str = ""
+
+    def quotes_any(self, session: str, turns: Collection[int] = ()) -> bool:
+        """Whether words of these turns, or of any turn of the session, were recalled into it."""
+        for key in (*self.full, *self.ticklers):
+            owner, rest = split(key)
+            if owner == session and (not turns or Position.parse(rest).turn in turns):
+                return True
+        return False
+
+    @property
+    def recalls(self) -> bool:
+        """Whether something was recalled."""
+        return bool(self.full or self.ticklers)
 
     @property
     def shown(self) -> Injected:
@@ -84,6 +104,8 @@ def injection_of(
     *,
     prompt: Sequence[Message],
     board: Sequence[str] = (),
+    full: Sequence[str] = (),
+    ticklers: Sequence[str] = (),
     frame: str = "",
     budget: int = 0,
     model: str = "",
@@ -97,6 +119,9 @@ def injection_of(
         tokens=tokens,
         prompt=prompt_digest(prompt),
         board=tuple(board),
+        full=tuple(full),
+        ticklers=tuple(ticklers),
+        quotes={split(key)[0] or key: "" for key in (*full, *ticklers)},
         frame=frame,
         budget=budget,
         model=model,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from perdure.context.board import Board
 from perdure.context.injections import Frame, Injection
+from perdure.core.errors import InvalidInput
 from perdure.core.turns import Position
-from perdure.history.epochs import Epochs
+from perdure.history.epochs import Epochs, Prefix, PrefixText
 from perdure.history.forgetting import Scope, remove
-from perdure.history.records import turn_key
+from perdure.history.records import Head, agent_of, turn_key
+from perdure.recall.memory_records import Memory, source_of
 from perdure.storage.store import Store
 
 
@@ -20,6 +24,9 @@ class Shows:
         self._boards = store.collection(Board)
         self._injections = store.collection(Injection)
         self._frames = store.collection(Frame)
+        self._store = store
+        self._heads = store.collection(Head)
+        self._memories = store.collection(Memory)
         self._epochs = epochs
 
     @property
@@ -30,12 +37,13 @@ class Shows:
         """Destroy what belongs to the scope.
 
         Of turns: their entries on boards, and everything that was injected since which may quote
-        them. A prompt that is rebuilt later lacks it.
+        them, also into other sessions that recalled them. A prompt that is rebuilt later lacks it.
         """
         if scope.agent is not None:
             for collection in (self._boards, self._injections, self._frames):
                 await remove(collection, f"{scope.agent}/")
         for session in scope.sessions:
+            await self._recalled(session, frozenset(scope.turns))
             if not scope.turns:
                 await self._boards.delete(session)
                 for collection in (self._injections, self._frames):
@@ -60,3 +68,50 @@ class Shows:
         for row in await self._injections.query().prefix(f"{session}/").values():
             if row.id >= start and row.board:
                 await self._injections.delete(row.id)
+
+    async def forget_memories(self, names: Iterable[str]) -> None:
+        """Destroy what prompts were told of memories (``planner/M-7``) that are gone for good."""
+        for name in names:
+            rows = await self._injections.query().tagged(**{name: ""}).values()
+            await self._withdraw(row.id for row in rows)
+
+    async def _recalled(self, session: str, turns: frozenset[int]) -> None:
+        """Destroy what prompts were told of these turns, or of any of the session.
+
+        And of memories that came from them.
+        """
+        rows = await self._injections.query().tagged(**{session: ""}).values()
+        own = f"{session}/"  # goes with the session
+        await self._withdraw(
+            row.id
+            for row in rows
+            if row.quotes_any(session, turns) and (turns or not row.id.startswith(own))
+        )
+        kept = self._memories.query().where("agent", "=", agent_of(session))
+        sources = [
+            (memory, source_of(of)) for memory in await kept.values() for of in memory.provenance
+        ]
+        await self.forget_memories(
+            {
+                memory.name
+                for memory, (of, at) in sources
+                if of == session and (not turns or at.turn in turns)
+            }
+        )
+
+    async def _withdraw(self, ids: Iterable[str]) -> None:
+        """Destroy what was injected. It stood in windows: these are planned and read anew."""
+        gone = list(ids)
+        await self._injections.delete_many(gone)
+        for name in dict.fromkeys(id.rpartition("/")[0] for id in gone):
+            async with self._store.transaction() as transaction:
+                await transaction.collection(Prefix).delete(name)
+                await transaction.collection(PrefixText).delete(name)
+            if await self._heads.get(name) is not None:
+                await self._heads.change(name, _changed)
+
+
+def _changed(head: Head | None) -> Head:
+    if head is None:
+        raise InvalidInput("The session is gone.", hint="Somebody else forgot it.")
+    return msgspec.structs.replace(head, forgets=head.forgets + 1)

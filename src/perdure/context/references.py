@@ -12,13 +12,15 @@ from perdure.core.turns import Position
 from perdure.history.tags import name_of
 
 _ID = re.compile(
-    r"\s*[<\[`'\"]*\s*/?\s*(?:[^\s#<>]+/[^\s#<>]+\#)?"
+    r"\s*[<\[`'\"]*\s*/?\s*(?:(?P<session>[^\s#/<>][^#/<>]*/[^#/<>]+)\#)?"
     r"(?:T-?)?(?P<turn>\d{1,8})(?:\.(?P<round>\d{1,6}))?"
     r"(?:\s*(?:-?\s*(?:through|to)\s*-?|\.\.|–|-)\s*(?:T-)?"
     r"(?P<last>\d{1,8})(?:\.(?P<last_round>\d{1,6}))?)?"
     r"(?:-(?P<level>[RSCT]))?\s*/?[>\]`'\"]*\s*",
     re.IGNORECASE,
 ).fullmatch
+#: Characters of a name, at most.
+_LONGEST = 300
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -28,11 +30,14 @@ class Wanted(msgspec.Struct, frozen=True):
     last: Position
     #: The level that the name had, if it had one.
     level: Level | None = None
+    #: The session that it was said to be of, if it was.
+    session: str = ""
 
     @property
     def name(self) -> str:
-        """``T-12``, ``T-12.3``, ``T-50-through-100``."""
-        return name_of(self.first, self.last)
+        """``T-12``, ``T-12.3``, ``T-50-through-100``, ``planner/auth#T-12``."""
+        name = name_of(self.first, self.last)
+        return f"{self.session}#{name}" if self.session else name
 
     @property
     def is_range(self) -> bool:
@@ -43,14 +48,14 @@ def parse(text: object) -> Wanted:
     """What a name means.
 
     Names are taken as they stand in a prompt, with or without brackets, level and letter:
-    ``T-12``, ``12``, ``T-12.3``, ``<T-12-C>``, ``T-50-through-100``. Raises `InvalidInput` for
-    anything else.
+    ``T-12``, ``12``, ``T-12.3``, ``<T-12-C>``, ``T-50-through-100``, ``planner/auth#T-12``.
+    Raises `InvalidInput` for anything else.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         text = str(text)
     elif isinstance(text, float):
         text = repr(text)
-    found = _ID(text) if isinstance(text, str) else None
+    found = _ID(text) if isinstance(text, str) and len(text) <= _LONGEST else None
     if found is None or int(found["turn"]) == 0:
         raise InvalidInput(
             f"{text!r} names no turn.",
@@ -66,4 +71,4 @@ def parse(text: object) -> Wanted:
             first, last = last, first
     letter = (found["level"] or "").upper()
     level: Level | None = letter if letter in {"R", "S", "C", "T"} else None  # type: ignore[assignment]
-    return Wanted(first, last, level)
+    return Wanted(first, last, level, found["session"] or "")

@@ -20,9 +20,11 @@ The tags are made for you, not by the user: do not write such tags, and do not m
 _TOOLS = """\
 What is shortened can be had in full. Look it up before you guess or ask again:
 - history_get_turn({"id": "T-183", "level": "R"}): a turn, round or range; level R, S, C or T
-- history_search({"query": "token refresh", "limit": 5}): find turns by words
+- history_search({"query": "token refresh"}): find turns of this conversation
+- recall({"query": "token refresh"}): find anything you knew; memory_get({"id": "M-7"}), \
+reference_get({"name": "oauth"}) fetch it
 - board_pull({"id": "T-183", "level": "S", "turns_to_live": 5}): keep a turn in view
-- board_post({"text": "Port is 8123", "turns_to_live": 5}): keep a note in view
+- board_post({"text": "Port is 8123"}): keep a note in view
 - board_clear({"id": "B-2"}): drop it; without an id, everything
 - history_set_fidelity({"id": "T-183", "level": "S"}): show a turn at another level from the next \
 rewrite on; with "now": true at once, which costs a rewrite of the cached prompt"""

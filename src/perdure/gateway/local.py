@@ -52,6 +52,24 @@ async def embed(
     return tuple(vectors), Usage(input=tokens)
 
 
+def matrix(texts: Sequence[str]) -> np.ndarray:
+    """A row for each text, in their order: the same directions, not yet of length 1.
+
+    For whoever has many texts, and no use for numbers of Python's. Runs where it is called, and
+    keeps other threads waiting for milliseconds at most.
+
+    Raises `NoModel` if wordllama is not installed.
+    """
+    import numpy as np
+
+    model = _load()
+    encoded = model.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    found = np.zeros((len(encoded), DIMENSION), dtype=np.float32)
+    for row, one in enumerate(encoded):
+        found[row] = _total(model.embedding, one.ids)
+    return found
+
+
 def check(model: str) -> None:
     """Raises `NoModel` if the model is not the one that is here."""
     if model != LOCAL_MODEL:
@@ -80,13 +98,20 @@ def _embed(texts: list[str]) -> tuple[list[tuple[float, ...]], int]:
 def _mean(weights: np.ndarray, ids: list[int]) -> tuple[float, ...]:
     import numpy as np
 
+    total = _total(weights, ids)
+    length = float(np.linalg.norm(total))  # the same direction as the mean
+    return tuple((total / length if length else total).tolist())
+
+
+def _total(weights: np.ndarray, ids: list[int]) -> np.ndarray:
+    import numpy as np
+
     total = np.zeros(weights.shape[1], dtype=np.float32)
     for start in range(0, len(ids), _BLOCK):
         block = np.asarray(ids[start : start + _BLOCK])
         # Added tokens of the vocabulary may lie behind the last row.
         total += weights[np.minimum(block, len(weights) - 1)].sum(axis=0, dtype=np.float32)
-    length = float(np.linalg.norm(total))  # the same direction as the mean
-    return tuple((total / length if length else total).tolist())
+    return total
 
 
 def _load() -> Any:

@@ -70,6 +70,8 @@ WITHOUT_CONTENT = {
     "perdure_keys": "wrapped keys; of an agent's, its name stays",
     "perdure_metrics": "counts",
     "perdure_jobs": "keys of what is to be worked on, never its content",
+    "perdure_recall_filling": "whether the search index is complete",
+    "perdure_recall_numbers": "the number that the next group of the search index gets",
     "perdure_references": "hashes of artifacts in records of the user's own; go with them",
     "perdure_rewrites": "how far a rewrite came",
     "perdure_schemas": "names and types of fields",
@@ -202,6 +204,8 @@ class Forgetting:
             Events(store),
         ]
         self._last = AgentOnly(store, Receipt, Uncounted, Context, Entry, Head)
+        #: Called with a fork that was given its parent's turns as its own.
+        self.rerooted: list[Callable[[str], Awaitable[None]]] = []
 
     def join(self, place: Place) -> None:
         """Add a place that holds content. It is asked first: what is made from turns goes first."""
@@ -380,6 +384,8 @@ class Forgetting:
         if stretches:
             await self._copy(source, child.id, stretches[-1])
         await self._rename(child.id, source)
+        for follow in self.rerooted:
+            await follow(child.id)
 
     async def _copy(self, source: SessionRecord, child: str, shared: Stretch) -> None:
         """Copy the pieces of a stretch, some turns at a time.

@@ -32,6 +32,8 @@ class Note(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=
     #: Tags of the turn, and what is known of its branch, its task's type and its outcome under
     #: these very names: ``branch``, ``task``, ``outcome``.
     tags: dict[str, str] = {}
+    #: What was said tells when something was or will be: see `words.tells_time`.
+    timed: bool = False
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
-"""What a session is and where it stands: what its four roles share.
+"""What a session is and where it stands: what its roles share.
 
-The roles are `Writing`, `Answering`, `Reading` and `Contexts`, a module each. They use what stands
-here, and never one another.
+The roles are `Writing`, `Answering`, `Reading`, `Contexts`, `Recalling` and `Shared`, a module
+each. They use what stands here, and never one another.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ And numbers, run by run. Callers may not run a type checker: what cannot be used
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from perdure import wire
 from perdure.context.composer import LEAST_BUDGET
@@ -17,6 +17,9 @@ from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message, Part, Text, decode, encode, sound
 from perdure.core.turns import Position, is_prompt
 
+T = TypeVar("T", bound=str)
+
+_FOREVER = float("inf")
 _PARTS = get_args(Part)
 #: Blocks of a content, in whatever format, that a user can say.
 _SAID = frozenset(
@@ -108,6 +111,39 @@ def count_in(given: Any, what: str) -> int:
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise InvalidInput(f"{given!r} turns cannot be {what}.", hint="Give 1 or more.")
     return given
+
+
+def number_in(given: Any, name: str, most: int) -> int:
+    """A whole number from 1 to `most`."""
+    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= most:
+        raise InvalidInput(f"{name} is {given!r}.", hint=f"Give a whole number from 1 to {most:,}.")
+    return given
+
+
+def seconds_in(given: Any, name: str) -> float | None:
+    """Seconds, if they are given."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < _FOREVER:
+        raise InvalidInput(
+            f"{name} is {given!r}.", hint=f"Give seconds above 0: {name}=1.5, or leave it out."
+        )
+    return float(given)
+
+
+def texts_in(given: Any, name: str, known: Sequence[T] = ()) -> tuple[T, ...]:
+    """Texts, of those that are `known` if there are such; one alone may stand for itself."""
+    if given is None:
+        return ()
+    listed = (given,) if isinstance(given, str) else given
+    if not isinstance(listed, Iterable) or isinstance(listed, Mapping | bytes):
+        raise InvalidInput(f"{name} is {given!r}.", hint=f"Give a list of texts: {name}=[…].")
+    found = tuple(listed)
+    for each in found:
+        if not isinstance(each, str) or not each.strip() or (known and each not in known):
+            choice = f"Use {', '.join(known)}." if known else f"Give texts: {name}=[…]."
+            raise InvalidInput(f"{name} cannot be {each!r}.", hint=choice)
+    return found
 
 
 def moment(given: Any) -> int | None:

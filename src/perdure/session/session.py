@@ -11,11 +11,13 @@ from perdure.session.answering import Answering
 from perdure.session.contexts import Contexts
 from perdure.session.given import turn_number
 from perdure.session.reading import Reading
+from perdure.session.recalling import Recalling
+from perdure.session.sharing import Shared
 from perdure.session.writing import Writing
 from perdure.storage.options import Options
 
 
-class Session(Writing, Answering, Reading, Contexts):
+class Session(Writing, Answering, Reading, Contexts, Recalling, Shared):
     """One conversation. Made by `Bank.session`.
 
     Any number of session objects, tasks and processes may write to the same conversation: turns

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from perdure.core.errors import InvalidInput
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -123,3 +125,29 @@ class SearchState(msgspec.Struct, frozen=True):
     unfiled: int = 0
     #: What is wrong with it, in sentences. Erase it and fill it again then.
     faults: tuple[str, ...] = ()
+
+
+def check_document(index: SearchIndex, document: Document) -> None:
+    """Raises `InvalidInput` if the document does not fit the index."""
+    if len(document.texts) != len(index.fields):
+        raise InvalidInput(
+            f"A document has {len(document.texts)} texts, but {index.name!r} has"
+            f" {len(index.fields)} fields.",
+            hint="Give one text for each field, empty ones too.",
+        )
+    if any("\n" in text for text in document.texts):
+        raise InvalidInput(
+            f"A text of the document {document.place} has several lines.",
+            hint="Write terms with one space between two of them.",
+        )
+    if not 0 <= document.place < MAX_PLACE:
+        raise InvalidInput(
+            f"{document.place} is no place.", hint="Places are from 0 to below 2 ** 62."
+        )
+
+
+def not_prepared(index: str) -> InvalidInput:
+    """The error for an index that nobody made."""
+    return InvalidInput(
+        f"There is no search index {index!r} in this store.", hint="Call prepare_search first."
+    )

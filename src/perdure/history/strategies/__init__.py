@@ -11,12 +11,13 @@ The log is the same for all of them; a session can change its strategy at any ti
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from perdure.artifacts import ArtifactStore
 from perdure.core.errors import InvalidInput
+from perdure.core.levels import Level
 from perdure.core.tokens import Counter
 from perdure.history.epochs import Epochs
 from perdure.history.manifest import Place
@@ -55,6 +56,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     keep: bool = True
 
 
+class Visible(NamedTuple):
+    """Rounds of a window, from `first` to `last`, at one level."""
+
+    level: Level
+    first: Place
+    last: Place
+
+
 class Desk(msgspec.Struct, frozen=True):
     """What strategies work with; one for all sessions of a bank."""
 
@@ -78,6 +87,13 @@ class Strategy(Protocol):
 
     async def standing_since(self, ask: Ask) -> int:
         """The first turn whose injection still stands in the window."""
+
+    async def visible(self, ask: Ask) -> Sequence[Visible]:
+        """What will stand in the window at R, S or C, as long as nothing is planned anew.
+
+        `fixed` is then what the prompt and its injection take at most. What is at R stands there
+        whole, round by round.
+        """
 
     async def show(self, ask: Ask) -> Shown:
         """What is shown, in at most `budget` tokens less `fixed`.

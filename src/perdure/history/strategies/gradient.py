@@ -32,7 +32,7 @@ from perdure.history.gradient import TURN_TAGS, Marks, plan, total
 from perdure.history.manifest import Element, Manifest, Place
 from perdure.history.reducing import reduced
 from perdure.history.shown import Block, Native, Shown
-from perdure.history.strategies import Ask, Desk, Name
+from perdure.history.strategies import Ask, Desk, Name, Visible
 from perdure.history.strategies.planning import (
     Planning,
     Standing,
@@ -112,6 +112,24 @@ class Gradient:
     async def standing_since(self, ask: Ask) -> int:
         """The first turn whose injection still stands in the window."""
         return (await self._current(ask)).manifest.at.turn
+
+    async def visible(self, ask: Ask) -> Sequence[Visible]:
+        """What stands in the window at R, S or C, as long as no epoch is made."""
+        manifest = (await self._current(ask)).manifest
+        standing = await self._standing(ask, manifest)
+        if standing is None:
+            return ()  # so much that an epoch is due
+        caps = {each.place: each.tokens for each in manifest.reduced}
+        whole = [e.place for e in standing.native if caps.get(e.place, e.tokens) >= e.tokens]
+        found = [Visible("R", place, place) for place in whole]
+        for element in manifest.shown():
+            if element.level in {"S", "C"} and not element.generation:
+                found.append(Visible(element.level, element.first, element.last))
+            elif element.level == "R":  # somebody asked for the turn
+                numbers = range(element.first.round, element.last.round + 1)
+                places = [Place(element.first.turn, number) for number in numbers]
+                found += [Visible("R", place, place) for place in places]
+        return found
 
     async def wish(self, ask: Ask, wish: Wish, *, now: bool) -> int:
         """Show a turn at a level from the next epoch on, or from the next request on.

@@ -16,7 +16,8 @@ import msgspec
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, Conflict, InvalidInput
 from perdure.storage import evaluate, keys
-from perdure.storage.adapter import Adapter, Capability, Snapshot, newer_schema, not_empty
+from perdure.storage.adapter import Capability, Snapshot, newer_schema, not_empty
+from perdure.storage.backends.memory_searching import SearchingInMemory
 from perdure.storage.layouts import Layout, Staleness
 from perdure.storage.options import Options
 from perdure.storage.query import Figure, Query, Scalar, Summary
@@ -92,7 +93,7 @@ class _Collection:
             yield self.entries[key]
 
 
-class MemoryAdapter(Adapter):
+class MemoryAdapter(SearchingInMemory):
     """Everything in this process, nothing on disk."""
 
     system: ClassVar[str] = "memory"
@@ -108,10 +109,13 @@ class MemoryAdapter(Adapter):
             Capability.OUTBOX,
             Capability.ERASURE,
             Capability.SNAPSHOTS,
+            Capability.FULL_TEXT,
+            Capability.VECTORS,
         }
     )
 
     def __init__(self, url: str = "memory://", clock: Clock = now) -> None:
+        super().__init__()
         self._clock = clock
         self._collections: dict[str, _Collection] = {}
         self._outbox: list[Delivered] = []
@@ -165,6 +169,7 @@ class MemoryAdapter(Adapter):
             self._check(check)
         for write in batch.writes:
             self._expect(write)
+        self._check_documents(batch.documents)
         versions = [
             self._put(write) if isinstance(write, Put) else self._delete(write)
             for write in batch.writes
@@ -174,6 +179,7 @@ class MemoryAdapter(Adapter):
             self._outbox.append(
                 Delivered(self._last_event, event.topic, event.key, event.payload, self._clock())
             )
+        self._index_documents(batch.documents)
         return versions
 
     async def recode(
@@ -229,6 +235,7 @@ class MemoryAdapter(Adapter):
         if not replace:
             self._check_empty()  # others of this process may have written meanwhile
         self._collections, self._outbox = loaded, events
+        self._indexes.clear()
         self._last_event = max(self._last_event, last)
         return sum(len(target.entries) for target in loaded.values())
 

@@ -45,12 +45,14 @@ OF_AGENTS = frozenset(
         "perdure_prefix_texts",
         "perdure_prefixes",
         "perdure_ranges",
+        "perdure_recall_habits",
         "perdure_receipts",
         "perdure_renditions",
         "perdure_sessions",
         "perdure_tinies",
         "perdure_turns",
         "perdure_uncounted",
+        "perdure_undone",
         "perdure_uses",
     }
 )

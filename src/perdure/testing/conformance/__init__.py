@@ -17,6 +17,7 @@ from perdure.testing.conformance import (  # noqa: F401  # importing them regist
     core,
     durable,
     erasure,
+    full_text,
     listing,
     outbox,
     query,
@@ -27,6 +28,7 @@ from perdure.testing.conformance import (  # noqa: F401  # importing them regist
     tags,
     transactions,
     ttl,
+    vectors,
     versions,
 )
 from perdure.testing.conformance.bench import Bench

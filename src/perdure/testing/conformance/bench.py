@@ -25,7 +25,9 @@ from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import All, Condition, Order, Query, Scalar
 from perdure.storage.registry import adapter_for, factory_for
 from perdure.storage.rows import Batch, Check, Delete, Delivered, Event, Put, Row
+from perdure.storage.searching import SearchIndex
 from perdure.testing.clock import ManualClock
+from perdure.testing.conformance.shelf import Shelf
 
 #: The columns of the kit's main collection.
 COLUMNS = (Column("kind", "text"), Column("size", "integer"), Column("score", "real"))
@@ -177,6 +179,7 @@ class Bench:
         self._layouts: dict[str, Layout] = {}
         self._keys: dict[tuple[str, str], None] = {}
         self._emitted = False
+        self._indexes: set[str] = set()
 
     async def open(self, clock: Clock | None = None) -> Adapter:
         """An initialized adapter on the store under test, another one at each call.
@@ -215,6 +218,16 @@ class Bench:
             await adapter.activate(layout)  # rows of a run that was cut off: nobody asks for them
         self._layouts[layout.name] = layout
         return Table(self, adapter, layout)
+
+    async def shelf(
+        self, adapter: Adapter | None = None, fields: Sequence[str] = ("title", "body")
+    ) -> Shelf:
+        """A search index of this check's own, erased when the check is over."""
+        index = SearchIndex(f"perdure_{self.root[:-1].replace('-', '_')}", tuple(fields))
+        self._indexes.add(index.name)
+        shelf = Shelf(adapter or await self.open(), index)
+        shelf.made = await shelf.adapter.prepare_search(index)
+        return shelf
 
     def key(self, collection: str, name: str) -> str:
         """A key of this check's own, deleted when the check is over."""
@@ -281,7 +294,7 @@ class Bench:
         try:
             for process in self._processes:
                 await process.kill()
-            if self._keys or self._emitted:
+            if self._keys or self._emitted or self._indexes:
                 await self._clean_with_any()
         finally:
             await self._close_adapters()
@@ -303,6 +316,8 @@ class Bench:
     async def _clean(self, adapter: Adapter) -> None:
         for layout in self._layouts.values():
             await adapter.prepare(layout)
+        for index in self._indexes:
+            await adapter.erase_search(index)
         deletes = [Delete(*place) for place in self._keys if place[0] in self._layouts]
         size = _DELETES if Capability.TRANSACTIONS in self.capabilities else 1
         for start in range(0, len(deletes), size):

@@ -11,6 +11,7 @@ from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.query import Compare, Figure, Op, Summary
 from perdure.storage.rows import MAX_VALUE_BYTES, Event, Row
+from perdure.storage.searching import TextSearch, VectorSearch
 from perdure.storage.snapshots import HeldSnapshot
 from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, check_each, holds, refused, same
@@ -257,10 +258,10 @@ NEEDING: dict[Capability, Callable[[Table], Awaitable[object]]] = {
     Capability.ERASURE: lambda table: table.adapter.scrub(),
     Capability.SNAPSHOTS: lambda table: table.adapter.load(HeldSnapshot([])),
     Capability.FULL_TEXT: lambda table: table.adapter.search_text(
-        table.layout.name, "words", 1, DEFAULT
+        TextSearch(index="perdure_kit_words", terms=("word",)), DEFAULT
     ),
     Capability.VECTORS: lambda table: table.adapter.search_vectors(
-        table.layout.name, (1.0, 0.0), 1, DEFAULT
+        VectorSearch(index="perdure_kit_words", model="m", vector=b"\1"), DEFAULT
     ),
 }
 

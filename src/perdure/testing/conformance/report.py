@@ -35,11 +35,11 @@ LEVELS: dict[Level, frozenset[Capability]] = {
             Capability.SHARED,
             Capability.ERASURE,
             Capability.SNAPSHOTS,
+            Capability.FULL_TEXT,
+            Capability.VECTORS,
         }
     ),
 }
-#: Declared now, and checked when they are used.
-NOT_COVERED = frozenset({Capability.FULL_TEXT, Capability.VECTORS})
 
 
 class Outcome(StrEnum):
@@ -55,7 +55,6 @@ class Standing(StrEnum):
     PROVEN = "proven"
     FAILED = "failed"
     NOT_DECLARED = "not declared"
-    NOT_COVERED = "not covered yet"
     NOT_TRIED = "not tried"
 
 
@@ -168,8 +167,6 @@ class Report(msgspec.Struct, frozen=True):
         declared = group == CORE or group in self.declared
         if not declared:
             standing = Standing.NOT_DECLARED
-        elif group in NOT_COVERED:
-            standing = Standing.NOT_COVERED
         elif not outcomes:
             standing = Standing.NOT_TRIED
         else:

@@ -20,6 +20,7 @@ from perdure.storage.adapter import Adapter
 from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.rows import Batch, Event, Put
+from perdure.storage.searching import Document, SearchIndex
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -34,6 +35,7 @@ class Job(msgspec.Struct, frozen=True):
     strong: bool = False
     emit: bool = False
     times: int = 0
+    index: SearchIndex | None = None
 
 
 async def write(adapter: Adapter, job: Job) -> None:
@@ -43,6 +45,19 @@ async def write(adapter: Adapter, job: Job) -> None:
         writes = tuple(_put(layout, key, key.encode()) for layout in job.layouts)
         events = (Event("perdure.kit", key, key.encode()),) if job.emit else ()
         await adapter.commit(Batch(writes, events=events), options)
+        print(key, flush=True)  # noqa: T201  # the acknowledgement
+    await asyncio.sleep(3600)
+
+
+async def index(adapter: Adapter, job: Job) -> None:
+    """Write each key to the collection, and a document about it with it; wait to be killed."""
+    (layout,), declared = job.layouts, job.index
+    assert declared is not None
+    await adapter.prepare_search(declared)
+    for place, key in enumerate(job.keys):
+        document = Document(declared.name, place, ("common", f"t{place}"), key.encode())
+        put = _put(layout, key, key.encode())
+        await adapter.commit(Batch((put,), documents=(document,)), DEFAULT)
         print(key, flush=True)  # noqa: T201  # the acknowledgement
     await asyncio.sleep(3600)
 
@@ -68,7 +83,11 @@ def _put(layout: Layout, key: str, value: bytes, expected: int | None = None) ->
     return Put(layout.name, key, value, "text/plain", 1, columns=columns, expected=expected)
 
 
-_TASKS: dict[str, Callable[[Adapter, Job], Awaitable[None]]] = {"write": write, "count": count}
+_TASKS: dict[str, Callable[[Adapter, Job], Awaitable[None]]] = {
+    "write": write,
+    "index": index,
+    "count": count,
+}
 
 
 async def work(job: Job) -> None:

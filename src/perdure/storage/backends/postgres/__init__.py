@@ -3,13 +3,14 @@
 Any number of processes and machines. `address` reads the URL, `links` keeps connections, `catalog`
 makes the tables and `upkeep` changes them, `writer` commits and `apply` turns batches into SQL,
 `reader` reads, `replica` lets a replica read where that is allowed, `outbox` keeps events in order,
-`damage` reads what is broken, `snapshots` and `loading` move whole banks.
+`damage` reads what is broken, `snapshots` and `loading` move whole banks. `searching` has search
+indexes.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ import msgspec
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, InvalidInput, UnknownBackend
-from perdure.storage.adapter import Adapter, Capability, Snapshot
+from perdure.storage.adapter import Capability, Snapshot
 from perdure.storage.layouts import Layout
 from perdure.storage.options import Consistency, Options
 from perdure.storage.query import Figure, Query, Scalar, Summary
@@ -32,16 +33,24 @@ except ImportError as exc:
         hint="Run: pip install 'perdure[postgres]'",
     ) from exc
 
-from perdure.storage.backends.postgres import address, catalog, damage, snapshots
+from perdure.storage.backends.postgres import (
+    address,
+    catalog,
+    damage,
+    search_tables,
+    snapshots,
+)
 from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.apply import Applier
 from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import DAMAGE, is_starting, translated
+from perdure.storage.backends.postgres.filing import Filer, Unfiled
 from perdure.storage.backends.postgres.links import Connection, Link, Links
 from perdure.storage.backends.postgres.loading import Loader
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.backends.postgres.reader import Reader
 from perdure.storage.backends.postgres.replica import Replica
+from perdure.storage.backends.postgres.searching import Searches, Searching
 from perdure.storage.backends.postgres.upkeep import Upkeep
 from perdure.storage.backends.postgres.writer import Writer
 
@@ -51,14 +60,11 @@ OWN = "perdure_"
 START = 10.0
 
 
-class PostgresAdapter(Adapter):
+class PostgresAdapter(Searching):
     """A bank in a schema of a PostgreSQL database."""
 
     system: ClassVar[str] = "postgresql"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
-        Capability.FULL_TEXT,
-        Capability.VECTORS,
-    }
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
 
     def __init__(self, url: str, clock: Clock = now) -> None:
         self._server = address.parse(url)
@@ -70,6 +76,7 @@ class PostgresAdapter(Adapter):
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._replica: Replica | None = None
+        self._searches: Searches | None = None
 
     # Life -------------------------------------------------------------------------------------
 
@@ -97,10 +104,12 @@ class PostgresAdapter(Adapter):
                 raise
         self._links = links
         self._outbox = Outbox(self._schema, era)
-        self._applier = Applier(self._schema, self._outbox, self._clock)
+        self._filer = Filer()
+        self._applier = Applier(self._schema, self._outbox, self._filer, self._clock)
         self._writer = Writer(links, self._server)
         self._reader = Reader(links, self._server)
         self._upkeep = Upkeep(self._server, links, self._writer, self._applier, self._clock)
+        self._searches = Searches(self._server, links, self._reader, self._writer, self._filer)
         if self._server.replica is not None:
             await self._use_replica(self._server.replica, self._writer, self._reader)
 
@@ -233,12 +242,16 @@ class PostgresAdapter(Adapter):
     async def commit(self, batch: Batch, options: Options) -> list[int]:
         for part in (*batch.writes, *batch.checks):
             self._layout(part.collection)
-        return await self._open_writer().run(
-            lambda conn: self._applier.apply(conn, batch),
-            first=self._outbox.locks(batch.events) if batch.events else None,
-            strong=options.consistency is Consistency.STRONG,
-            deadline=options.deadline,
-        )
+        writer = self._open_writer()
+        self._filer.check(batch.documents)
+        while True:
+            with suppress(Unfiled):  # run again, it does without the index
+                return await writer.run(
+                    lambda conn: self._applier.apply(conn, batch),
+                    first=self._outbox.locks(batch.events) if batch.events else None,
+                    strong=options.consistency is Consistency.STRONG,
+                    deadline=options.deadline,
+                )
 
     async def recode(
         self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check]
@@ -270,12 +283,13 @@ class PostgresAdapter(Adapter):
 
         Its room is used again or given back. Until it is used, bytes can remain in the files of
         the server, where its administrator could find them; VACUUM FULL would remove these, but
-        keeps everybody out meanwhile.
+        keeps everybody out meanwhile. The index over words is built anew.
         """
 
         async def work(conn: Connection) -> None:
             names = [*await catalog.load(conn, self._schema), "perdure_outbox"]
             await conn.execute(f"VACUUM {', '.join(self._table(name) for name in names)}")
+            await search_tables.scrub(conn, self._schema)
 
         await self._open_reader().run(work)
 
@@ -403,6 +417,11 @@ class PostgresAdapter(Adapter):
         if self._upkeep is None:
             raise Closed("This bank is not open.", hint="Await initialize() first.")
         return self._upkeep
+
+    def _open_searches(self) -> Searches:
+        if self._searches is None:
+            raise Closed("This bank is not open.", hint="Await initialize() first.")
+        return self._searches
 
     def _open_writer(self) -> Writer:
         if self._writer is None:

@@ -15,11 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from psycopg import errors as pg
+
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.storage import tables
 from perdure.storage.adapter import newer_schema
 from perdure.storage.backends.postgres.errors import Interfered
+from perdure.storage.backends.postgres.filing import Filer
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.layouts import Layout
@@ -158,9 +161,10 @@ class _Touch:
 class Applier:
     """Applies batches inside a transaction that the writer began."""
 
-    def __init__(self, schema: str, outbox: Outbox, clock: Clock) -> None:
+    def __init__(self, schema: str, outbox: Outbox, filer: Filer, clock: Clock) -> None:
         self._schema = schema
         self._outbox = outbox
+        self._filer = filer
         self._clock = clock
         self._statements: dict[str, _Statements] = {}
 
@@ -169,7 +173,10 @@ class Applier:
         self._statements[layout.name] = _Statements(self._schema, layout, marked)
 
     async def apply(self, conn: Connection, batch: Batch) -> list[int]:
-        """Check, write and emit. If anything does not hold this raises, to be rolled back."""
+        """Check, write, emit and file. If anything does not hold this raises, to be rolled back.
+
+        Raises `Unfiled` if a search index is in the way; run again, it does without.
+        """
         moment = self._clock()
         touches = self._touches(batch)
         alone = len(touches) == 1 and not batch.events and not batch.checks
@@ -177,11 +184,22 @@ class Applier:
             await touch.send(conn, self._of(collection), moment, alone=alone)
         if batch.events:
             await self._outbox.emit(conn, batch.events, moment)
-        for (collection, _), touch in touches.items():
-            await touch.receive(conn, self._of(collection), moment)
+        filings = self._filer.begin(batch.documents)
+        for filing in filings:
+            await filing.send(conn)
+        try:
+            for (collection, _), touch in touches.items():
+                await touch.receive(conn, self._of(collection), moment)
+        except pg.PipelineAborted:
+            for filing in filings:
+                await filing.receive(conn)  # raises, if it was this that stopped the pipeline
+            raise
         for check in batch.checks:
             _check(check, touches[check.collection, check.key])
-        return [_expect(write, touches[write.collection, write.key]) for write in batch.writes]
+        versions = [_expect(write, touches[write.collection, write.key]) for write in batch.writes]
+        for filing in filings:
+            await filing.receive(conn)
+        return versions
 
     async def fill(self, conn: Connection, collection: str, fills: Sequence[Fill]) -> None:
         text = self._of(collection).fill

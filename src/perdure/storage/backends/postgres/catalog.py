@@ -73,7 +73,7 @@ async def create(conn: Connection, server: Server) -> int:
     await _check_server(conn, server)
     async with conn.transaction():
         if await _meta(conn, server) is None:
-            await _lock(conn, server.schema)
+            await lock(conn, server.schema)
             if await _meta(conn, server) is None:
                 await _create(conn, server)
         found = await _meta(conn, server) or {}
@@ -84,7 +84,7 @@ async def create(conn: Connection, server: Server) -> int:
                 hint="Upgrade Perdure. The bank was left untouched.",
             )
         if await _moved(conn, server.schema):
-            await _lock(conn, server.schema)
+            await lock(conn, server.schema)
             await _settle_in(conn, server.schema)
         await conn.execute(
             f"DELETE FROM {server.schema}.perdure_writers WHERE at < now() - interval '7 days'"
@@ -140,7 +140,7 @@ async def prepare(conn: Connection, schema: str, layout: Layout, moment: int) ->
     wait behind us. So the wait is short, and the transaction is run again.
     """
     _check_names(layout)
-    await _lock(conn, schema)
+    await lock(conn, schema)
     name, place = layout.name, f'{schema}."{layout.name}"'
     found = await known(conn, schema, name)
     if found is None:
@@ -166,7 +166,7 @@ async def prepare(conn: Connection, schema: str, layout: Layout, moment: int) ->
 
 async def built(conn: Connection, schema: str, layout: Layout, labels: Iterable[str]) -> None:
     """Indexes that `prepare` named are complete. In a transaction."""
-    await _lock(conn, schema)
+    await lock(conn, schema)
     found = await known(conn, schema, layout.name)
     if found is not None:
         before, table = found
@@ -179,7 +179,7 @@ async def built(conn: Connection, schema: str, layout: Layout, labels: Iterable[
 
 async def activate(conn: Connection, schema: str, layout: Layout) -> None:
     """The columns are filled: trust them from now on. In a transaction."""
-    await _lock(conn, schema)
+    await lock(conn, schema)
     found = await known(conn, schema, layout.name)
     if found is not None:
         before, table = found
@@ -225,7 +225,7 @@ async def index(conn: Connection, schema: str, layout: Layout) -> None:
 
 async def clear(conn: Connection, schema: str) -> None:
     """Remove every collection and event. In a transaction."""
-    await _lock(conn, schema)
+    await lock(conn, schema)
     for name in await load(conn, schema):
         await conn.execute(f'DROP TABLE {schema}."{name}"')
     await conn.execute(f"TRUNCATE {schema}.perdure_collections, {schema}.perdure_outbox")
@@ -248,7 +248,8 @@ async def _check_server(conn: Connection, server: Server) -> None:
         )
 
 
-async def _lock(conn: Connection, schema: str) -> None:
+async def lock(conn: Connection, schema: str) -> None:
+    """Keep others from changing tables until the transaction ends."""
     await conn.execute(f"SELECT pg_advisory_xact_lock({lock_space(schema)}, 0)")
 
 

@@ -15,7 +15,7 @@ import psycopg
 
 from perdure.core.errors import Unavailable
 from perdure.storage.adapter import Snapshot, not_empty
-from perdure.storage.backends.postgres import catalog
+from perdure.storage.backends.postgres import catalog, search_tables
 from perdure.storage.backends.postgres.address import Server, lock_space
 from perdure.storage.backends.postgres.errors import is_lost, translated
 from perdure.storage.backends.postgres.links import PRESENCE, Connection, Links
@@ -80,6 +80,7 @@ class Loader:
 
     async def _fill(self, conn: Connection, source: Snapshot) -> int:
         await catalog.clear(conn, self._schema)
+        await search_tables.clear(conn, self._schema)
         count = 0
         for layout in await source.layouts():
             await catalog.lay_out(conn, self._schema, layout)

@@ -4,7 +4,7 @@ One writer and several readers per process, any number of processes. `connection
 `catalog` makes the tables and `upkeep` changes them, `writer` commits, `apply` turns batches into
 SQL, `reader` answers, `listing` keeps key order, `checkpoint` keeps the log short, `scrub` makes
 deleted content unreadable, `damage` reads what can still be read, `snapshots` and `loading` move
-whole banks, `encryption` encrypts the file.
+whole banks, `encryption` encrypts the file, `searching` keeps search indexes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perdure.core.clock import Clock, now
 from perdure.core.errors import AccessDenied, Closed, InvalidInput, InvalidURL
 from perdure.storage import keys as key_rules
 from perdure.storage import urls
-from perdure.storage.adapter import Adapter, Capability, Snapshot
+from perdure.storage.adapter import Capability, Snapshot
 from perdure.storage.backends.sqlite import (
     catalog,
     connections,
@@ -35,6 +35,7 @@ from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.errors import DAMAGE, translated
 from perdure.storage.backends.sqlite.loading import Loader
 from perdure.storage.backends.sqlite.reader import Reader
+from perdure.storage.backends.sqlite.searching import SearchingInSQLite
 from perdure.storage.backends.sqlite.upkeep import Upkeep
 from perdure.storage.backends.sqlite.writer import Writer
 from perdure.storage.layouts import Layout
@@ -69,16 +70,14 @@ _HEAVY = 2**40
 _FACTS = "_value, _type, _schema, _version, _created, _updated, {expires}, _checksum"
 
 
-class SQLiteAdapter(Adapter):
+class SQLiteAdapter(SearchingInSQLite):
     """A bank in one file."""
 
     system: ClassVar[str] = "sqlite"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
-        Capability.FULL_TEXT,
-        Capability.VECTORS,
-    }
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
 
     def __init__(self, url: str, clock: Clock = now) -> None:
+        super().__init__()
         address = urls.parse(url)
         if not address.path:
             raise InvalidURL(

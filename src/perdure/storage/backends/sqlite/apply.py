@@ -12,6 +12,7 @@ import apsw
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.storage.adapter import newer_schema
+from perdure.storage.backends.sqlite.filing import Filing
 from perdure.storage.backends.sqlite.statements import Statements, recoding
 from perdure.storage.layouts import Layout
 from perdure.storage.rows import Batch, Check, Delete, Fill, Put, Recode
@@ -136,6 +137,7 @@ class Applier:
         self.tags = Interned("perdure_tags", "tag")
         self._interned = (self.folders, self.types, self.tags)
         self._truths = _Truths(db)
+        self.filing = Filing(db)
 
     def define(self, layout: Layout, marked: Sequence[str]) -> None:
         """Write to a collection in this layout, of which these columns have a mark."""
@@ -168,6 +170,8 @@ class Applier:
                 "INSERT INTO perdure_outbox(topic, key, payload, at) VALUES(?, ?, ?, ?)",
                 (event.topic, event.key, event.payload, moment),
             )
+        if batch.documents:
+            self.filing.change(batch.documents)
         return versions
 
     def apply_together(self, batches: list[Batch]) -> list[list[int]]:
@@ -403,7 +407,7 @@ def _plain_puts(batches: list[Batch]) -> list[Put]:
     puts: list[Put] = []
     collection = batches[0].writes[0].collection if batches[0].writes else ""
     for batch in batches:
-        if batch.events:
+        if batch.events or batch.documents:
             return []
         for check in batch.checks:
             if check.collection == collection:

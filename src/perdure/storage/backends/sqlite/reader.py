@@ -55,7 +55,7 @@ class Reader:
     async def run(self, label: str, work: Work[T], deadline: float | None = None) -> T:
         """What `work` returns. Reads with the same label are expected to take as long."""
         if self._closed:
-            raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
+            raise _closed()
         if self._quick is not None and label not in self._slow:
             self._looks = self._bytes = 0
             try:
@@ -67,6 +67,12 @@ class Reader:
             finally:
                 self._looks = -(10**9)
                 _end_transaction(self._quick)
+        return await self._in_thread(work, deadline)
+
+    async def aside(self, work: Work[T], deadline: float | None = None) -> T:
+        """What `work` returns; in a thread, whatever it takes."""
+        if self._closed:
+            raise _closed()
         return await self._in_thread(work, deadline)
 
     async def close(self) -> None:
@@ -155,6 +161,10 @@ class Reader:
             future.set_exception(error)
         else:
             future.set_result(outcome)
+
+
+def _closed() -> Closed:
+    return Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
 
 
 def _end_transaction(db: apsw.Connection) -> None:

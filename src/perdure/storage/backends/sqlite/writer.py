@@ -34,6 +34,7 @@ from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.checkpoint import Checkpointer
 from perdure.storage.backends.sqlite.connections import PATIENCE
 from perdure.storage.backends.sqlite.errors import translate
+from perdure.storage.backends.sqlite.filing import weight as change_weight
 from perdure.storage.backends.sqlite.scrub import Scrub
 from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.rows import Batch, Put
@@ -114,6 +115,8 @@ class Writer:
         for write in batch.writes:
             if isinstance(write, Put):
                 weight += len(write.value)
+        for change in batch.documents:
+            weight += change_weight(change)
         strong = options.consistency is Consistency.STRONG
         return self._submit(_Job(batch, weight, strong=strong), options.deadline)
 

@@ -1,0 +1,119 @@
+"""Recall as a bank has it: its parts, made, started and stopped together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perdure.config import Config, data_folder
+from perdure.history.forgetting import Forgetting
+from perdure.history.log import TurnLog
+from perdure.history.reading import Reader
+from perdure.history.renditions.scribe import Scribe
+from perdure.recall import cabinets
+from perdure.recall.ahead import Ahead
+from perdure.recall.embedders import embedder
+from perdure.recall.forgetting import IndexPlace
+from perdure.recall.index import RecallIndex
+from perdure.recall.memories import Memories
+from perdure.recall.memory_forgetting import MemoryTraces
+from perdure.recall.pipeline import Pipeline
+from perdure.recall.recall import Parts, Recall
+from perdure.recall.references import References
+from perdure.recall.scanning import Scan
+from perdure.recall.scope import Scopes
+from perdure.recall.searching import Searcher
+from perdure.recall.sharing import Sharing
+from perdure.recall.showing import Showing
+from perdure.recall.ticklers import Ticklers
+from perdure.storage.store import Store
+
+if TYPE_CHECKING:
+    from perdure.core.tokens import Counter
+    from perdure.gateway.gateway import Gateway
+
+#: Reference layers lie here, beside the default bank, unless the configuration says where.
+_FOLDER = "references"
+
+
+class RecallRoom:
+    """The index and what is made of it; one for each bank."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        scribe: Scribe,
+        config: Config,
+        *,
+        gateway: Callable[[], Gateway],
+        counter: Callable[[], Counter],
+        plain: Callable[[Mapping[str, Any]], dict[str, Any]],
+        cleanse: Callable[[Iterable[str]], Awaitable[bool]],
+        encrypts: Callable[[str], bool] | None,
+    ) -> None:
+        settings = config.recall
+        self._ahead = Ahead(embedder(settings, gateway))
+        self.index = RecallIndex(store, reader, settings, self._ahead, encrypts=encrypts)
+        self.memories = Memories(
+            store, self.index, plain=plain, cleanse=cleanse, embedder=self._ahead
+        )
+        folder = Path(settings.references) if settings.references else data_folder() / _FOLDER
+        self.references = References(
+            store, folder, counter, self.index, plain=plain, cleanse=cleanse
+        )
+        self.index.sources += [self.memories.refill, self.references.refill]
+        scopes = Scopes(store, self.index)
+        models = config.gateway.models
+        self._pipeline = Pipeline(
+            Searcher(store, self._ahead),
+            scopes.of,
+            Showing(
+                store,
+                scribe,
+                reader,
+                cabinets.memories(self.memories),
+                cabinets.layers(self.references),
+            ),
+            settings,
+            gateway=gateway if models.filter or models.judge else None,
+            scan=Scan(reader),
+            covers=self.index.covers,
+            triggered=cabinets.called_for(self.references, self.index),
+            expect=self._ahead.expect,
+        )
+        self.recall = Recall(
+            store,
+            settings,
+            Parts(
+                self.index, scopes, self._pipeline, self.memories, self.references, Ticklers(store)
+            ),
+            counter,
+        )
+        self._store = store
+
+    def join(self, log: TurnLog, forgetting: Forgetting) -> None:
+        """Index what is appended; forget what is forgotten."""
+        log.join(self.index.hook)
+        for place in (
+            IndexPlace(self.index),
+            MemoryTraces(self._store, self.memories),
+            Sharing(self._store),
+            self.recall.ticklers,
+        ):
+            forgetting.join(place)
+        forgetting.rerooted.append(IndexPlace(self.index).rerooted)
+
+    async def start(self) -> None:
+        await self.index.start()
+
+    async def stop(self) -> None:
+        """End what is under way in the background; what is left is done later."""
+        await self._pipeline.close()
+        await self._ahead.close()
+        await self.index.stop()
+
+    async def settle(self) -> None:
+        """Wait until everything is indexed and has its vector."""
+        await self.index.settle()

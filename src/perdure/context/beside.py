@@ -1,0 +1,228 @@
+"""What is injected with the prompts of one session: built once for each, kept, and remembered.
+
+The board, what the prompt brings to mind, a reminder. Whether there is recall, and how the history
+is shown, are independent of one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.context import board as boards
+from perdure.context.board import Board
+from perdure.context.injections import (
+    Frame,
+    Injection,
+    build,
+    injection_of,
+    prompt_digest,
+    standing,
+)
+from perdure.context.system import REMINDER_TOKENS
+from perdure.history.lines import owners
+from perdure.history.log import Written
+from perdure.history.manifest import Place
+from perdure.history.records import SessionRecord, turn_key
+from perdure.history.strategies import Visible
+from perdure.history.strategies.rounds import prompt_of
+from perdure.recall.injecting import Beside
+from perdure.recall.keys import owner_of
+from perdure.recall.window import Window
+
+if TYPE_CHECKING:
+    from perdure.context.composer import Prompted, Rooms
+
+#: What is recalled takes at most this share of a budget, and of what the prompt leaves of it.
+MOST_SHARE, _MOST_LEFT = 0.25, 0.5
+#: In fewer tokens nothing can be said.
+_LEAST = 60
+#: Injections that are remembered at most; then they are read again.
+_REMEMBERED = 1_000
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """What an injection is built for."""
+
+    asked: Prompted
+    turn: int
+    budget: int
+    #: What the prompt takes.
+    prompt: int
+    note: str
+    frame: str
+    strategy: str
+    #: Says what stands in the window beside an injection of so many tokens.
+    visible: Callable[[int], Awaitable[Sequence[Visible]]]
+
+
+class Injections:
+    """What was injected into the turns of one session, and is."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self._injections = rooms.store.collection(Injection)
+        #: By turn; None where there is none.
+        self._known = dict[int, Injection | None]()
+        self._forgets = 0
+        #: What was built last, until it is written down.
+        self._made: Injection | None = None
+        #: What was written down last.
+        self._written: Injection | None = None
+        self._framed = ""
+
+    # What was sent ----------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[int, Injection | None]:
+        """What is known, for `restore`."""
+        return dict(self._known)
+
+    def restore(self, known: dict[int, Injection | None]) -> None:
+        """As if nothing had been built since."""
+        self._known, self._made = known, None
+
+    def refresh(self, forgets: int) -> None:
+        """Read everything again, if something was forgotten since, or if it is too much."""
+        if forgets != self._forgets or len(self._known) > _REMEMBERED:
+            self._known, self._forgets = {}, forgets
+
+    async def sent(self, record: SessionRecord, first: int, last: int) -> list[Injection]:
+        """What was injected into these turns, by whoever."""
+        missing = [n for n in range(max(first, 1), last + 1) if n not in self._known]
+        for owned in owners(record, missing[0], missing[-1]) if missing else ():
+            here = [n for n in missing if owned.first <= n <= owned.last]
+            rows = await self._injections.get_many(turn_key(owned.session, n) for n in here)
+            self._known |= dict(zip(here, rows, strict=True))
+        found = [self._known.get(n) for n in range(max(first, 1), last + 1)]
+        return [each for each in found if each is not None]
+
+    async def withdraw(self, turn: int, prompt: bytes, *, same: bool) -> None:
+        """Forget what was built for a turn, if its prompt is the same, or another one."""
+        known = self._known.get(turn)
+        if known is not None and known.prompt and (known.prompt == prompt) is same:
+            self._known[turn] = None
+            await self._injections.delete(known.id)
+
+    async def written(self, written: Written) -> None:
+        """Forget what was built for a prompt, if another one was written in its place."""
+        for round in written.rounds:
+            if round.turn not in self._known or round.round > 1 or round.before:
+                continue
+            if prompt := prompt_of(round.messages):
+                await self.withdraw(round.turn, prompt_digest(prompt), same=False)
+
+    # What is sent now -------------------------------------------------------------------------
+
+    async def of(self, draft: Draft, since: int, *, recall: bool = True) -> Injection:
+        """What is injected with the prompt of this turn: built once, unless the prompt changes.
+
+        What was injected from the turn `since` on stands in the window.
+        """
+        asked, turn = draft.asked, draft.turn
+        known = await self.sent(asked.record, since, turn)
+        for before in known:
+            same = not asked.prompt or before.prompt == prompt_digest(asked.prompt)
+            if before.turn == turn and same:
+                return before
+        others = [each for each in known if each.turn != turn]
+        injection = await self._built(draft, others, recall=recall)
+        self._known[turn] = self._made = injection
+        return injection
+
+    def is_new(self, injection: Injection) -> bool:
+        """Whether it was built just now, and was never sent."""
+        return injection is self._made
+
+    def drop(self, injection: Injection) -> None:
+        """Have one that was never sent built again."""
+        self._known.pop(injection.turn, None)
+
+    async def keep(self, record: SessionRecord, injection: Injection, frame: Frame) -> None:
+        """Write down what is sent, if it is not written yet."""
+        if injection is self._written and frame.digest == self._framed:
+            return
+        async with self._rooms.store.transaction() as transaction:
+            if frame.digest != self._framed:
+                await transaction.collection(Frame).put(self._without_secrets(frame))
+            await transaction.collection(Injection).put(injection)
+        if self.is_new(injection) and injection.ticklers and self._rooms.recall is not None:
+            await self._rooms.recall.reminded(record, injection.ticklers)
+        self._written, self._framed, self._made = injection, frame.digest, None
+
+    async def _built(self, draft: Draft, others: Sequence[Injection], *, recall: bool) -> Injection:
+        asked, counter = draft.asked, self._rooms.desk.counter
+        boarded = await self._rooms.store.collection(Board).get(asked.record.id)
+        on_board = boards.render(
+            boarded.entries if boarded is not None else (),
+            draft.turn,
+            standing(others),
+            cap=boards.cap_for(draft.budget),
+            counter=counter,
+        )
+        memory = Beside()
+        if recall and asked.recall and asked.prompt:
+            own = self._tokens(on_board.text, "", draft.note)
+            memory = await self._memory(draft, others, own)
+        return injection_of(
+            asked.record.id,
+            draft.turn,
+            build(board=on_board.text, memory=memory.text, note=draft.note),
+            self._tokens(on_board.text, memory.text, draft.note),
+            prompt=asked.prompt,
+            board=on_board.full,
+            full=memory.full,
+            ticklers=memory.keys,
+            frame=draft.frame,
+            budget=draft.budget,
+            model=asked.model,
+            strategy=draft.strategy,
+        )
+
+    async def _memory(self, draft: Draft, others: Sequence[Injection], own: int) -> Beside:
+        """What the prompt brings to mind and does not stand in the window."""
+        recall, asked = self._rooms.recall, draft.asked
+        left = draft.budget - draft.prompt - own
+        most = min(int(draft.budget * MOST_SHARE), int(left * _MOST_LEFT))
+        if recall is None or most < _LEAST:
+            return Beside()
+        visible = await draft.visible(own + most)
+        raw = (each.first for each in visible if each.level == "R")
+        shown = {*_keys(asked.record, raw), *(key for each in others for key in each.full)}
+        return await recall.beside(
+            Window(
+                asked.record,
+                asked.head,
+                frozenset(shown),
+                frozenset(key for each in others for key in each.ticklers),
+                [each for each in visible if each.level != "R"],
+            ),
+            asked.prompt,
+            most,
+        )
+
+    def _tokens(self, board: str, memory: str, note: str) -> int:
+        """What an injection takes. A reminder alone is not counted: see `REMINDER_TOKENS`."""
+        if not board and not memory:
+            return REMINDER_TOKENS[note] if note else 0
+        return self._rooms.desk.counter.count(build(board, memory, note)) + 1
+
+    def _without_secrets(self, frame: Frame) -> Frame:
+        """As it is stored. What is rebuilt of it later lacks secrets that were sent."""
+        plain = self._rooms.plain
+        if plain is None:
+            return frame
+        data = plain({"system": frame.system, "tools": msgspec.json.decode(frame.tools)})
+        return msgspec.structs.replace(
+            frame, system=data["system"], tools=msgspec.json.encode(data["tools"])
+        )
+
+
+def _keys(record: SessionRecord, places: Iterable[Place]) -> Iterable[str]:
+    """The names that rounds of a session's line have everywhere."""
+    owned = dict[int, str]()
+    for place in places:
+        if place.turn not in owned:
+            owned[place.turn] = owner_of(record, place.turn)
+        yield f"{owned[place.turn]}#{place}"

@@ -1,0 +1,132 @@
+"""The tools by which a model looks for what it once knew, and says what it should know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.context.toolbox import PAST, Arguments, Desk, Found, Kind, bounded, tool
+from perdure.history.tags import escape
+from perdure.recall.memory_records import KINDS
+
+_MOST_FOUND, _FOUND = 50, 5
+_LIMIT = {"type": "integer", "minimum": 1, "default": _FOUND}
+_MEMORY = {"type": "string", "description": "M-7"}
+
+
+async def _search(desk: Desk, given: Arguments) -> str:
+    query, limit = given.text("query"), given.number("limit", _FOUND, _MOST_FOUND)
+    found = await desk.search(query, limit)
+    if not found:
+        return f"Nothing was found for {query!r}. Try fewer or other words."
+    return f"Best first. {PAST} history_get_turn fetches one.\n{_listed(found)}"
+
+
+async def _recall(desk: Desk, given: Arguments) -> str:
+    query, limit = given.text("query"), given.number("limit", _FOUND, _MOST_FOUND)
+    session = given.text("session").strip() if "session" in given.of else ""
+    found = await desk.recall(query, limit, session)
+    if not found:
+        where = f" in {session}" if session else ""
+        return f"Nothing was found for {query!r}{where}. Try fewer or other words."
+    head = "Best first. history_get_turn fetches a turn, memory_get a memory, reference_get a"
+    return f"{head} reference layer. {PAST}\n{_listed(found)}"
+
+
+def _listed(found: Sequence[Found]) -> str:
+    return "\n".join(
+        f"{each.id}: {escape(' '.join(each.line.split()))}"
+        + (f" [{escape(' '.join(each.why.split()))}]" if each.why else "")
+        for each in found
+    )
+
+
+async def _memory_add(desk: Desk, given: Arguments) -> str:
+    return await desk.memory_add(given.text("kind"), given.text("text"), given.texts("tags"))
+
+
+async def _memory_edit(desk: Desk, given: Arguments) -> str:
+    return await desk.memory_edit(given.text("id").strip(), given.text("text"))
+
+
+async def _memory_retire(desk: Desk, given: Arguments) -> str:
+    return await desk.memory_retire(given.text("id").strip())
+
+
+async def _memory_get(desk: Desk, given: Arguments) -> str:
+    return bounded(await desk.memory_get(given.text("id").strip()), "It is too long.")
+
+
+async def _reference_get(desk: Desk, given: Arguments) -> str:
+    text = await desk.reference_get(given.text("name").strip())
+    return bounded(text, "recall finds what you need of it.")
+
+
+#: They look for something.
+SEARCHING = (
+    Kind(
+        tool(
+            "history_search",
+            "Find turns of this conversation.",
+            ("query",),
+            query={"type": "string"},
+            limit=_LIMIT,
+        ),
+        '{"query": "token refresh", "limit": 5}',
+        _search,
+    ),
+    Kind(
+        tool(
+            "recall",
+            "Find what you knew: turns of all your conversations, memories, reference layers.",
+            ("query",),
+            query={"type": "string"},
+            limit=_LIMIT,
+            session={"type": "string", "description": "Only there: agent/name"},
+        ),
+        '{"query": "token refresh", "limit": 5}',
+        _recall,
+    ),
+    Kind(
+        tool("memory_get", "Fetch a memory.", ("id",), id=_MEMORY),
+        '{"id": "M-7"}',
+        _memory_get,
+    ),
+    Kind(
+        tool("reference_get", "Fetch a reference layer.", ("name",), name={"type": "string"}),
+        '{"name": "oauth"}',
+        _reference_get,
+    ),
+)
+#: They change what is remembered.
+REMEMBERING = (
+    Kind(
+        tool(
+            "memory_add",
+            "Remember something beyond this conversation, in a sentence or two.",
+            ("kind", "text"),
+            kind={"type": "string", "enum": list(KINDS)},
+            text={"type": "string"},
+            tags={"type": "array", "items": {"type": "string"}},
+        ),
+        '{"kind": "preference", "text": "Prefers small commits.", "tags": ["git"]}',
+        _memory_add,
+    ),
+    Kind(
+        tool(
+            "memory_edit",
+            "Change what a memory says.",
+            ("id", "text"),
+            id=_MEMORY,
+            text={"type": "string"},
+        ),
+        '{"id": "M-7", "text": "Prefers small commits."}',
+        _memory_edit,
+    ),
+    Kind(
+        tool(
+            "memory_retire", "Take a memory that no longer holds out of use.", ("id",), id=_MEMORY
+        ),
+        '{"id": "M-7"}',
+        _memory_retire,
+    ),
+)

@@ -1,0 +1,193 @@
+"""What the tools of a model are made of: what they work on, how a call is checked and answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from perdure.context.references import Wanted, parse
+from perdure.core.errors import InvalidInput
+from perdure.core.levels import Level, parse_level
+from perdure.core.turns import Position
+from perdure.gateway.calls import Tool
+from perdure.history.tags import escape
+
+#: Characters of an answer, at most: some 12,000 tokens.
+MOST_TEXT = 48_000
+PAST = "A record of the past, not an instruction."
+
+
+class Found(Protocol):
+    """Something that a search came upon."""
+
+    @property
+    def id(self) -> str:
+        """What fetches it: a turn's id, a memory's, the name of a reference layer."""
+
+    @property
+    def line(self) -> str: ...
+    @property
+    def why(self) -> str: ...
+
+
+class Desk(Protocol):
+    """What the tools work on: a session. All of it may raise `PerdureError`."""
+
+    async def newest(self) -> int:
+        """The number of the newest turn; 0 if there is none."""
+
+    async def rounds(self, turn: int) -> int:
+        """How many rounds a turn has; 0 if there is no such turn."""
+
+    async def text_of(self, position: Position, level: Level) -> str:
+        """A turn or a round at a level; at T, a round is its turn."""
+
+    async def is_elsewhere(self, session: str, turn: int) -> bool:
+        """Whether a turn of that session is not one of this session's own line."""
+
+    async def text_elsewhere(self, session: str, position: Position, level: Level) -> str:
+        """The same of another session, if this one may see it."""
+
+    async def set_fidelity(self, turn: int, level: Level, *, now: bool) -> str:
+        """Show a turn at this level; says from when on, and what that costs."""
+
+    async def board_post(self, text: str, turns_to_live: int) -> str:
+        """The id of the new entry."""
+
+    async def board_pull(
+        self, position: Position, level: Level, text: str, turns_to_live: int
+    ) -> str:
+        """The id of the new entry."""
+
+    async def board_clear(self, id: str | None) -> Sequence[str]:
+        """The ids of the entries that are gone."""
+
+    async def board_ids(self) -> Sequence[str]:
+        """The ids of the entries that there are."""
+
+    async def search(self, query: str, limit: int) -> Sequence[Found]:
+        """Turns of this session's line."""
+
+    async def recall(self, query: str, limit: int, session: str) -> Sequence[Found]:
+        """All that this session may see; of one session, if one is named."""
+
+    async def memory_add(self, kind: str, text: str, tags: Sequence[str]) -> str:
+        """Says which memory holds it now."""
+
+    async def memory_edit(self, id: str, text: str) -> str: ...
+    async def memory_retire(self, id: str) -> str: ...
+    async def memory_get(self, id: str) -> str: ...
+    async def reference_get(self, name: str) -> str: ...
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """What a tool was called with, checked."""
+
+    of: Mapping[str, Any]
+
+    def wanted(self) -> Wanted:
+        return parse(self.of["id"])
+
+    def level(self) -> Level:
+        return parse_level(self.of["level"])
+
+    def text(self, name: str) -> str:
+        value = self.of[name]
+        if not isinstance(value, str) or not value.strip():
+            raise InvalidInput(f"{name} is {brief(value)}.", hint=f"Give {name} as text.")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        """Several texts, or none; one alone may stand without brackets."""
+        value = self.of.get(name, [])
+        given = [value] if isinstance(value, str) else value
+        if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+            raise InvalidInput(
+                f"{name} is {brief(value)}.", hint=f"Give {name} as a list of texts."
+            )
+        return given
+
+    def number(self, name: str, default: int, most: int) -> int:
+        value = self.of.get(name, default)
+        if isinstance(value, str) and value.strip().isdecimal():
+            value = int(value)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise InvalidInput(
+                f"{name} is {brief(value)}.", hint=f"Give a whole number from 1 to {most:,}."
+            )
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.of.get(name, False)
+        if isinstance(value, str) and value.strip().lower() in {"true", "false"}:
+            return value.strip().lower() == "true"
+        if not isinstance(value, bool):
+            raise InvalidInput(f"{name} is {brief(value)}.", hint="Write true or false.")
+        return value
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A tool: its definition, an example of its arguments, and what it does."""
+
+    tool: Tool
+    example: str
+    do: Callable[[Desk, Arguments], Awaitable[str]]
+    #: It fetches something: ``T-12-C`` says at which level, if nothing else does.
+    fetches: bool = False
+
+
+def tool(name: str, description: str, needed: Sequence[str], /, **properties: Any) -> Tool:
+    """The definition of a tool."""
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if needed:
+        parameters["required"] = list(needed)
+    return Tool(name, description, {**parameters, "additionalProperties": False})
+
+
+def checked(kind: Kind, given: str | Mapping[str, Any]) -> Arguments:
+    """What a model called a tool with. Raises `InvalidInput` if it makes no sense."""
+    value: Any = given
+    if isinstance(given, str):
+        try:
+            value = json.loads(given) if given.strip() else {}
+        except (ValueError, RecursionError) as exc:
+            raise InvalidInput(f"The arguments are no JSON: {exc}.", hint="") from exc
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"The arguments are {brief(value)}.", hint="Give a JSON object.")
+    schema = kind.tool.parameters
+    known, needed = schema["properties"], schema.get("required", [])
+    # Some models spell out what they leave away.
+    said = {key: each for key, each in value.items() if each is not None or key in needed}
+    if unknown := sorted(str(key) for key in said if key not in known):
+        raise InvalidInput(
+            f"There is no argument {' or '.join(unknown)}.", hint=f"Known are {', '.join(known)}."
+        )
+    if kind.fetches and said.get("id") is not None and said.get("level") is None:
+        said["level"] = parse(said["id"]).level
+    if missing := [key for key in needed if said.get(key) is None]:
+        raise InvalidInput(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing.",
+            hint="Give it." if len(missing) == 1 else "Give both.",
+        )
+    return Arguments(said)
+
+
+def bounded(text: str, hint: str) -> str:
+    """Text from the past, escaped, and without its middle if it is very long."""
+    safe = escape(text)
+    if len(safe) <= MOST_TEXT:
+        return safe
+    half = MOST_TEXT // 2
+    gone = len(safe) - 2 * half
+    return f"{safe[:half]}\n[… {gone:,} characters left out. {hint}]\n{safe[-half:]}"
+
+
+def brief(value: Any) -> str:
+    """What a model gave, in a few characters."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:60]}…"

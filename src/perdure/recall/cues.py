@@ -1,0 +1,223 @@
+"""What a question says beside its words: whom it names, which time it means, what it wants to know.
+
+Everything here looks at the question alone. Times are in UTC, and are those of the calendar as
+English names it; a question in another language has its ISO dates understood.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+
+import msgspec
+
+from perdure.history.searching import folded
+from perdure.recall.words import MONTHS, STOP_WORDS, is_name, month_number, plain, terms
+
+#: Terms of a question that are looked for. Of a longer one, those that tell most.
+MOST_TERMS = 32
+#: Characters of a question that are looked at: from its beginning, and from its end.
+_HEAD, _TAIL = 4_000, 4_000
+_LONG_WORD = 12
+
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
+_month = "|".join(f"{name[:3]}(?:{name[3:]})?" if name != "may" else name for name in MONTHS)
+_month = _month.replace("sep(?:tember)?", "sept?(?:ember)?")
+_ordinal = r"(?:st|nd|rd|th)?"
+_year = "(?:19|20)[0-9][0-9]"
+
+_when = re.compile(
+    r"\b(?:when|(?:what|which) (?:date|day|week|month|year|time)|how long|since when)\b", re.I
+).search
+_iso = re.compile(rf"\b({_year})-([01][0-9])(?:-([0-3][0-9]))?\b").finditer
+# A month alone is one only if it cannot be a word: "may", "march".
+_named = re.compile(
+    rf"\b(?:(?P<early>[0-9]{{1,2}}){_ordinal}(?: of)? )?(?P<month>{_month})\b\.?"
+    rf"(?:,? (?P<late>[0-9]{{1,2}}){_ordinal}(?![0-9:]))?(?:,?(?: of)? (?P<year>{_year})\b)?",
+    re.I,
+).finditer
+_only_year = re.compile(rf"\b(?:in|of|during|since|from) ({_year})\b", re.I).finditer
+_weekday = re.compile(rf"\b(?:last |on |this )?({'|'.join(_DAYS)})\b", re.I).finditer
+_ago = re.compile(
+    rf"\b({'|'.join(_NUMBERS)}|[0-9]{{1,3}}) (day|week|month|year)s? ago\b", re.I
+).finditer
+_last = re.compile(r"\b(last|this|past) (week|weekend|month|year)\b", re.I).finditer
+_near = re.compile(r"\b(today|tonight|this morning|yesterday|last night)\b", re.I).finditer
+
+_SPAN_DAYS = {"day": 0, "week": 3, "month": 15, "year": 180}
+_UNIT_DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
+_A_DAY = 86_400
+
+
+class Time(msgspec.Struct, frozen=True, kw_only=True):
+    """A time that a question means: a stretch, or what comes back each year."""
+
+    #: In words: ``in May 2023``.
+    name: str
+    #: Seconds since 1970, both included; None if any year is meant.
+    span: tuple[int, int] | None = None
+    month: int = 0
+    day: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """It is about a day or two."""
+        if self.span is None:
+            return self.day > 0
+        return self.span[1] - self.span[0] < 3 * _A_DAY
+
+    def holds(self, seconds: int) -> bool:
+        """Whether a moment is in it."""
+        if self.span is not None:
+            return self.span[0] <= seconds <= self.span[1]
+        there = datetime.fromtimestamp(seconds, UTC)
+        return there.month == self.month and self.day in {0, there.day}
+
+
+class Cues(msgspec.Struct, frozen=True, kw_only=True):
+    """What a question says beside its words."""
+
+    #: Different ones, in order.
+    terms: tuple[str, ...] = ()
+    #: Pairs of terms that stand side by side in it.
+    pairs: tuple[tuple[str, str], ...] = ()
+    #: Words that may be somebody's name, folded, each with its term.
+    names: dict[str, str] = {}
+    times: tuple[Time, ...] = ()
+    #: It wants to know when something was.
+    when: bool = False
+
+
+def cues(text: str, moment: int, also: tuple[str, ...] = ()) -> Cues:
+    """What a question says, asked at `moment` (microseconds). `also`: further words to look for."""
+    if len(text) > _HEAD + _TAIL:
+        text = f"{text[:_HEAD]} {text[-_TAIL:]}"
+    text = plain(text)
+    asked = terms(text)
+    chosen = _telling(asked + [term for word in also for term in terms(word)])
+    kept = frozenset(chosen)
+    pairs = dict.fromkeys(
+        pair for pair in zip(asked, asked[1:], strict=False) if kept.issuperset(pair)
+    )
+    now = datetime.fromtimestamp(moment / 1e6, UTC).date()
+    return Cues(
+        terms=chosen,
+        pairs=tuple(pair for pair in pairs if pair[0] != pair[1]),
+        names=_names(text),
+        times=tuple(_times(text, now)),
+        when=_when(text) is not None,
+    )
+
+
+def _telling(asked: list[str]) -> tuple[str, ...]:
+    """The different terms; of many, those that are long, repeated, or names."""
+    counted = Counter(asked)
+    if len(counted) <= MOST_TERMS:
+        return tuple(counted)
+
+    def weight(term: str) -> float:
+        length = min(len(term), _LONG_WORD) + _LONG_WORD / 2 * is_name(term)
+        return length * min(counted[term], 3) ** 0.5
+
+    best = frozenset(sorted(counted, key=weight, reverse=True)[:MOST_TERMS])
+    return tuple(term for term in counted if term in best)
+
+
+def _names(text: str) -> dict[str, str]:
+    """Words that may name somebody. Case does not tell: many write without it."""
+    found = dict[str, str]()
+    for word in re.findall(r"\w+", text)[: 8 * MOST_TERMS]:
+        low = folded(word)
+        if low not in STOP_WORDS and len(made := terms(word)) == 1:
+            found[low] = made[0]
+    return found
+
+
+# Times
+
+
+def _times(text: str, now: date) -> Iterator[Time]:
+    for found in _iso(text):
+        yield from _dated(int(found[1]), int(found[2]), int(found[3] or 0))
+    for found in _named(text):
+        yield from _by_name(found)
+    for found in _only_year(text):
+        year = int(found[1])
+        yield _span(f"in {year}", date(year, 1, 1), date(year, 12, 31))
+    yield from _relative(text, now)
+
+
+def _by_name(found: re.Match[str]) -> Iterator[Time]:
+    month = month_number(found["month"])
+    day = int(found["early"] or found["late"] or 0)
+    plain_word = found["month"].lower() in {"may", "march", "mar", "dec", "jan"}
+    if plain_word and not (day or found["year"]) and found["month"] not in {"May", "March"}:
+        return
+    if found["year"]:
+        yield from _dated(int(found["year"]), month, day)
+    elif day <= 31:
+        name = MONTHS[month - 1].title()
+        yield Time(name=f"on {day} {name}" if day else f"in {name}", month=month, day=day)
+
+
+def _dated(year: int, month: int, day: int) -> Iterator[Time]:
+    try:
+        first = date(year, month, day or 1)
+    except ValueError:
+        return  # the 31st of June
+    name = f"{MONTHS[month - 1].title()} {year}"
+    if day:
+        yield _span(f"on {day} {name}", first, first)
+    else:
+        yield _span(f"in {name}", first, _month_end(first))
+
+
+def _relative(text: str, now: date) -> Iterator[Time]:
+    for found in _near(text):
+        day = now - timedelta(days=found[1].lower() in {"yesterday", "last night"})
+        yield _span(found[1].lower(), day, day)
+    for found in _weekday(text):
+        back = (now.weekday() - _DAYS.index(found[1].lower())) % 7 or 7
+        day = now - timedelta(days=back)
+        yield _span(f"on {found[1].title()}", day, day)
+    for found in _ago(text):
+        number = _NUMBERS.get(found[1].lower()) or int(found[1])
+        unit = found[2].lower()
+        middle = _back(now, number * _UNIT_DAYS[unit])
+        around = timedelta(days=_SPAN_DAYS[unit])
+        yield _span(found[0].lower(), middle - around, middle + around)
+    for found in _last(text):
+        yield _span(found[0].lower(), *_calendar(found[2].lower(), now, found[1].lower()))
+
+
+def _calendar(unit: str, now: date, which: str) -> tuple[date, date]:
+    back = which == "last"
+    if unit == "weekend":
+        sunday = _back(now, (now.weekday() + 1) % 7 or 7)
+        return _back(sunday, 1), sunday
+    if unit == "week":
+        monday = _back(now, now.weekday() + 7 * back)
+        return monday, monday + timedelta(days=6)
+    if unit == "month":
+        first = now.replace(day=1)
+        first = _back(first, 1).replace(day=1) if back else first
+        return first, _month_end(first)
+    year = max(1, now.year - back)
+    return date(year, 1, 1), date(year, 12, 31)
+
+
+def _back(day: date, days: int) -> date:
+    return date.fromordinal(max(1, day.toordinal() - days))
+
+
+def _month_end(first: date) -> date:
+    return (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+
+
+def _span(name: str, first: date, last: date) -> Time:
+    start = datetime(first.year, first.month, first.day, tzinfo=UTC)
+    end = datetime(last.year, last.month, last.day, tzinfo=UTC)
+    return Time(name=name, span=(int(start.timestamp()), int(end.timestamp()) + _A_DAY - 1))

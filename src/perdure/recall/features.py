@@ -1,0 +1,220 @@
+"""What speaks for a candidate: a number for each of a few reasons that a person would give.
+
+Evidence is divided by the most that any candidate of the question has, so that it is from 0 to 1,
+whatever the question. What is not known is 0, and then speaks neither for nor against: a bank
+without speakers, dates or vectors is ranked by what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from perdure.history.searching import folded
+from perdure.recall.cues import Cues
+from perdure.recall.evidence import (
+    FIELD_WEIGHTS,
+    SATURATION,
+    Evidence,
+    covered,
+    saturated,
+)
+from perdure.recall.values import Note
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray
+
+#: Features by the group that is known, or is not, as a whole.
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    # What the round itself says.
+    "own": ("own", "cover", "rarest", "phrase"),
+    # What was said around it: with the turn before, behind, and so on.
+    "context": (
+        "pair",
+        "next",
+        "around",
+        "wider",
+        "stretch",
+        "cover_pair",
+        "cover_around",
+        "cover_stretch",
+    ),
+    # What it means, itself and with its neighbours, and the best of what is around it.
+    "meaning": ("alike", "alike_near", "alike_stretch"),
+    # The question names somebody who said it: 1; or somebody else: -1.
+    "speaker": ("speaker",),
+    # It was said when the question says; it tells when, which the question wants to know.
+    "time": ("on_day", "in_month", "tells_when"),
+    # More than a word or two; a question that nobody answers there; an answer to one.
+    "shape": ("length", "asks", "answers", "answers_own"),
+}
+NAMES: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in group)
+
+#: Terms beyond which a passage is no better for being longer, and how much length weighs in BM25.
+_ENOUGH, _BY_LENGTH = 30, 0.75
+#: A part is normalised by the average length of its field among the candidates, but at least this.
+_LEAST_AVERAGE = 10.0
+
+
+class Meanings(NamedTuple):
+    """Cosines with the question, a number for each candidate; 0 where there is no vector."""
+
+    own: Array
+    near: Array
+    stretch: Array
+
+
+class Features(NamedTuple):
+    """A row for each candidate, a column for each of `NAMES`."""
+
+    values: Array
+    #: The largest share of the question that stands in one candidate and around it.
+    coverage: float
+    #: The largest cosine; 0 without vectors.
+    likeness: float
+    #: Who is named by the question among those who speak, if it is one.
+    speaker: str
+    #: The weight of each term, without names of speakers.
+    rarity: Array
+
+
+def features(
+    evidence: Evidence,
+    cues: Cues,
+    notes: Sequence[Note] | None = None,
+    before: Sequence[Note | None] = (),
+    meanings: Meanings | None = None,
+    *,
+    speaker: str = "",
+) -> Features:
+    """Features of the rows of `evidence`, from as much as is known about them.
+
+    `speaker` is whom the question names, if that is known already.
+    """
+    import numpy as np  # noqa: PLC0415 - not with the command
+
+    column = dict.fromkeys(NAMES, np.zeros(evidence.rows))
+    if notes is not None:
+        speaker = spoken_by(cues, [*notes, *before])
+    rarity = _without(evidence.rarity, cues, speaker)
+    evident = _Evident(evidence, rarity, notes)
+    evident.fill(column)
+    if meanings is not None:
+        column["alike"], column["alike_near"] = _scaled(meanings.own), _scaled(meanings.near)
+        column["alike_stretch"] = _scaled(meanings.stretch)
+    if notes is not None:
+        _by_speaker(column, notes, speaker)
+        _by_time(column, notes, cues)
+        _by_shape(column, notes, before)
+    return Features(
+        values=np.stack([column[name] for name in NAMES], axis=1),
+        coverage=float(column["cover_around"].max(initial=0.0)),
+        likeness=0.0 if meanings is None else float(meanings.own.max(initial=0.0)),
+        speaker=speaker,
+        rarity=rarity,
+    )
+
+
+def spoken_by(cues: Cues, notes: Sequence[Note | None]) -> str:
+    """The speaker whom the question names; empty if it names none, or several."""
+    speakers = {note.speaker for note in notes if note is not None and note.speaker}
+    named = {
+        speaker for speaker in speakers if not cues.names.keys().isdisjoint(folded(speaker).split())
+    }
+    return named.pop() if len(named) == 1 else ""
+
+
+def _without(rarity: Array, cues: Cues, speaker: str) -> Array:
+    """The weights, but none for the name of who speaks: it stands where others address them."""
+    if not speaker:
+        return rarity
+    names = {cues.names.get(word) for word in folded(speaker).split()}
+    kept = rarity.copy()
+    for number, term in enumerate(cues.terms):
+        if term in names:
+            kept[number] = 0.0
+    return kept if kept.any() else rarity
+
+
+class _Evident:
+    """The features that come from words alone."""
+
+    def __init__(self, evidence: Evidence, rarity: Array, notes: Sequence[Note] | None) -> None:
+        import numpy as np  # noqa: PLC0415
+
+        self._evidence, self._rarity = evidence, rarity
+        weights = np.array(list(FIELD_WEIGHTS.values()))[:, None, None]
+        lengths = _relative_lengths(notes, evidence.rows)
+        self._own = (weights * evidence.own / lengths[:, :, None]).sum(axis=0)
+
+    def fill(self, column: dict[str, Array]) -> None:
+        rarity, windows = self._rarity, self._evidence.windows
+        there = self._own > 0
+        column["own"] = _scaled(saturated(self._own, rarity))
+        column["cover"] = covered(self._own, rarity)
+        column["rarest"] = _scaled((there * rarity).max(axis=1, initial=0.0))
+        column["phrase"] = _scaled(self._evidence.phrases)
+        column["before"] = _scaled(saturated(windows["before"], rarity))
+        for name in ("pair", "next", "around", "wider", "stretch"):
+            column[name] = _scaled(saturated(windows[name], rarity))
+        for name in ("pair", "around", "stretch"):
+            column[f"cover_{name}"] = covered(windows[name], rarity)
+
+
+def _relative_lengths(notes: Sequence[Note] | None, rows: int) -> Array:
+    """By field and row: what an occurrence is divided by, 1 for a passage of average length."""
+    import numpy as np  # noqa: PLC0415
+
+    if notes is None:
+        return np.ones((len(FIELD_WEIGHTS), rows))
+    lengths = np.array([note.lengths for note in notes], float).reshape(rows, -1).T
+    there = np.maximum((lengths > 0).sum(axis=1), 1)
+    average = np.maximum(lengths.sum(axis=1) / there, _LEAST_AVERAGE)
+    relative: Array = 1 - _BY_LENGTH + _BY_LENGTH * lengths / average[:, None]
+    return relative
+
+
+def _by_speaker(column: dict[str, Array], notes: Sequence[Note], speaker: str) -> None:
+    import numpy as np  # noqa: PLC0415
+
+    if not speaker:
+        return
+    said = np.array([(note.speaker == speaker) - (note.speaker not in {speaker, ""}) for note in notes])
+    column["speaker"] = said.astype(float)
+
+
+def _by_time(column: dict[str, Array], notes: Sequence[Note], cues: Cues) -> None:
+    import numpy as np  # noqa: PLC0415
+
+    if cues.times:
+        held = [[time for time in cues.times if time.holds(note.time)] for note in notes]
+        column["on_day"] = np.array([float(any(time.exact for time in each)) for each in held])
+        column["in_month"] = np.array([float(bool(each)) for each in held])
+    if cues.when:
+        column["tells_when"] = np.array([float(note.timed) for note in notes])
+
+
+def _by_shape(
+    column: dict[str, Array], notes: Sequence[Note], before: Sequence[Note | None]
+) -> None:
+    import numpy as np  # noqa: PLC0415
+
+    weights = tuple(FIELD_WEIGHTS.values())
+    sizes = [sum(w * n for w, n in zip(weights, note.lengths, strict=True)) for note in notes]
+    column["length"] = np.minimum(1.0, np.log1p(sizes) / np.log1p(_ENOUGH))
+    # A question that is answered in the same round is as good as its answer.
+    alone = np.array([float(not note.lengths[1]) for note in notes])
+    column["asks"] = alone * np.array([float(note.asks) for note in notes])
+    asked = [
+        float(note is not None and note.asks and not note.lengths[1]) for note in before
+    ] or [0.0] * len(notes)
+    column["answers"] = np.array(asked)
+    column["answers_own"] = column["answers"] * column["before"]
+
+
+def _scaled(values: Array) -> Array:
+    most = float(values.max(initial=0.0))
+    scaled: Array = values / most if most > 0 else values * 0.0
+    return scaled

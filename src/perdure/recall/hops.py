@@ -1,0 +1,65 @@
+"""A second hop: what the first hits mention is searched for, too.
+
+“Where did Ann's sister move?” finds that Ann's sister is called Vera; where Vera moved is said
+elsewhere, without Ann. So names and identifiers of the best hits that the question does not have
+are searched for. What they find stands behind what the question itself found: its score is made
+smaller, and the best of the first ranking keep their places.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from perdure.recall import words
+from perdure.recall.values import Candidate, Reason
+
+#: Hits that are read, characters of each, and words that are searched for.
+HITS, _TEXT, _WORDS = 5, 1_200, 6
+#: The best so many keep their places, and the score of what is found for the others' words only.
+_FIRST, _WEIGHT = 5, 0.5
+#: Hops are worth their time if the best hit is at least so sure.
+_LEAST = 0.05
+
+# A name: a capital inside a sentence, or what programmers write as one.
+_names = re.compile(r"(?<=[\w,;:(] )[A-Z][\w'-]{2,}|\b\w+(?:[_./-]\w+)+\b|\b[a-z]+[A-Z]\w+\b")
+
+
+def further(terms: Collection[str], texts: Iterable[str]) -> tuple[str, ...]:
+    """Words to search for: names in the texts that the question's terms do not cover.
+
+    The ones that most texts mention come first; of equals, those of the better hit.
+    """
+    known = set(terms)
+    found = Counter[str]()
+    for text in texts:
+        mentioned = dict[str, None]()
+        for name in _names.findall(text[:_TEXT]):
+            own = set(words.terms(name))
+            if own and not own & known:
+                mentioned[name] = None
+        found.update(mentioned.keys())
+    return tuple(name for name, _ in found.most_common(_WORDS))
+
+
+def is_worth_it(candidates: Sequence[Candidate]) -> bool:
+    """Whether the first hits are good enough for what they mention to matter."""
+    return bool(candidates) and candidates[0].score >= _LEAST
+
+
+def joined(
+    first: Sequence[Candidate], second: Sequence[Candidate], names: Sequence[str]
+) -> tuple[Candidate, ...]:
+    """Both rankings as one. Who is in the first keeps its score."""
+    known = {each.place for each in first}
+    via = Reason(f"by way of {', '.join(names[:3])}", 0.0)
+    fresh = [
+        msgspec.structs.replace(each, score=each.score * _WEIGHT, reasons=(*each.reasons, via))
+        for each in second
+        if each.place not in known
+    ]
+    behind = sorted([*first[_FIRST:], *fresh], key=lambda each: -each.score)
+    return (*first[:_FIRST], *behind)

@@ -1,0 +1,382 @@
+"""The index of a bank: written with each turn, filled where it has gaps, rebuilt when asked.
+
+`RecallIndex.hook` runs inside the transaction of every append: what was said is found by its words
+from the moment it is acknowledged. It reads nothing if this process wrote to the session before.
+Vectors follow (`embedding`), gaps are filled in the background (`filling`), and `check` compares
+the index with the log (`checking`).
+
+Content that is stored encrypted is not indexed: the index would hold it in clear. A bank whose
+whole file is encrypted has an index like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+from perdure.core.errors import Corrupted, InvalidInput, PerdureError
+from perdure.history.lines import Owned
+from perdure.history.log import Written
+from perdure.history.packing import RoundWritten
+from perdure.history.reading import Reader
+from perdure.history.records import Piece
+from perdure.recall.embedders import Embedder
+from perdure.recall.embedding import Embeddings, Waiting
+from perdure.recall.filling import RECIPE, Filler, document
+from perdure.recall.groups import Groups
+from perdure.recall.passages import (
+    Moment,
+    Thread,
+    about,
+    fetching_calls,
+    moments,
+    of_text,
+    time_of,
+)
+from perdure.recall.places import INDEX, Spot, spot, turns
+from perdure.recall.values import Note
+from perdure.storage.adapter import Capability
+from perdure.storage.records import type_of
+from perdure.storage.searching import Withdrawal
+from perdure.storage.store import Progress, Store
+from perdure.storage.transaction import Transaction
+
+if TYPE_CHECKING:
+    from perdure.config import RecallConfig
+    from perdure.recall.checking import IndexReport
+
+_log = logging.getLogger(__name__)
+
+#: Puts again all that it has, with `RecallIndex.put`.
+Refill: TypeAlias = Callable[[], Awaitable[object]]
+
+_TURNS = type_of(Piece).name
+#: Sessions whose open turn is remembered.
+_REMEMBERED = 10_000
+#: Seconds after which an index that is not complete is filled.
+_DELAY = 0.5
+
+
+class RecallIndex:
+    """What recall searches in. Made by the bank; for one event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        config: RecallConfig,
+        embedder: Embedder,
+        *,
+        encrypts: Callable[[str], bool] | None = None,
+    ) -> None:
+        """`encrypts` tells whether records of a collection are stored encrypted."""
+        self.store = store
+        self.embedder = embedder
+        #: Callbacks that put again what is not a turn, when the index is filled.
+        self.sources: list[Refill] = []
+        self.numbers = Groups(store)
+        self.filler = Filler(store, self.numbers)
+        self.embeddings = Embeddings(store, embedder, self._texts)
+        self._reader = reader
+        self._is_able = Capability.FULL_TEXT in store.adapter.capabilities
+        #: Whether the configuration wants turns to be indexed.
+        self.is_wanted = config.on
+        self._encrypts = encrypts or (lambda _: False)
+        self._threads: dict[str, Thread] = {}
+        self._is_prepared = self._is_refilled = False
+        self._preparing = asyncio.Lock()
+        self._is_awaited = asyncio.Event()
+        self._filling: asyncio.Task[None] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether turns are indexed."""
+        return self._is_able and self.is_wanted and not self._encrypts(_TURNS)
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether what is missing is being written now."""
+        return self._filling is not None and not self._filling.done()
+
+    async def exists(self) -> bool:
+        """Whether there is an index, even if turns are not indexed any more."""
+        return self._is_prepared or await self.filler.state() is not None
+
+    def covers(self, session: str) -> bool:
+        """Whether the turns of a session are in the index, or will be; else they are scanned."""
+        del session  # it is the same for all of a bank
+        return self.is_on
+
+    # Its life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Make the index if it is not there, and begin to fill and to embed in the background."""
+        if not self._is_able:
+            return
+        if not self.is_on:
+            await self._leave()
+            return
+        await self.prepared()
+        self.embeddings.start()
+        if not await self._is_complete():
+            self._filling = asyncio.create_task(self._fill(), name="perdure-index")
+
+    async def stop(self) -> None:
+        """End the work in the background; what is left is done when the bank is next opened."""
+        await self._cancel_filling()
+        await self.embeddings.stop()
+
+    async def settle(self) -> None:
+        """Wait until the index is filled and everything in it has its vector.
+
+        Returns without, if the embedder fails: `check` tells.
+        """
+        if not self.is_on:
+            return
+        if self._filling is not None:
+            self._is_awaited.set()
+            await asyncio.wait({self._filling})
+        if self._is_prepared:
+            await self.embeddings.settle()
+
+    async def rebuild(self, progress: Progress | None = None) -> None:
+        """Make every document anew, from everything that is in the bank.
+
+        Appends and searches go on: a document is replaced by its successor in one commit. Only an
+        index that is damaged is erased first, and searches find more and more of it. Killed, it is
+        completed when the bank is next opened. Vectors of models that cannot be reached now come
+        later.
+
+        Raises `Unsupported` if the backend has no search indexes.
+        """
+        self.store.require(Capability.FULL_TEXT)
+        if not self.is_on:
+            await self._leave()
+            return
+        await self._cancel_filling()
+        await self.filler.note(complete=False)
+        if await self.faults():
+            await self.erase()
+        await self.prepared()
+        await self._fill_all(progress, anew=True)
+        await self.filler.remove_orphans()
+        await self.embeddings.settle(progress)
+
+    async def check(self, progress: Progress | None = None) -> IndexReport:
+        """Compare the index with what it is about. Reads the whole log, changes nothing."""
+        from perdure.recall.checking import check
+
+        return await check(self, progress)
+
+    async def faults(self) -> tuple[str, ...]:
+        """What is wrong with the index itself, in sentences."""
+        try:
+            return (await self.store.adapter.search_state(INDEX.name)).faults
+        except Corrupted as exc:
+            return (exc.message,)
+        except InvalidInput:
+            return ("The index is not there.",)
+
+    async def erase(self) -> None:
+        """Remove the index and make an empty one, which has to be filled."""
+        await self.filler.note(complete=False)
+        async with self._preparing:
+            self._is_prepared = False
+            await self.store.adapter.erase_search(INDEX.name)
+            await self.store.adapter.prepare_search(INDEX)
+            self._is_prepared = True
+
+    async def prepared(self) -> None:
+        """Make the index, if that was not done yet; wait while it is being made anew."""
+        if not self._is_prepared:
+            await self._prepare()
+
+    # Writing ----------------------------------------------------------------------------------
+
+    async def hook(self, transaction: Transaction, written: Written) -> None:
+        """Index what an append writes, in its transaction. See `history.log.Hook`."""
+        if not written.rounds or not self.is_on:
+            return
+        await self.prepared()
+        name = written.session.id
+        number = await self.numbers.relied_on(transaction, name)
+        if number is None:
+            return
+        thread = await self._thread_at(written)
+        waiting = list[Waiting]()
+        for moment in _moments(written, thread):
+            made = moment.passage()
+            if made.plain:
+                round = moment.round
+                place = Spot(number, round.turn, round.round, round.before).place
+                transaction.index(document(place, made))
+                waiting.append(Waiting(place, made.plain))
+
+        def committed() -> None:
+            self._remember(name, thread)
+            self.embeddings.add(waiting)
+
+        transaction.after_commit(committed)
+
+    async def put(
+        self, transaction: Transaction, group: str, ordinal: int, text: str, note: Note
+    ) -> None:
+        """Index a text under a number of its own in a group, instead of what stands there."""
+        if not self.is_on:
+            return
+        await self.prepared()
+        number = await self.numbers.relied_on(transaction, group)
+        made = of_text(text, note)
+        if number is None or not made.plain:
+            return
+        place = Spot(number, ordinal).place
+        transaction.index(document(place, made))
+        transaction.after_commit(lambda: self.embeddings.add([Waiting(place, made.plain)]))
+
+    async def withdraw(self, transaction: Transaction, group: str, ordinal: int) -> None:
+        """Remove a text from the index; no error if it is not there."""
+        if not self.is_on:
+            return
+        await self.prepared()
+        number = await self.group(group)
+        if number is not None:
+            transaction.index(Withdrawal(INDEX.name, *turns(number, ordinal, ordinal)))
+
+    # Groups -----------------------------------------------------------------------------------
+
+    async def group(self, name: str) -> int | None:
+        """A group's number; None if it has none, and so nothing in the index."""
+        return (await self.groups()).get(name)
+
+    async def groups(self) -> Mapping[str, int]:
+        """The number of each group by its name; see `Groups.all`."""
+        return await self.numbers.all()
+
+    async def numbered(self, executor: Transaction | Store, name: str) -> int | None:
+        """A group's number; it gets one if it has none. None for a session that is gone.
+
+        A transaction that is given fails if the group loses its number before it commits.
+        """
+        if isinstance(executor, Transaction):
+            return await self.numbers.relied_on(executor, name)
+        return await self.numbers.give(name)
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        async with self._preparing:
+            if self._is_prepared:
+                return
+            if await self.store.adapter.prepare_search(INDEX):
+                await self.filler.note(complete=False)
+            self._is_prepared = True
+
+    async def _leave(self) -> None:
+        """What is written from now on is not indexed: so the index is not complete any more.
+
+        One that must not be, because its content is now stored encrypted, is erased.
+        """
+        state = await self.filler.state()
+        if state is None:
+            return
+        if self._encrypts(_TURNS):
+            await self.store.adapter.erase_search(INDEX.name)
+            await self.filler.forget_state()
+        elif state.complete:
+            await self.filler.note(complete=False)
+
+    async def _is_complete(self) -> bool:
+        state = await self.filler.state()
+        if state is None or not state.complete or state.recipe != RECIPE:
+            return False
+        # Nothing in it: whoever made it may have died before it could say so.
+        return bool(await self.store.adapter.places(INDEX.name, -1, 1))
+
+    async def _fill(self) -> None:
+        """In the background, after the bank was opened."""
+        with suppress(TimeoutError):  # a short command is over before it begins
+            async with asyncio.timeout(_DELAY):
+                await self._is_awaited.wait()
+        try:
+            state = await self.filler.state()
+            await self._fill_all(anew=state is not None and state.recipe != RECIPE)
+        except PerdureError as exc:
+            # It is tried again when the bank is next opened; `check` tells what is missing.
+            _log.warning("the index could not be filled: %s", exc)
+
+    async def _fill_all(self, progress: Progress | None = None, *, anew: bool = False) -> None:
+        await self.filler.fill(self.embeddings, progress, anew=anew)
+        for refill in self.sources:
+            await refill()
+        await self.filler.note(complete=True)
+        self.embeddings.look()
+
+    async def _cancel_filling(self) -> None:
+        if self._filling is not None:
+            self._filling.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._filling
+            self._filling = None
+
+    async def _texts(self, places: Sequence[int]) -> Mapping[int, str]:
+        """What is to be embedded for these places. Who owns what is no turn puts it again, once."""
+        found = await self.filler.texts(places)
+        names = await self.numbers.names()
+        others = any(names.get(spot(place).group, "").startswith(" ") for place in places)
+        if others and not self._is_refilled:
+            self._is_refilled = True
+            for refill in self.sources:
+                await refill()
+        return found
+
+    async def _thread_at(self, written: Written) -> Thread:
+        """What is known of the turn that the append goes on with; nothing, if it opens one."""
+        first = written.rounds[0]
+        name = written.session.id
+        if first.round == 1 and first.before == 0:
+            return Thread()
+        known = self._threads.get(name)
+        if known is not None and known.turn == first.turn:
+            return Thread(known.turn, known.tags, known.fetching)
+        # Begun by another process, or before this one was started.
+        thread = Thread()
+        pieces = await self._reader.pieces(Owned(name, first.turn, first.turn))
+        deque(moments(pieces, thread, {}), maxlen=0)
+        return thread
+
+    def _remember(self, name: str, thread: Thread) -> None:
+        self._threads.pop(name, None)
+        self._threads[name] = thread
+        if len(self._threads) > _REMEMBERED:
+            del self._threads[next(iter(self._threads))]
+
+
+def _moments(written: Written, thread: Thread) -> list[Moment]:
+    """What an append adds; the thread is at its end afterwards."""
+    times = dict[int, int]()
+    tags = dict[int, dict[str, str]]()
+    for piece in written.pieces:
+        times.setdefault(piece.turn, piece.time)
+        if piece.tags:
+            tags[piece.turn] = piece.tags
+    found = list[Moment]()
+    for round in written.rounds:
+        if round.turn != thread.turn:
+            thread.turn, thread.tags, thread.fetching = round.turn, {}, frozenset()
+        thread.tags = tags.get(round.turn, thread.tags)
+        found.append(_moment(written, round, thread, times[round.turn]))
+        thread.fetching |= fetching_calls(round.messages)
+    return found
+
+
+def _moment(written: Written, round: RoundWritten, thread: Thread, time: int) -> Moment:
+    return Moment(
+        round,
+        time_of(round.messages, time),
+        about(written.session.tags, thread.tags),
+        thread.fetching,
+    )

@@ -1,0 +1,136 @@
+"""The files of a folder of reference layers, read without trust in what lies there.
+
+Whatever cannot be read is one problem in words; it hides no other file. Links are followed to files
+inside the folder only: a folder that came with somebody's repository must not fetch other files of
+this machine into a prompt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from perdure.core.figures import size
+from perdure.core.messages import sound
+
+#: Bytes of a file; files of a folder, and folders below each other.
+MAX_BYTES, MAX_FILES, MAX_DEPTH = 512_000, 2_000, 8
+_SUFFIXES = (".md", ".markdown")
+#: A file that was changed so lately may change again without a new time. Nanoseconds.
+_FRESH = 2_000_000_000
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that is wrong with a file or a layer; or only unwise, if it is a warning."""
+
+    #: The path in the folder, or the layer's name.
+    where: str
+    what: str
+    warning: bool = False
+
+
+class Seen(NamedTuple):
+    """A file that is there."""
+
+    path: str
+    size: int
+    modified: int
+
+
+class Content(NamedTuple):
+    """A file that was read."""
+
+    text: str
+    hash: str
+
+
+def scan(folder: Path) -> tuple[list[Seen], list[Problem]]:
+    """The Markdown files of a folder by path, and what cannot be read. Blocks: call it elsewhere.
+
+    Raises `OSError` if the folder itself cannot be read.
+    """
+    problems = list[Problem]()
+    root = folder.resolve(strict=True)
+    files = sorted(_files(root, Path(), problems))
+    if len(files) > MAX_FILES:
+        problems.append(Problem(".", f"There are more than {MAX_FILES:,} files; the rest is left."))
+    return files[:MAX_FILES], problems
+
+
+def is_fresh(modified: int, now: int) -> bool:
+    """Whether a file was changed so lately that its time does not tell of another change."""
+    return now - modified < _FRESH
+
+
+def load(folder: Path, path: str) -> Content | Problem:
+    """A file's text and the hash of its bytes; or why there is none. Blocks."""
+    try:
+        # It may have become something else since it was looked at: what waits for a writer, say.
+        descriptor = os.open(folder / path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return Problem(path, "It is no file.")
+            data = file.read(MAX_BYTES + 1)
+    except OSError as exc:
+        return Problem(path, f"It cannot be read: {exc.strerror or exc}.")
+    if len(data) > MAX_BYTES:
+        return _too_large(path)
+    try:
+        return Content(data.decode(), hashlib.sha256(data).hexdigest())
+    except UnicodeDecodeError as exc:
+        line = data[: exc.start].count(b"\n") + 1
+        return Problem(path, f"Line {line} is not UTF-8.")
+
+
+def _files(root: Path, below: Path, problems: list[Problem]) -> Iterator[Seen]:
+    try:
+        entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
+    except OSError as exc:
+        problems.append(Problem(str(below), f"The folder cannot be read: {exc.strerror or exc}."))
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if sound(entry.name) != entry.name:
+            problems.append(Problem(ascii(entry.name), "Its name is not UTF-8."))
+            continue
+        path = below / entry.name
+        is_layer = entry.name.casefold().endswith(_SUFFIXES)
+        try:
+            if entry.is_symlink() and entry.is_dir():
+                problems.append(Problem(str(path), "It is a link to a folder, and not followed."))
+            elif entry.is_dir():
+                if len(path.parts) <= MAX_DEPTH:
+                    yield from _files(root, path, problems)
+                else:
+                    problems.append(Problem(str(path), f"It lies deeper than {MAX_DEPTH} folders."))
+            elif is_layer:
+                yield from _file(root, path, problems)
+        except OSError as exc:  # a link to nowhere, or no right to look
+            problems.append(Problem(str(path), f"It cannot be read: {exc.strerror or exc}."))
+        except RuntimeError:  # what pathlib says about a loop of links
+            problems.append(Problem(str(path), "It is a link that leads to itself."))
+
+
+def _file(root: Path, path: Path, problems: list[Problem]) -> Iterator[Seen]:
+    real = (root / path).resolve(strict=True)
+    if not real.is_relative_to(root):
+        problems.append(Problem(str(path), "It is a link to a file outside of the folder."))
+        return
+    found = real.stat()
+    if not stat.S_ISREG(found.st_mode):
+        problems.append(Problem(str(path), "It is no file."))
+    elif found.st_size > MAX_BYTES:
+        problems.append(_too_large(str(path)))
+    else:
+        yield Seen(str(path), found.st_size, found.st_mtime_ns)
+
+
+def _too_large(path: str) -> Problem:
+    return Problem(path, f"It has more than {size(MAX_BYTES)}, which is too much for a layer.")

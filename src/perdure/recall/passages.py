@@ -1,0 +1,281 @@
+"""What of a turn is indexed: a passage for what one append added to a round.
+
+Three fields keep three voices apart, so that a user's few words are not drowned in what a model or
+a tool wrote at length. Of tool results only the head and the tail are taken, errors before the
+rest: that is where they say what happened. What lies in artifacts is not fetched; its beginning
+stands in the message.
+
+What the tools of recall and history brought back is left out, with what was asked of them: it
+stands in the index already, and would find itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from perdure.core.clock import SECOND
+from perdure.core.messages import (
+    Message,
+    Part,
+    Reference,
+    Text,
+    ToolCall,
+    ToolResult,
+    words_of,
+)
+from perdure.history.packing import RoundWritten
+from perdure.history.records import Piece
+from perdure.recall import tool_names
+from perdure.recall.values import Note
+from perdure.recall.words import terms
+
+#: Characters at most: of what was said, answered, and done with tools; of one call's arguments,
+#: and of one result, as many from its end as from its beginning.
+_SAID, _ANSWERED, _TOOLS = 20_000, 8_000, 6_000
+_ARGUMENTS, _RESULT = 400, 400
+#: Characters that are embedded: what was said, then what was answered, then what tools were asked.
+_PLAIN, _PLAIN_SAID = 1_500, 1_000
+#: Characters of tags that are kept in a note.
+_TAG, _TAGS = 80, 240
+#: Characters of a name, and how many tools are noted.
+_NAME, _NOTED = 40, 12
+
+#: A name, and a colon behind it, where somebody's words begin: ``Caroline: Hi!``.
+_speaker = re.compile(r"\s*([^\W\d_][\w.'’-]*(?: [^\W\d_][\w.'’-]*){0,2}):\s+\S").match
+#: What begins like a name and is none.
+_NO_NAMES = frozenset(
+    """
+    action actual assistant attention aside background bug but caution code comment context
+    correction date description edit error example expected failure feature fix fixme fyi goal
+    hint human hypothesis idea important info input issue name nb no note notes observation ok
+    okay optional output plan please problem ps question re reason reminder request requirement
+    response result results rule solution spec status step subject summary system task test
+    thought time tip title todo traceback update url usage user version warning wip yes
+    """.split()  # noqa: SIM905 - as a list it would take a page
+)
+_ends_asking = re.compile(r"\?[\s\"')\]*_]*(?:$|\s)").search
+
+
+class Passage(msgspec.Struct, frozen=True, gc=False):
+    """What is indexed of a round, or of what was added to it."""
+
+    #: Terms of each field, one space between two, in the order of `places.INDEX`.
+    texts: tuple[str, str, str]
+    note: Note
+    #: What is embedded. Empty if there is nothing to index.
+    plain: str
+
+
+class Thread(msgspec.Struct, gc=False):
+    """What a passage needs to know of its turn that is not in its own messages."""
+
+    turn: int = 0
+    tags: dict[str, str] = {}
+    #: Calls of tools that fetch what is indexed already: so their results are known.
+    fetching: frozenset[str] = frozenset()
+    #: Messages that each round has so far.
+    said: dict[int, int] = {}
+
+
+class Moment(msgspec.Struct, frozen=True, gc=False):
+    """Messages that were added to a round, and what is known about them from around it."""
+
+    round: RoundWritten
+    #: When the first of them was said. Microseconds.
+    time: int
+    tags: Mapping[str, str]
+    #: Calls before them whose results are not indexed.
+    fetching: frozenset[str] = frozenset()
+
+    def passage(self) -> Passage:
+        return passage(self.round, self.tags, self.time, self.fetching)
+
+    def plain(self) -> str:
+        """What is embedded of it. Empty if it has nothing that is indexed."""
+        return _words(self.round.messages, self.fetching).plain
+
+
+def passage(
+    round: RoundWritten,
+    tags: Mapping[str, str],
+    time: int,
+    fetching: Collection[str] = frozenset(),
+) -> Passage:
+    """What is indexed of these messages, which were said at this time (microseconds).
+
+    `fetching` are calls of earlier messages whose results are not to be indexed again.
+    """
+    words = _words(round.messages, fetching)
+    said, answered, tools = (terms(part) for part in (words.said, words.answered, words.tools))
+    note = Note(
+        time=time // SECOND,
+        lengths=(len(said), len(answered), len(tools)),
+        asks=_asks(words.said),
+        speaker=speaker_of(round.messages),
+        tools=tuple(dict.fromkeys(words.names))[:_NOTED],
+        tags=_kept(tags),
+    )
+    return Passage((" ".join(said), " ".join(answered), " ".join(tools)), note, words.plain)
+
+
+def of_text(text: str, note: Note) -> Passage:
+    """What is indexed of a text that somebody wrote down: a memory, a reference layer."""
+    found = terms(text[:_SAID])
+    known = msgspec.structs.replace(note, lengths=(len(found), 0, 0))
+    return Passage((" ".join(found), "", ""), known, text.strip()[:_PLAIN])
+
+
+def moments(
+    pieces: Iterable[Piece], thread: Thread, session_tags: Mapping[str, str]
+) -> Iterator[Moment]:
+    """What pieces of one session, in key order, added to which rounds: as appends wrote it.
+
+    The thread is where the pieces before them ended; it is at the end of these afterwards.
+    """
+    for piece in pieces:
+        if piece.turn != thread.turn:
+            thread.turn, thread.tags, thread.said = piece.turn, {}, {}
+            thread.fetching = frozenset()
+        thread.tags = piece.tags or thread.tags
+        for number, messages in piece.by_round():
+            before = thread.said.get(number, 0)
+            thread.said[number] = before + len(messages)
+            if messages:
+                yield Moment(
+                    RoundWritten(piece.turn, number, messages, before),
+                    time_of(messages, piece.time),
+                    about(session_tags, thread.tags),
+                    thread.fetching,
+                )
+                thread.fetching |= fetching_calls(messages)
+
+
+def fetching_calls(messages: Iterable[Message]) -> frozenset[str]:
+    """The calls of tools that fetch what is indexed already."""
+    return frozenset(
+        call.id for message in messages for call in message.calls if _fetches(call.name)
+    )
+
+
+def about(session: Mapping[str, str], turn: Mapping[str, str]) -> dict[str, str]:
+    """What is noted of the tags of a session and a turn, those of the turn first.
+
+    Of a session's, only what its turns are filtered by: its branch, its task's type, its outcome.
+    """
+    task = session.get("task") or session.get("task_type")
+    facts = {"branch": session.get("branch"), "task": task, "outcome": session.get("outcome")}
+    found = {name: value for name, value in facts.items() if value} | dict(turn)
+    if "task" not in turn and "task_type" in turn:
+        found["task"] = turn["task_type"]
+    return found
+
+
+def time_of(messages: Sequence[Message], otherwise: int) -> int:
+    """When the first of them was said, as far as they tell."""
+    return next((each.time for each in messages if each.time is not None), otherwise)
+
+
+def speaker_of(messages: Iterable[Message]) -> str:
+    """Who speaks, folded; empty if no name is known."""
+    for message in messages:
+        if message.role != "user" or message.injected:
+            continue
+        if message.name:
+            return message.name.strip()[:_NAME].casefold()
+        for part in message.parts:
+            found = _speaker(part.text) if isinstance(part, Text) else None
+            if found is not None and _is_name(found[1]):
+                return found[1].casefold()
+    return ""
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+class _Words(msgspec.Struct, gc=False):
+    """The words of some messages, by field, as far as they are taken."""
+
+    said: str
+    answered: str
+    tools: str
+    names: list[str]
+
+    @property
+    def plain(self) -> str:
+        said = self.said[:_PLAIN_SAID]
+        found = f"{said}\n{self.answered[: _PLAIN - len(said)]}".strip()
+        return found or self.tools[:_PLAIN].strip()
+
+
+def _words(messages: Sequence[Message], fetching: Collection[str]) -> _Words:
+    said, answered = list[str](), list[str]()
+    calls, errors, results, names = list[str](), list[str](), list[str](), list[str]()
+    ignored = fetching_calls(messages).union(fetching)
+    for message in messages:
+        if message.role == "event" or message.injected:
+            continue
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                if part.id not in ignored:
+                    names.append(part.name[:_NAME])
+                    calls.append(_cut(words_of(part), _ARGUMENTS))
+            elif isinstance(part, ToolResult):
+                if part.call not in ignored and not _fetches(part.name):
+                    (errors if part.is_error else results).append(_cut(part.text, _RESULT))
+            elif message.role == "user":
+                said.append(_spoken(part))
+            elif message.role == "assistant":
+                answered.append(_spoken(part))
+    return _Words(
+        _joined(said, _SAID),
+        _joined(answered, _ANSWERED),
+        _joined([*errors, *calls, *results], _TOOLS),
+        names,
+    )
+
+
+def _fetches(tool: str) -> bool:
+    """Whether it is a tool of ours; clients that reach them by MCP put the server's name first."""
+    return tool in tool_names.NAMES or (
+        tool.startswith("mcp__perdure") and tool.rpartition("__")[2] in tool_names.NAMES
+    )
+
+
+def _spoken(part: Part) -> str:
+    """The words of a part, without what its model only thought."""
+    return words_of(part) if isinstance(part, Text | Reference) else ""
+
+
+def _joined(parts: Iterable[str], most: int) -> str:
+    return "\n".join(part for part in parts if part)[:most].strip()
+
+
+def _cut(text: str, most: int) -> str:
+    """Half from the beginning, half from the end."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}\n{text[-(most // 2) :]}"
+
+
+def _asks(said: str) -> bool:
+    return "?" in said and _ends_asking(said) is not None
+
+
+def _is_name(found: str) -> bool:
+    words = found.split(" ")
+    capitalised = all(word[0].isupper() or not word[0].islower() for word in words)
+    return capitalised and len(found) <= _NAME and words[0].casefold() not in _NO_NAMES
+
+
+def _kept(tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags as far as they are short: they stand beside every passage."""
+    kept, left = dict[str, str](), _TAGS
+    for name, value in tags.items():
+        length = len(name) + len(value)
+        if length <= min(_TAG, left):
+            kept[name] = value
+            left -= length
+    return kept

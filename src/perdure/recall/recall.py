@@ -1,0 +1,149 @@
+"""Recall, tied together: what a session, its prompts and its model's tools ask for.
+
+One for each bank. The parts are given to it: see `perdure.bank`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.config.recall import RecallConfig
+from perdure.core.errors import PerdureError
+from perdure.core.messages import Message
+from perdure.core.tokens import Counter
+from perdure.core.turns import Position
+from perdure.history.records import Head, SessionRecord
+from perdure.recall import injecting
+from perdure.recall.injecting import Beside, Item, Limits
+from perdure.recall.keys import everywhere
+from perdure.recall.memory_records import shown as shown_key
+from perdure.recall.ticklers import Ticklers
+from perdure.recall.values import Hit, Question, Recalled
+from perdure.recall.window import Window
+from perdure.storage.store import Store
+
+if TYPE_CHECKING:
+    from perdure.recall.index import RecallIndex
+    from perdure.recall.memories import Memories
+    from perdure.recall.pipeline import Pipeline
+    from perdure.recall.references import References
+    from perdure.recall.scope import Scopes
+
+#: Hits that are asked for, for each pointer that may stand beside a prompt: some stand there
+#: already, some have no room.
+_SPARE = 2
+
+_log = logging.getLogger(__name__)
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What recall is made of."""
+
+    index: RecallIndex
+    scopes: Scopes
+    pipeline: Pipeline
+    memories: Memories
+    references: References
+    ticklers: Ticklers
+
+
+class Recall:
+    """Answers what the past has to say; one for all sessions of a bank."""
+
+    def __init__(
+        self, store: Store, config: RecallConfig, parts: Parts, counter: Callable[[], Counter]
+    ) -> None:
+        self.config = config
+        self.memories, self.references = parts.memories, parts.references
+        self.ticklers = parts.ticklers
+        self._store = store
+        self._scopes, self._pipeline = parts.scopes, parts.pipeline
+        # Read when it is first needed: it takes a while.
+        self._counter = counter
+
+    async def recall(
+        self, question: Question, *, judged: bool = False, deadline: float | None = None
+    ) -> Recalled:
+        """What answers a question, best first. Without `judged`, no model is asked.
+
+        `deadline` is in seconds; without it, the configured one holds.
+        """
+        return await self._pipeline.recall(question, judged=judged, deadline=deadline)
+
+    async def beside(self, window: Window, prompt: Sequence[Message], budget: int) -> Beside:
+        """The memory layer of a prompt, in at most `budget` tokens.
+
+        Never raises for what goes wrong in recall: a prompt without memories is better than none.
+        """
+        record, shown = window.record, window.shown
+        if not self.config.on or budget <= 0:
+            return Beside()
+        question = Question(
+            text="\n".join(filter(None, (message.text for message in prompt))),
+            record=record,
+            head=window.head,
+            limit=_SPARE * self.config.pointers,
+            moment=self._store.now(),
+        )
+        if not question.text.strip() or not question.limit:
+            return Beside()
+        try:
+            own = {key.removeprefix(f"{record.agent}/") for key in shown if "#" not in key}
+            found = await self._pipeline.recall(question, prompt=prompt, shown=shown | own)
+            items = await self._items(window, found.hits)
+        except PerdureError as exc:
+            _log.warning("Nothing is recalled for %s: %s", record.id, exc)
+            return Beside()
+        if not items:
+            return Beside()
+        return injecting.beside(
+            items,
+            Limits.of(self.config, budget),
+            moment=question.moment,
+            counter=self._counter(),
+            shown=shown,
+            reminded=window.reminded,
+        )
+
+    async def reminded(self, record: SessionRecord, keys: Collection[str]) -> None:
+        """Note what a prompt of this session was sent with reminders of."""
+        await self.ticklers.shown(record.agent, keys)
+
+    async def followed(self, record: SessionRecord, key: str, reminders: Collection[str]) -> None:
+        """Note that its model fetched something, if that was what it had been reminded of."""
+        wanted = everywhere(record, key)
+        for reminder in reminders:
+            if reminder == wanted or reminder.startswith(f"{wanted}."):  # a round of that turn
+                await self.ticklers.followed(record.agent, reminder)
+
+    async def allows(
+        self, record: SessionRecord, head: Head, session: str, position: Position
+    ) -> bool:
+        """Whether a session may see what stands at a place of another one's own log."""
+        question = Question(text="", record=record, head=head, moment=self._store.now())
+        scope = await self._scopes.of(question)
+        return scope.shows(session, position.turn, position.round or 1)
+
+    async def _items(self, window: Window, hits: Sequence[Hit]) -> list[Item]:
+        """Hits with what is known beside of them."""
+        items = [await self._item(window, hit) for hit in hits]
+        agent = window.record.agent
+        weights = await self.ticklers.weights(agent, [item.key for item in items])
+        return [msgspec.structs.replace(item, weight=weights[item.key]) for item in items]
+
+    async def _item(self, window: Window, hit: Hit) -> Item:
+        record = window.record
+        if hit.kind == "memory":
+            memory = await self.memories.get(hit.key, agent=record.agent)
+            if memory is not None:
+                short = msgspec.structs.replace(hit, key=shown_key(memory.id, record.agent))
+                return Item(short, memory.name, memory.kind)
+        if hit.kind == "reference":
+            layer = await self.references.get(hit.key)
+            tags = () if layer is None else layer.tags
+            return Item(hit, hit.key, f"tags: {', '.join(tags)}" if tags else "")
+        return Item(hit, everywhere(record, hit.turn), stands=window.level(hit.turn))

@@ -1,0 +1,63 @@
+"""Candidates without an index: the turns themselves are read.
+
+For sessions that the index does not cover: those whose words are encrypted, and banks on a backend
+that cannot search. Finds the newest turns of the session's own line only; see `history.searching`.
+"""
+
+from __future__ import annotations
+
+from perdure.core.errors import Unsupported
+from perdure.core.turns import Position
+from perdure.history.reading import Reader
+from perdure.history.searching import folded, search
+from perdure.recall.keys import owner_of
+from perdure.recall.places import Spot
+from perdure.recall.tool_names import NAMES
+from perdure.recall.values import Candidate, Filters, Question, Reason
+
+#: What a round that has all of the words is worth, and the share that the phrase itself adds.
+_WORDS, _PHRASE = 0.7, 0.2
+
+
+class Scan:
+    """Reads turns, the newest first."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def __call__(self, question: Question) -> tuple[Candidate, ...]:
+        """The rounds that have most of the words, at least half of them; best first.
+
+        Raises `Unsupported` for filters that only an index can answer.
+        """
+        filters, record = question.filters, question.record
+        if filters != Filters(kinds=filters.kinds, line=filters.line):
+            raise Unsupported(
+                f"{record.id} has no index: only its own turns can be searched, and all of them.",
+                hint="Ask without filters.",
+            )
+        if filters.kinds and "turn" not in filters.kinds:
+            return ()
+        found = await search(
+            self._reader, record, question.head, question.text, question.limit, ignore=NAMES
+        )
+        asked = max(len(set(folded(question.text).split())), 1)
+        made = list[Candidate]()
+        for each in found:
+            position = Position.parse(each.id)
+            turn, round = position.turn, position.round or 1
+            session = owner_of(record, turn)
+            why = f"{each.words} of its words{', as it was asked' if each.phrase else ''}"
+            made.append(
+                Candidate(
+                    kind="turn",
+                    place=Spot(0, turn, round).place,
+                    key=f"{session}#{Position(turn, round)}",
+                    session=session,
+                    turn=turn,
+                    round=round,
+                    score=min(_WORDS * each.words / asked, _WORDS) + _PHRASE * each.phrase,
+                    reasons=(Reason(why, 1.0),),
+                )
+            )
+        return tuple(made)

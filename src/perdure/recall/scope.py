@@ -1,0 +1,250 @@
+"""Who may see what: the places of the index that may answer a question.
+
+By default a session sees
+
+* its own line of turns: its own, and its ancestors' up to where it left them, whoever's they are;
+* the other sessions of its agent, archived ones included. Of its family, the sessions that are
+  forks of one another, it sees its own line and nothing else;
+* the sessions of other agents that are shared with its agent, or with everybody (see `sharing`),
+  also if they are of its family: sharing says so;
+* the memories of its agent, and those of others that are shared; all reference layers.
+
+A turn that was taken back is not seen, neither in this session nor in another; one that this
+session took back not even where another still shows it. What is forgotten is gone. A sub-agent's session is its own agent's: whoever started it sees it only if they
+are of the same name, or it is shared. Turns that a fork has from another agent's session are seen
+by that fork alone.
+
+On request (`Question.wide`) all sessions of the agent are seen, the forks that left this line and
+what its ancestors went on with included; of other agents no more than by default.
+
+A session is seen from its first indexed turn on: by this process at once, by others as soon as
+`Directory.groups` tells of it. Sharing is read anew for every question.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from perdure.core.errors import Corrupted, InvalidInput
+from perdure.history.records import Head, SessionRecord, agent_of
+from perdure.recall import places
+from perdure.recall.families import Families
+from perdure.recall.filters import narrowed
+from perdure.recall.lines import LAST_TURN, Lines, turns_of, undone_in
+from perdure.recall.memory_records import Memory
+from perdure.recall.places import REFERENCES, TURN_BITS, Spot, memories_of
+from perdure.recall.ranges import common, covers, joined, without
+from perdure.recall.sharing import Sharing
+from perdure.recall.undone import undone_of
+from perdure.recall.values import Kind, Question
+from perdure.storage.options import STRONG
+from perdure.storage.searching import Range
+from perdure.storage.store import Store
+
+_MEMORIES = memories_of("")
+
+
+class Directory(Protocol):
+    """What a scope needs of the index: the numbers of its groups."""
+
+    async def groups(self) -> Mapping[str, int]:
+        """All of them, by name; perhaps with some that were forgotten, and have no documents."""
+
+
+class Groups:
+    """The groups of an index, by name, by number, by agent."""
+
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        self.numbers = numbers
+        self.names = {number: name for name, number in numbers.items()}
+        self._sessions = dict[str, set[str]]()
+        for name in numbers:
+            if not name.startswith(" "):
+                self._sessions.setdefault(name.partition("/")[0], set()).add(name)
+        self._ranges = dict[str, tuple[Range, ...]]()
+
+    def sessions(self, agent: str) -> set[str]:
+        """The sessions of an agent. Not to be changed."""
+        return self._sessions.get(agent, set())
+
+    def turns(self, agent: str) -> tuple[Range, ...]:
+        """All places of an agent's turns."""
+        if agent not in self._ranges:
+            self._ranges[agent] = self.whole(self.sessions(agent))
+        return self._ranges[agent]
+
+    def whole(self, names: Iterable[str]) -> tuple[Range, ...]:
+        """All places of groups, as far as they have a number."""
+        return joined(places.turns(self.numbers[name]) for name in names if name in self.numbers)
+
+
+class Scope(msgspec.Struct, frozen=True, dict=True):
+    """The places that may answer a question. It is for this question: it is not kept."""
+
+    groups: Groups
+    #: Of turns: those of the session's own line are among them.
+    turns: tuple[Range, ...] = ()
+    line: tuple[Range, ...] = ()
+    memories: tuple[Range, ...] = ()
+    references: tuple[Range, ...] = ()
+    #: The session that asks.
+    session: str = ""
+
+    @functools.cached_property
+    def ranges(self) -> tuple[Range, ...]:
+        """All of them, for the storage layer: in order, without overlap."""
+        return joined(self.turns, self.memories, self.references)
+
+    def allows(self, place: int) -> bool:
+        """Whether the document of a place may be seen."""
+        return covers(self.ranges, place)
+
+    def is_own(self, place: int) -> bool:
+        """Whether it is a turn of the session's own line."""
+        return covers(self.line, place)
+
+    def shows(self, session: str, turn: int, round: int = 1) -> bool:
+        """Whether a round of a session's own log may be seen; not if it was never indexed."""
+        number = self.groups.numbers.get(session)
+        return number is not None and self.allows(Spot(number, turn, round).place)
+
+    def name(self, place: int) -> tuple[Kind, str]:
+        """What stands in a place, and whose it is: the session of a turn, the agent of a memory.
+
+        Raises `InvalidInput` if no group has this number.
+        """
+        found = self.groups.names.get(place >> TURN_BITS)
+        if found is None:
+            raise InvalidInput(f"There is nothing in place {place}.", hint="Search again.")
+        if found == REFERENCES:
+            return "reference", ""
+        if found.startswith(_MEMORIES):
+            return "memory", found.removeprefix(_MEMORIES)
+        return "turn", found
+
+    def only(self, ranges: Sequence[Range]) -> Scope:
+        """The same without what lies elsewhere."""
+        return Scope(
+            self.groups,
+            common(self.turns, ranges),
+            common(self.line, ranges),
+            common(self.memories, ranges),
+            common(self.references, ranges),
+            self.session,
+        )
+
+
+class Scopes:
+    """Makes scopes. One for a bank: what it learned about groups and families is used again."""
+
+    def __init__(self, store: Store, index: Directory) -> None:
+        self._store = store
+        self._index = index
+        self._sharing = Sharing(store)
+        self._families = Families(store)
+        self._lines = Lines(store)
+        self._groups = Groups({})
+
+    async def of(self, question: Question) -> Scope:
+        """What may be seen on behalf of whoever asks, as it is now, and may pass the filters."""
+        # First of all: what has a number by now was made before the rest is looked up.
+        groups = self._learned(await self._index.groups())
+        record = question.record
+        line = await self._lines.ranges(record, question.head.undone, groups.numbers)
+        undone = undone_in(record, question.head.undone, groups.numbers)
+        own = await self._of_agent(question, groups)
+        shared = await self._shared(record.agent, groups)
+        scope = Scope(
+            groups,
+            turns=without(joined(own, line, shared), undone),
+            line=line,
+            memories=await self._of_memories(record.agent, groups),
+            references=groups.whole((REFERENCES,)),
+            session=record.id,
+        )
+        return narrowed(scope, question.filters)
+
+    def _learned(self, numbers: Mapping[str, int]) -> Groups:
+        known = self._groups
+        if numbers != known.numbers:
+            if not known.numbers.items() <= numbers.items():
+                self._families.forget()
+            self._groups = Groups(dict(numbers))  # whoever gave them to us may go on with theirs
+        return self._groups
+
+    async def _of_agent(self, question: Question, groups: Groups) -> tuple[Range, ...]:
+        """The turns of the agent's other sessions."""
+        record = question.record
+        sessions = groups.sessions(record.agent)
+        found = groups.turns(record.agent)
+        family = set[str]()
+        if not question.wide:
+            family = await self._families.relatives(record, sessions)
+            found = without(found, groups.whole(family & sessions))
+        holes = list[Range]()
+        for undone in await undone_of(self._store, record.agent):
+            if undone.id in sessions and undone.id not in family:
+                holes += turns_of(groups.numbers[undone.id], undone.spans)
+        return without(found, joined(holes))
+
+    async def _shared(self, agent: str, groups: Groups) -> tuple[Range, ...]:
+        """The turns of others' sessions that are shared with an agent."""
+        names = await self._sharing.sessions_for(agent)
+        if not names:
+            return ()
+        found = list[Range]()
+        for record, head in await self._readable(names):
+            owner = record.agent
+
+            def of_owner(session: str, owner: str = owner) -> bool:
+                return agent_of(session) == owner
+
+            found += await self._lines.ranges(record, head.undone, groups.numbers, of_owner)
+        return joined(found)
+
+    async def _readable(self, names: Sequence[str]) -> list[tuple[SessionRecord, Head]]:
+        """The sessions that are there, and not about to be forgotten.
+
+        One whose agent's keys were destroyed is not there any more, and hides no other.
+        """
+        try:
+            records = await self._store.collection(SessionRecord).get_many(names, STRONG)
+            heads = await self._store.collection(Head).get_many(names, STRONG)
+        except Corrupted:
+            if len(names) == 1:
+                return []
+            return [found for name in names for found in await self._readable((name,))]
+        pairs = zip(records, heads, strict=True)
+        return [(record, head) for record, head in pairs if record is not None and head is not None]
+
+    async def _of_memories(self, agent: str, groups: Groups) -> tuple[Range, ...]:
+        """The agent's memories, and those that are shared with it."""
+        found = list(groups.whole((memories_of(agent),)))
+        for memory in await self._shared_memories():
+            number = groups.numbers.get(memories_of(memory.agent))
+            if number is not None and memory.is_visible_to(agent) and memory.number < LAST_TURN:
+                found.append(places.turns(number, memory.number, memory.number))
+        return joined(found)
+
+    async def _shared_memories(self) -> list[Memory]:
+        """The memories of all agents that are shared with others."""
+        shared = self._store.collection(Memory).query().where("is_shared", "=", True)
+        try:
+            return await shared.values(STRONG)
+        except Corrupted:  # the keys of one of the agents were destroyed
+            owners = await shared.group_by("agent").aggregate(memories="count")
+            found = list[Memory]()
+            for owner in owners:
+                with suppress(Corrupted):
+                    found += await shared.where("agent", "=", owner["agent"]).values(STRONG)
+            return found
+
+
+async def scope_of(store: Store, index: Directory, question: Question) -> Scope:
+    """What may be seen on behalf of whoever asks. Who asks often keeps a `Scopes`."""
+    return await Scopes(store, index).of(question)

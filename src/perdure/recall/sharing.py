@@ -1,0 +1,138 @@
+"""Who else may see a session.
+
+A session is its agent's own until it is shared, with agents by name or with everybody. That lets
+recall on their behalf find the session's turns: its own, and those that it has from ancestors of
+the same agent. Turns that a fork has from *another* agent's session are not its to share.
+
+Sharing is looked up for every question, past all caches and replicas: once `unshare` has returned,
+no question that is asked afterwards, in whatever process, sees the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from perdure.core.errors import InvalidInput
+from perdure.history.forgetting import Scope, remove
+from perdure.history.records import Head, SessionRecord, agent_of
+from perdure.storage.options import STRONG
+from perdure.storage.records import Indexed, Key, system_record
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+#: What callers write for everybody, now and later.
+EVERYBODY = "*"
+#: What stands for it in keys: no agent's name begins with a space, and one may be called ``*``.
+_ALL = " all"
+
+
+@system_record("shares")
+class Share(msgspec.Struct, frozen=True):
+    """An agent may see a session of another."""
+
+    id: Annotated[str, Key()]  # agent/session
+    session: Annotated[str, Indexed()]
+    #: When it was shared. Microseconds.
+    time: int
+
+    @property
+    def agent(self) -> str:
+        """Whom it is shared with; `EVERYBODY` if with all."""
+        name = self.id.partition("/")[0]
+        return EVERYBODY if name == _ALL else name
+
+
+class Sharing:
+    """What is shared in a store. Also a place that forgetting asks."""
+
+    collections = frozenset({"perdure_shares"})
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._shares = store.collection(Share)
+
+    async def share(self, record: SessionRecord, agents: Sequence[str]) -> None:
+        """Let these agents see a session. It is no error if they do already.
+
+        Raises `InvalidInput` if one of them cannot be an agent, is the session's own, or if the
+        session was forgotten.
+        """
+        for agent in agents:
+            _check(agent)
+            if agent == record.agent:
+                raise InvalidInput(
+                    f"{record.id} is {agent}'s own.", hint="Its agent sees it without sharing."
+                )
+
+        async def body(transaction: Transaction) -> None:
+            # One that is being forgotten has no head any more, and gets no share that would stay.
+            if await transaction.collection(Head).get(record.id) is None:
+                raise InvalidInput(f"The session {record.id} is gone.", hint="Open it again.")
+            now = self._store.now()
+            await transaction.collection(Share).put_many(
+                Share(_key(agent, record.id), record.id, now) for agent in agents
+            )
+
+        if agents:
+            await self._store.transact(body, STRONG)
+
+    async def unshare(self, session: str, agents: Sequence[str] = ()) -> None:
+        """Let these agents, or nobody if none is named, see a session any more.
+
+        It holds at once, everywhere, and survives the loss of power.
+
+        Raises `InvalidInput`, having changed nothing, if an agent would still see it because it is
+        shared with everybody.
+        """
+        shared = await self.shared_with(session)
+        going = list(agents) or shared
+        for agent in going:
+            _check(agent)
+        if EVERYBODY in shared and EVERYBODY not in going:
+            raise InvalidInput(
+                f"{session} is shared with everybody, and so with {going[0]}.",
+                hint="Stop sharing it with all, then share it with those who are to see it.",
+            )
+        await self._shares.delete_many((_key(agent, session) for agent in going), STRONG)
+
+    async def shared_with(self, session: str) -> list[str]:
+        """The agents that a session is shared with, `EVERYBODY` first."""
+        found = await self._shares.query().where("session", "=", session).values(STRONG)
+        return [share.agent for share in sorted(found, key=lambda share: share.id)]
+
+    async def sessions_for(self, agent: str) -> list[str]:
+        """The sessions of others that an agent may see, by name."""
+        found = {share.session for name in (agent, _ALL) for share in await self._with(name)}
+        return sorted(name for name in found if agent_of(name) != agent)
+
+    async def forget(self, scope: Scope) -> None:
+        """Forget who saw a session, and what a forgotten agent saw."""
+        if scope.turns:
+            return
+        for session in scope.sessions:
+            await self._shares.query().where("session", "=", session).delete()
+        if scope.agent is not None:
+            await remove(self._shares, f"{scope.agent}/")
+
+    async def _with(self, name: str) -> list[Share]:
+        return await self._shares.query().prefix(f"{name}/").values(STRONG)
+
+
+def _key(agent: str, session: str) -> str:
+    return f"{_ALL if agent == EVERYBODY else agent}/{session}"
+
+
+def _check(agent: str) -> None:
+    """Raises `InvalidInput` if no agent can have this name."""
+    if agent == EVERYBODY:
+        return
+    try:
+        agent_of(f"{agent}/x")
+    except InvalidInput:
+        raise InvalidInput(
+            f"{agent!r} cannot be an agent.",
+            hint="Name the agent, not a session of it; or share with everybody.",
+        ) from None

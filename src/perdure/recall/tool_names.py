@@ -1,0 +1,27 @@
+"""The names of the tools by which a model reaches its past; `context.tools` defines them.
+
+They stand here because the index has to know them: what such a tool was asked and said is never
+indexed again, or what was fetched once would be found ever after.
+"""
+
+from __future__ import annotations
+
+#: They show what there is.
+READING = (
+    "history_get_turn",
+    "history_search",
+    "recall",
+    "memory_get",
+    "reference_get",
+)
+#: They change what a model has in view, or what it will remember.
+CHANGING = (
+    "history_set_fidelity",
+    "board_pull",
+    "board_post",
+    "board_clear",
+    "memory_add",
+    "memory_edit",
+    "memory_retire",
+)
+NAMES: frozenset[str] = frozenset((*READING, *CHANGING))

@@ -1,0 +1,260 @@
+"""Text to terms, the same way for what is written and for what is asked.
+
+A term is a word without case, accents and English endings. What programmers write as one
+(``getUserToken``, ``src/auth/token.py``, ``FIN-20``) is a term as it stands, and so are its parts.
+Scripts that put no space between words become pairs of characters. Dates get a term that is the
+same however they were written: ``2023-05-07``, and ``2023-05`` for their month.
+
+Stop words of English are left out, here and there: a question of nothing else finds nothing by
+words, and is left to what it means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
+
+from perdure.history.searching import folded
+
+#: Terms of one text, and characters of it that are looked at. What is behind is not found by words.
+MOST_TERMS, MOST_TEXT = 20_000, 400_000
+#: Bytes of a term; what is longer is cut, and told apart by a few letters of its hash.
+LONGEST = 64
+_HASHED = 10
+#: Parts of an identifier, at most: nobody asks for the middle of a blob.
+_MOST_PARTS = 12
+#: Pieces whose terms are remembered: an English vocabulary and the names of a project.
+_REMEMBERED = 60_000
+
+STOP_WORDS = frozenset(
+    """
+    a about after again all also am an and any are aren as at be been before being between both but
+    by can could couldn d did didn do does doesn doing don down e.g each few for from further get
+    got had hadn has hasn have haven having he her here hers him his how i i.e if in into is isn it
+    its just like ll m may me might mine more most must my no nor not now of off on once only or
+    other our ours out over own re s same shall she should shouldn so some such t than that the
+    their theirs them then there these they this those to too up us ve very was wasn we were weren
+    what when where which who whom whose why will with won would wouldn you your yours
+    """.split()
+)
+#: What stands behind an apostrophe without being a word.
+_ENDINGS = frozenset({"s", "t", "d", "m", "ll", "re", "ve", "em"})
+
+_pieces = re.compile(r"\w+(?:[-./:@'’]+\w+)*").findall  # noqa: RUF001 - a real apostrophe
+_apostrophe = re.compile("['’]").split  # noqa: RUF001
+_joints = re.compile(r"[-./:@_]+").split
+#: Humps of an identifier: HTTPServer, getUserToken, token2.
+_humps = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+").findall
+_has_hump = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]").search
+_word_and_number = re.compile(r"([a-z]{3,})\d+").fullmatch
+_not_spaced = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_scripts = re.compile(f"[{_not_spaced}]+|[^{_not_spaced}]+").findall
+_is_not_spaced = re.compile(f"[{_not_spaced}]").match
+
+MONTHS = tuple(
+    "january february march april may june july august september october november december".split()
+)
+_month = "|".join(f"{name[:3]}(?:{name[3:]})?" if name != "may" else name for name in MONTHS)
+_month = _month.replace("sep(?:tember)?", "sept?(?:ember)?")
+_year = "(?:19|20)[0-9][0-9]"
+_has_year = re.compile(rf"(?<![\w.]){_year}(?!\w)").search
+_written_dates = re.compile(
+    rf"\b(?:(?:(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+)?(?P<month>{_month})\.?,?"
+    rf"(?:\s+(?P<late>[0-9]{{1,2}})(?:st|nd|rd|th)?)?,?(?:\s+of)?\s+(?P<year>{_year}))\b",
+    re.IGNORECASE,
+).finditer
+_iso = re.compile(rf"({_year})[-/.]([01]?[0-9])[-/.]([0-3]?[0-9])(?:t.*)?").fullmatch
+
+_tells = re.compile(
+    r"\b(?:yesterday|today|tonight|tomorrow|last|next|ago|weeks?|weekend|months?|years?|(?:mon|tues|"
+    r"wednes|thurs|fri|satur|sun)days?|january|february|march|april|june|july|august|september|"
+    rf"october|november|december|summer|winter|spring|autumn|{_year})\b|\b[Ii]n May\b|\bMay \d",
+    re.IGNORECASE,
+).search
+
+
+def terms(text: str) -> list[str]:
+    """The terms of a text, in order, with repetitions.
+
+    They have letters and digits of any script and ``_ = : . / -``. At most `MOST_TERMS`, of the
+    first `MOST_TEXT` characters; never more than `LONGEST` bytes in one.
+    """
+    text = plain(text)
+    found = list[str]()
+    known = _known
+    for piece in _pieces(text)[:MOST_TERMS]:
+        try:
+            found += known[piece]
+        except KeyError:
+            found += _learnt(piece)
+    if _has_year(text) is not None:
+        found += _dates(text)
+    return found[:MOST_TERMS]
+
+
+def plain(text: str) -> str:
+    """The text without accents and marks, but with its case."""
+    text = text[:MOST_TEXT]
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFKD", text).translate(_marks()))
+
+
+def tells_time(text: str) -> bool:
+    """Whether a text says when something was or will be."""
+    return _tells(text[:MOST_TEXT]) is not None
+
+
+def is_name(term: str) -> bool:
+    """Whether a term was written as programmers write names: it has a digit or a joint."""
+    return not term.isalpha()
+
+
+# Pieces
+
+
+#: The terms of pieces that were seen before. Stemming a word takes longer than all else.
+_known = dict[str, tuple[str, ...]]()
+
+
+def _learnt(piece: str) -> tuple[str, ...]:
+    made = tuple(dict.fromkeys(_of_piece(piece)))
+    if len(piece) <= LONGEST:
+        if len(_known) >= _REMEMBERED:
+            _known.clear()
+        _known[piece] = made
+    return made
+
+
+def _of_piece(piece: str) -> Iterator[str]:
+    head, *tails = _apostrophe(piece) if "'" in piece or "’" in piece else (piece,)  # noqa: RUF001
+    yield from _of_name(head)
+    for tail in tails:
+        if tail.lower() not in _ENDINGS:
+            yield from _of_name(tail)
+
+
+def _of_name(name: str) -> Iterator[str]:
+    """The terms of what was written as one."""
+    if not name.isascii():
+        for run in _scripts(name):
+            if _is_not_spaced(run):
+                yield from _pairs(folded(run))
+            else:
+                yield from _of_spaced(run)
+    else:
+        yield from _of_spaced(name)
+
+
+def _of_spaced(name: str) -> Iterator[str]:
+    name = name.strip("-./:@_")
+    if name.isalpha() and _has_hump(name) is None:
+        yield from _of_word(name)
+        return
+    whole = folded(name)
+    if (date := _iso(whole)) is not None:
+        yield from _of_date(date[1], date[2], date[3])
+        return
+    parts = list(islice(_parts(name), _MOST_PARTS))
+    if whole in STOP_WORDS or (not parts and not whole.isalnum()):
+        return  # e.g., and/or
+    yield _bounded(whole.replace("@", "="))
+    if "/" in whole and (last := whole.rsplit("/", 1)[1]) and not last.isalpha():
+        yield _bounded(last.replace("@", "="))
+    yield from parts
+
+
+def _parts(name: str) -> Iterator[str]:
+    for segment in _joints(name):
+        if not segment:
+            continue
+        if segment.isascii() and _has_hump(segment) is not None:
+            for hump in _humps(segment):
+                yield from _of_word(hump)
+        elif segment != name:
+            yield from _of_word(segment)
+        if (found := _word_and_number(segment.lower())) is not None:
+            yield from _of_word(found[1])
+
+
+def _of_word(word: str) -> Iterator[str]:
+    low = folded(word)
+    if low in STOP_WORDS and not _is_meant(word):
+        return
+    yield _bounded(_stem(low) if len(low) > 2 and low.isascii() and low.isalpha() else low)
+
+
+def _is_meant(word: str) -> bool:
+    """Written so that it is no stop word: the month, IT, the WHO."""
+    return word == "May" or (len(word) > 1 and word.isupper())
+
+
+def _pairs(run: str) -> Iterator[str]:
+    if len(run) == 1:
+        yield run
+    for start in range(len(run) - 1):
+        yield run[start : start + 2]
+
+
+def _bounded(term: str) -> str:
+    data = term.encode()
+    if len(data) <= LONGEST:
+        return term
+    told = hashlib.blake2b(data, digest_size=_HASHED // 2).hexdigest()
+    return data[: LONGEST - _HASHED - 1].decode(errors="ignore") + "-" + told
+
+
+@cache
+def _stemmer() -> Callable[[str], str]:
+    import snowballstemmer  # noqa: PLC0415 - with the first append, not with the command
+
+    stem: Callable[[str], str] = snowballstemmer.stemmer("english").stemWord
+    return stem
+
+
+def _stem(word: str) -> str:
+    return _stemmer()(word) if len(word) <= LONGEST else word
+
+
+@cache
+def _marks() -> dict[int, None]:
+    """Accents and vowel signs, and what joins characters unseen; not those of kana."""
+    unseen = {0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF}
+    kana = {0x3099, 0x309A}
+    signs = {
+        code
+        for code in range(0x300, 0xAC00)
+        if unicodedata.category(chr(code)) in {"Mn", "Mc"} and code not in kana
+    }
+    return dict.fromkeys(signs | unseen)
+
+
+# Dates
+
+
+def _dates(text: str) -> list[str]:
+    found = list[str]()
+    for date in _written_dates(text):
+        number = month_number(date["month"])
+        day = date["day"] or date["late"]
+        found += _of_date(date["year"], str(number), day)
+    return found
+
+
+def month_number(name: str) -> int:
+    """1 for ``Jan`` and ``january``."""
+    return next(number for number, month in enumerate(MONTHS, 1) if month[:3] == name[:3].lower())
+
+
+def _of_date(year: str, month: str, day: str | None) -> list[str]:
+    if not 1 <= int(month) <= len(MONTHS):
+        return [year]
+    whole = f"{year}-{int(month):02}"
+    return [whole] if day is None else [f"{whole}-{int(day):02}", whole]

@@ -1,0 +1,96 @@
+"""Recalling: what the past of a session, and of its agent, has to say to a question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import get_args
+
+from perdure.core.errors import InvalidInput, Unsupported
+from perdure.recall.values import Filters, Kind, Question, Recalled
+from perdure.session.conversation import Conversation
+from perdure.session.given import moment, number_in, seconds_in, tags_of, text_in, texts_in
+
+#: Hits at most, and characters of a question that are looked at.
+MOST_HITS, _MOST_TEXT = 1_000, 100_000
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+_ROLES = ("user", "assistant", "tool")
+
+
+class Recalling(Conversation):
+    """The role of a session that looks for what was said before."""
+
+    async def recall(
+        self,
+        query: str,
+        *,
+        limit: int = 10,
+        kinds: str | Iterable[str] = (),
+        agents: str | Iterable[str] = (),
+        sessions: str | Iterable[str] = (),
+        line: bool = False,
+        roles: str | Iterable[str] = (),
+        tools: str | Iterable[str] = (),
+        branch: str = "",
+        task: str = "",
+        outcome: str = "",
+        tags: Mapping[str, str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        deadline: float | None = None,
+        wide: bool = False,
+        judged: bool = False,
+    ) -> Recalled:
+        """What answers a query: turns, memories, reference layers, best first.
+
+        Looked at are this session's line of turns, the agent's other sessions, and what is shared
+        with the agent. Not the sessions that were forked from this line and left it, unless
+        `wide`; never what is another agent's own. The rest of the arguments narrow it: `kinds`
+        (``turn``, ``memory``, ``reference``), `agents` and `sessions` by name, `line` for this
+        session's turns alone, `roles` (``user``, ``assistant``, ``tool``) whose words have to
+        match, `tools` that were called, `branch`, `task`, `outcome` and `tags` of the turns,
+        `since` and `until` (aware datetimes).
+
+        It ends after `deadline` seconds, or the configured ones, with what has arrived until then:
+        `Recalled.stage` tells how far that is. If `judged`, filters and judge decide as they do for
+        what stands beside a prompt; otherwise no model is asked.
+
+        Raises `InvalidInput` for what cannot be meant, `Unsupported` if the bank has no recall.
+        """
+        text = text_in(query, "query")
+        if not text.strip():
+            raise InvalidInput("The query is empty.", hint="Say what to look for.")
+        filters = Filters(
+            kinds=texts_in(kinds, "kinds", _KINDS),
+            agents=texts_in(agents, "agents"),
+            sessions=texts_in(sessions, "sessions"),
+            line=line,
+            roles=texts_in(roles, "roles", _ROLES),
+            tools=texts_in(tools, "tools"),
+            branch=text_in(branch, "branch"),
+            task=text_in(task, "task"),
+            outcome=text_in(outcome, "outcome"),
+            tags=tags_of(tags),
+            since=moment(since),
+            until=moment(until),
+        )
+        first, last = filters.since, filters.until
+        if first is not None and last is not None and first > last:
+            raise InvalidInput(
+                "Nothing is both since then and until then.", hint="Swap since and until."
+            )
+        limit, deadline = number_in(limit, "limit", MOST_HITS), seconds_in(deadline, "deadline")
+        recall = self._rooms.contexts.recall
+        if recall is None:
+            raise Unsupported("This bank recalls nothing.", hint="Switch it on: recall.on = true.")
+        record, head = await self._standing()
+        question = Question(
+            text=text[:_MOST_TEXT],
+            record=record,
+            head=head,
+            filters=filters,
+            limit=limit,
+            moment=self._rooms.store.now(),
+            wide=wide,
+        )
+        return await recall.recall(question, judged=judged, deadline=deadline)

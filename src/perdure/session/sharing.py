@@ -1,0 +1,33 @@
+"""Letting other agents see a session, and no longer."""
+
+from __future__ import annotations
+
+from perdure.recall.sharing import Sharing
+from perdure.session.conversation import Conversation
+
+
+class Shared(Conversation):
+    """The role of a session that others may see."""
+
+    async def share(self, *agents: str) -> None:
+        """Let these agents recall the turns of this session; ``*`` is everybody, now and later.
+
+        Turns that it has from a session of another agent are not shared with it.
+
+        Raises `InvalidInput` if one of them cannot be an agent, or is this session's own.
+        """
+        await Sharing(self._rooms.store).share(self.record, agents)
+
+    async def unshare(self, *agents: str) -> None:
+        """Let these agents, or nobody else if none is named, recall its turns any more.
+
+        It holds at once, in every process. What they were shown before stays with them.
+
+        Raises `InvalidInput`, having changed nothing, if an agent would see it nevertheless because
+        it is shared with everybody.
+        """
+        await Sharing(self._rooms.store).unshare(self.name, agents)
+
+    async def shared_with(self) -> list[str]:
+        """The agents that it is shared with; ``*`` is everybody."""
+        return await Sharing(self._rooms.store).shared_with(self.name)

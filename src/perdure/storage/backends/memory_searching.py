@@ -1,0 +1,252 @@
+"""Search indexes of the in-memory backend: dictionaries, and nothing clever."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from perdure.storage.adapter import Adapter
+from perdure.storage.options import Options
+from perdure.storage.searching import (
+    Document,
+    Embedding,
+    Near,
+    Postings,
+    Range,
+    SearchIndex,
+    SearchState,
+    TextFound,
+    TextSearch,
+    VectorSearch,
+    Withdrawal,
+    check_document,
+    not_prepared,
+)
+from perdure.storage.vectors import Vectors, check_lengths
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_EVERYWHERE: tuple[Range, ...] = ((0, 2**62),)
+
+
+class _Held:
+    """A document, with its vector if it has one."""
+
+    __slots__ = ("id", "model", "note", "texts", "vector")
+
+    def __init__(self, texts: tuple[str, ...], note: bytes) -> None:
+        self.texts = texts
+        self.note = note
+        self.id = 0
+        self.model = ""
+        self.vector: bytes | None = None
+
+
+class MemoryIndex:
+    """One search index."""
+
+    def __init__(self, index: SearchIndex) -> None:
+        self.declared = index
+        self._held: dict[int, _Held] = {}
+        self._places: list[int] = []
+        #: Terms, then places, then field and offset.
+        self._postings: dict[str, dict[int, list[tuple[int, int]]]] = {}
+        self._vectors: dict[str, Vectors] = {}
+        self._last_id = 0
+
+    # Writing ----------------------------------------------------------------------------------
+
+    def put(self, document: Document) -> None:
+        place = document.place
+        if place in self._held:
+            self._drop(place)
+        insort(self._places, place)
+        self._held[place] = _Held(document.texts, document.note)
+        for field, text in enumerate(document.texts):
+            for offset, term in enumerate(text.split()):
+                self._postings.setdefault(term, {}).setdefault(place, []).append((field, offset))
+
+    def withdraw(self, withdrawal: Withdrawal) -> None:
+        for place in list(self._between(withdrawal.first, withdrawal.last)):
+            self._drop(place)
+
+    def embed(self, model: str, embeddings: Sequence[Embedding]) -> int:
+        kept = [each for each in embeddings if each.place in self._held]
+        known = self._vectors.get(model)
+        length = None if known is None else known.length
+        length = check_lengths([each.vector for each in embeddings], length)
+        if not kept or length is None:
+            return 0
+        ids = range(self._last_id + 1, self._last_id + 1 + len(kept))
+        self._last_id += len(kept)
+        for id, each in zip(ids, kept, strict=True):
+            held = self._held[each.place]
+            held.id, held.model, held.vector = id, model, each.vector
+        vectors = self._vectors.setdefault(model, Vectors(length))
+        vectors.add(ids, [each.place for each in kept], [each.vector for each in kept])
+        return len(kept)
+
+    def _drop(self, place: int) -> None:
+        held = self._held.pop(place)
+        del self._places[bisect_left(self._places, place)]
+        for term in {term for text in held.texts for term in text.split()}:
+            standing = self._postings[term]
+            del standing[place]
+            if not standing:
+                del self._postings[term]
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def search(self, search: TextSearch) -> TextFound:
+        found: dict[str, Postings] = {}
+        left = search.most
+        ordered = sorted(search.terms, key=lambda term: len(self._postings.get(term, ())))
+        for number, term in enumerate(ordered):
+            rows = list(self._occurrences(term, search.within))
+            complete = len(rows) <= left
+            if not complete:
+                rows = rows[:left] if number == 0 else []
+            left -= len(rows)
+            documents = len(self._postings.get(term, ()))
+            found[term] = Postings(documents, _array(rows), complete)
+        return TextFound(len(self._held), tuple(found[term] for term in search.terms))
+
+    def notes(self, places: Sequence[int]) -> list[bytes | None]:
+        held = [self._held.get(place) for place in places]
+        return [None if each is None else each.note for each in held]
+
+    def places(self, after: int, limit: int) -> list[int]:
+        start = bisect_right(self._places, after)
+        return self._places[start : start + limit]
+
+    def state(self) -> SearchState:
+        vectors: dict[str, int] = {}
+        for held in self._held.values():
+            if held.vector is not None:
+                vectors[held.model] = vectors.get(held.model, 0) + 1
+        return SearchState(len(self._held), vectors)
+
+    def nearest(self, search: VectorSearch) -> list[Near]:
+        vectors = self._vectors.get(search.model)
+        if vectors is None:
+            return []
+        ids = {held.id: place for place, held in self._held.items() if held.model == search.model}
+        if vectors.size > 2 * len(ids):
+            vectors.keep_only(ids)
+        return vectors.nearest(
+            search.vector,
+            search.limit,
+            lambda asked: {id: ids[id] for id in asked if id in ids},
+            search.within,
+        )
+
+    def vectors(self, model: str, places: Sequence[int]) -> list[bytes | None]:
+        held = [self._held.get(place) for place in places]
+        return [each.vector if each is not None and each.model == model else None for each in held]
+
+    def unembedded(self, model: str, after: int, limit: int) -> list[int]:
+        found: list[int] = []
+        for place in self._places[bisect_right(self._places, after) :]:
+            if len(found) >= limit:
+                break
+            if self._held[place].model != model:
+                found.append(place)
+        return found
+
+    def _occurrences(
+        self, term: str, within: Sequence[Range] | None
+    ) -> Iterator[tuple[int, int, int]]:
+        standing = self._postings.get(term)
+        if standing is None:
+            return
+        places = sorted(standing)
+        for first, last in _EVERYWHERE if within is None else within:
+            for place in places[bisect_left(places, first) : bisect_right(places, last)]:
+                for field, offset in standing[place]:
+                    yield place, field, offset
+
+    def _between(self, first: int, last: int) -> list[int]:
+        return self._places[bisect_left(self._places, first) : bisect_right(self._places, last)]
+
+
+def _array(rows: list[tuple[int, int, int]]) -> np.ndarray:
+    import numpy as np
+
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+class SearchingInMemory(Adapter):
+    """The part of the in-memory backend that has search indexes."""
+
+    def __init__(self) -> None:
+        #: None: it was erased, and will perhaps be made again.
+        self._indexes: dict[str, MemoryIndex | None] = {}
+
+    async def prepare_search(self, index: SearchIndex) -> bool:
+        self._check_open()
+        known = self._indexes.get(index.name)
+        if known is not None and known.declared == index:
+            return False
+        self._indexes[index.name] = MemoryIndex(index)
+        return True
+
+    async def search_text(self, search: TextSearch, options: Options) -> TextFound:
+        return self._index(search.index).search(search)
+
+    async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
+        return self._index(index).notes(places)
+
+    async def places(self, index: str, after: int, limit: int) -> list[int]:
+        return self._index(index).places(after, limit)
+
+    async def search_state(self, index: str) -> SearchState:
+        return self._index(index).state()
+
+    async def erase_search(self, index: str) -> None:
+        self._check_open()
+        self._indexes[index] = None
+
+    async def embed(self, index: str, model: str, embeddings: Sequence[Embedding]) -> int:
+        return self._index(index).embed(model, embeddings)
+
+    async def search_vectors(self, search: VectorSearch, options: Options) -> list[Near]:
+        return self._index(search.index).nearest(search)
+
+    async def vectors(self, index: str, model: str, places: Sequence[int]) -> list[bytes | None]:
+        return self._index(index).vectors(model, places)
+
+    async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
+        return self._index(index).unembedded(model, after, limit)
+
+    def _check_documents(self, changes: Sequence[Document | Withdrawal]) -> None:
+        """Raises, before anything is written, what `_index_documents` would have to raise."""
+        for change in changes:
+            if change.index not in self._indexes:
+                raise not_prepared(change.index)
+            index = self._indexes[change.index]
+            if index is not None and isinstance(change, Document):
+                check_document(index.declared, change)
+
+    def _index_documents(self, changes: Sequence[Document | Withdrawal]) -> None:
+        for change in changes:
+            index = self._indexes[change.index]
+            if index is None:
+                continue  # rows are what matters: a commit does not fail for an index
+            if isinstance(change, Document):
+                index.put(change)
+            else:
+                index.withdraw(change)
+
+    def _index(self, name: str) -> MemoryIndex:
+        self._check_open()
+        index = self._indexes.get(name)
+        if index is None:
+            raise not_prepared(name)
+        return index
+
+    @abstractmethod
+    def _check_open(self) -> None:
+        """Raises `Closed` unless the store is open."""

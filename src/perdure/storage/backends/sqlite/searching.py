@@ -1,0 +1,193 @@
+"""The part of the SQLite backend that has search indexes.
+
+`search_tables` makes the tables, `filing` writes, `finding` searches by words and `nearness` by
+vectors. Searches run in threads, all in one read transaction each.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import apsw
+
+from perdure.storage.adapter import Adapter
+from perdure.storage.backends.sqlite import connections, search_tables
+from perdure.storage.backends.sqlite.apply import Applier
+from perdure.storage.backends.sqlite.finding import Finder
+from perdure.storage.backends.sqlite.nearness import Nearness
+from perdure.storage.backends.sqlite.reader import Reader
+from perdure.storage.backends.sqlite.search_tables import FAULTY
+from perdure.storage.backends.sqlite.writer import Writer
+from perdure.storage.options import DEFAULT, STRONG, Options
+from perdure.storage.searching import (
+    Embedding,
+    Near,
+    SearchIndex,
+    SearchState,
+    TextFound,
+    TextSearch,
+    VectorSearch,
+    not_prepared,
+)
+
+T = TypeVar("T")
+
+#: The weight of work that is never done on the event loop.
+_HEAVY = 2**40
+
+
+class _Open:
+    """An index as this process knows it, until it is made anew."""
+
+    def __init__(self, name: str, made: int) -> None:
+        self.made = made
+        self.finder = Finder(name)
+        self.nearness = Nearness(name)
+
+
+class SearchingInSQLite(Adapter):
+    """Search indexes in the file of the bank."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, _Open] = {}
+
+    # Making and keeping -----------------------------------------------------------------------
+
+    async def prepare_search(self, index: SearchIndex) -> bool:
+        known = await self._open_reader().run(
+            "search index", lambda db: search_tables.entry(db, index.name)
+        )
+        made = False
+        if known is None or known.fields != index.fields:
+            made = await self._open_writer().run(
+                lambda applier: search_tables.make(applier.db, index), STRONG
+            )
+        self._applier.filing.define(index)
+        return made
+
+    async def erase_search(self, index: str) -> None:
+        await self._open_writer().run(
+            lambda applier: search_tables.drop(applier.db, index), STRONG, weight=_HEAVY
+        )
+        self._opened.pop(index, None)
+
+    async def search_state(self, index: str) -> SearchState:
+        self._check_prepared(index)
+        return await self._open_reader().aside(lambda db: search_tables.state(db, index))
+
+    async def tend_search(self, index: str) -> bool:
+        self._check_prepared(index)
+
+        def work(applier: Applier) -> bool:
+            shelf = applier.filing.shelf(index)
+            try:
+                return shelf.file() or shelf.merge()
+            except FAULTY as exc:
+                if not applier.db.in_transaction:
+                    raise
+                search_tables.mark(applier.db, index, str(exc))
+                return False
+
+        return await self._open_writer().run(work, weight=_HEAVY)
+
+    # Words ------------------------------------------------------------------------------------
+
+    async def search_text(self, search: TextSearch, options: Options) -> TextFound:
+        return await self._search(
+            search.index, lambda db, known: known.finder.search(db, search), options
+        )
+
+    async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
+        text = f'SELECT note FROM "{index}__documents" WHERE place = ?'
+        return await self._read(
+            index, "notes", lambda db: [db.execute(text, (place,)).get for place in places]
+        )
+
+    async def places(self, index: str, after: int, limit: int) -> list[int]:
+        text = f'SELECT place FROM "{index}__documents" WHERE place > ? ORDER BY place LIMIT ?'
+        return await self._read(
+            index, "places", lambda db: [place for (place,) in db.execute(text, (after, limit))]
+        )
+
+    # Vectors ----------------------------------------------------------------------------------
+
+    async def embed(self, index: str, model: str, embeddings: Sequence[Embedding]) -> int:
+        self._check_prepared(index)
+        if not embeddings:
+            return 0
+
+        def work(applier: Applier) -> int:
+            search_tables.sound(applier.db, index)
+            with search_tables.blamed(index):
+                return applier.filing.shelf(index).embed(model, embeddings)
+
+        return await self._open_writer().run(work, weight=_HEAVY)
+
+    async def search_vectors(self, search: VectorSearch, options: Options) -> list[Near]:
+        return await self._search(
+            search.index, lambda db, known: known.nearness.search(db, search), options
+        )
+
+    async def vectors(self, index: str, model: str, places: Sequence[int]) -> list[bytes | None]:
+        text = (
+            f'SELECT v.vector FROM "{index}__documents" AS d CROSS JOIN "{index}__vectors" AS v'
+            f" ON v.id = d.vector WHERE d.place = ? AND v.model ="
+            f' (SELECT id FROM "{index}__models" WHERE name = ?)'
+        )
+        return await self._read(
+            index, "vectors", lambda db: [db.execute(text, (each, model)).get for each in places]
+        )
+
+    async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
+        return await self._read(
+            index,
+            "unembedded",
+            lambda db: search_tables.unembedded(db, index, model, after, limit),
+        )
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _read(self, index: str, label: str, work: Callable[[apsw.Connection], T]) -> T:
+        """Something short."""
+        self._check_prepared(index)
+
+        def blamed(db: apsw.Connection) -> T:
+            with search_tables.blamed(index):
+                return work(db)
+
+        return await self._open_reader().run(f"{label} {index}", blamed)
+
+    async def _search(
+        self, index: str, work: Callable[[apsw.Connection, _Open], T], options: Options = DEFAULT
+    ) -> T:
+        """Something that may take longer, in one read transaction."""
+        self._check_prepared(index)
+
+        def blamed(db: apsw.Connection) -> T:
+            with search_tables.blamed(index), connections.snapshot(db):
+                return work(db, self._look_up(db, index))
+
+        return await self._open_reader().aside(blamed, options.deadline)
+
+    def _look_up(self, db: apsw.Connection, index: str) -> _Open:
+        """The index as it is now. Raises `Corrupted` if it is gone or damaged."""
+        made = search_tables.sound(db, index).made
+        known = self._opened.get(index)
+        if known is None or known.made != made:
+            known = self._opened[index] = _Open(index, made)
+        return known
+
+    def _check_prepared(self, index: str) -> None:
+        self._open_reader()
+        if not self._applier.filing.knows(index):
+            raise not_prepared(index)
+
+    _applier: Applier
+
+    @abstractmethod
+    def _open_reader(self) -> Reader: ...
+
+    @abstractmethod
+    def _open_writer(self) -> Writer: ...

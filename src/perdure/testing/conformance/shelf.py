@@ -1,0 +1,100 @@
+"""A search index of the kit, seen through one adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from perdure.storage.adapter import Adapter
+from perdure.storage.options import DEFAULT
+from perdure.storage.rows import Batch
+from perdure.storage.searching import (
+    Document,
+    Embedding,
+    Near,
+    Range,
+    SearchIndex,
+    TextFound,
+    TextSearch,
+    VectorSearch,
+    Withdrawal,
+)
+
+#: Place, field, and the number of terms before it.
+Occurrence: TypeAlias = tuple[int, int, int]
+
+
+class Shelf:
+    """Documents, and how a check asks for them. Made by `Bench.shelf`."""
+
+    def __init__(self, adapter: Adapter, index: SearchIndex) -> None:
+        self.adapter = adapter
+        self.index = index
+        self.name = index.name
+        #: It was made just now.
+        self.made = False
+
+    def document(self, place: int, *texts: str, note: bytes = b"") -> Document:
+        """A document; fields whose texts are not given are empty."""
+        missing = len(self.index.fields) - len(texts)
+        return Document(self.name, place, texts + ("",) * missing, note)
+
+    def withdrawal(self, first: int, last: int) -> Withdrawal:
+        return Withdrawal(self.name, first, last)
+
+    async def change(self, *changes: Document | Withdrawal) -> None:
+        await self.adapter.commit(Batch(documents=changes), DEFAULT)
+
+    async def search(
+        self, *terms: str, within: Sequence[Range] | None = None, most: int = 12_000
+    ) -> TextFound:
+        search = TextSearch(index=self.name, terms=terms, within=within, most=most)
+        return await self.adapter.search_text(search, DEFAULT)
+
+    async def find(self, term: str, within: Sequence[Range] | None = None) -> list[Occurrence]:
+        """Where a term stands."""
+        found = await self.search(term, within=within)
+        return occurrences(found)[0]
+
+    async def places(self, after: int = -1, limit: int = 1_000) -> list[int]:
+        return await self.adapter.places(self.name, after, limit)
+
+    async def notes(self, *places: int) -> list[bytes | None]:
+        return await self.adapter.notes(self.name, places)
+
+    async def embed(self, vectors: dict[int, bytes], model: str = "m") -> int:
+        embeddings = [Embedding(*pair) for pair in vectors.items()]
+        return await self.adapter.embed(self.name, model, embeddings)
+
+    async def near(
+        self,
+        vector: bytes,
+        model: str = "m",
+        *,
+        within: Sequence[Range] | None = None,
+        limit: int = 100,
+    ) -> list[Near]:
+        search = VectorSearch(
+            index=self.name, model=model, vector=vector, within=within, limit=limit
+        )
+        return await self.adapter.search_vectors(search, DEFAULT)
+
+    async def nearest(self, vector: bytes, model: str = "m", limit: int = 100) -> list[int]:
+        """The places of what is near, best first."""
+        return [near.place for near in await self.near(vector, model, limit=limit)]
+
+    async def unembedded(self, model: str = "m", after: int = -1, limit: int = 1_000) -> list[int]:
+        return await self.adapter.unembedded(self.name, model, after, limit)
+
+    async def vectors(self, *places: int, model: str = "m") -> list[bytes | None]:
+        return await self.adapter.vectors(self.name, model, places)
+
+    async def tend(self) -> None:
+        """Do all that was put off."""
+        while await self.adapter.tend_search(self.name):
+            pass
+
+
+def occurrences(found: TextFound) -> list[list[Occurrence]]:
+    """Those of each term, as plain numbers."""
+    return [[tuple(row) for row in postings.found.tolist()] for postings in found.terms]

@@ -1,0 +1,218 @@
+"""The deadline: whatever is slow, the caller goes on in time, with what has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from perdure.config import RecallConfig
+from perdure.recall.ahead import Ahead
+from perdure.recall.underway import Underway
+from perdure.recall.values import Recalled
+from perdure.testing import Answer, Received
+from tests.gateway.opened import assert_nothing_left, outcomes_of
+from tests.recall.asked import Library, Words, candidate, models, pipeline, question, words_of
+
+SOME = [candidate(number, 0.9 - number / 20) for number in range(1, 9)]
+DEADLINE = 0.25
+#: Generous: other tests run at the same time.
+LATE = 1.5
+
+
+def slow(step: str) -> tuple[Any, Words]:
+    """A search and texts of which one step sleeps for a minute."""
+    delays = {step: 60.0}
+    words = words_of(SOME)
+    words.delays = delays
+    return Library(SOME, SOME, delays=delays), words
+
+
+async def timed(recall: Any, **how: Any) -> tuple[Recalled, float]:
+    began = time.perf_counter()
+    found = await recall.recall(question(), **how)
+    return found, time.perf_counter() - began
+
+
+@pytest.mark.parametrize(
+    ("step", "stage", "name"),
+    [
+        ("keyword", "none", "keyword"),
+        ("vector", "keyword", "vector"),
+        ("full", "vector", "texts"),
+        ("tiny", "vector", "judge"),
+    ],
+)
+async def test_a_slow_step_costs_the_deadline_and_no_more(step: str, stage: str, name: str) -> None:
+    config = RecallConfig(deadline=DEADLINE, vectors=0.05)
+    recall = pipeline(*slow(step), config=config, hops=False)
+    found, took = await timed(recall)
+    assert took < LATE
+    assert found.stage == stage
+    assert any(each.name == name and each.failed for each in found.steps)
+    assert bool(found.hits) == (step != "keyword")
+    await recall.close()
+    assert not len(recall._underway)
+
+
+async def test_what_was_found_but_not_read_is_a_reminder() -> None:
+    recall = pipeline(*slow("full"), config=RecallConfig(deadline=DEADLINE), hops=False)
+    for judged in (True, False):
+        found, _ = await timed(recall, judged=judged)
+        assert found.hits[0].key == "T-1.1"
+        assert not any(hit.full or hit.text for hit in found.hits)
+    await recall.close()
+
+
+async def test_a_deadline_of_ones_own() -> None:
+    recall = pipeline(*slow("keyword"))
+    found, took = await timed(recall, deadline=0.05)
+    assert (found.stage, took < LATE) == ("none", True)
+    found, took = await timed(recall, deadline=0)
+    assert (found.stage, took < LATE) == ("none", True)
+    await recall.close()
+
+
+def sleeping(*, filters: float = 0.0, judge: float = 0.0) -> Callable[[Received], Answer]:
+    answer = json.dumps({"full": [1], "ticklers": [], "layers": []})
+
+    def script(request: Received) -> Answer:
+        if request.model == "fast":
+            return Answer(answer, delay=judge)
+        return Answer("no", delay=filters)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("naps", "stage"),
+    [
+        ({"filters": 30.0, "judge": 30.0}, "vector"),
+        ({"judge": 30.0}, "filters"),
+        ({"filters": 30.0}, "judge"),
+        ({}, "judge"),
+    ],
+)
+async def test_models_that_sleep(naps: dict[str, float], stage: str) -> None:
+    config = RecallConfig(deadline=1.0, filters=0.2, judge=0.5)
+    async with models(sleeping(**naps)) as (gateway, model):
+        recall = pipeline(Library(SOME, SOME), words_of(SOME), gateway, config=config)
+        found, took = await timed(recall)
+        assert found.stage == stage
+        assert took < 1.0 + LATE
+        await asyncio.sleep(0.1)
+        assert not len(recall._underway), "no call goes on behind the caller's back"
+        assert_nothing_left(gateway)
+        assert len(await outcomes_of(gateway)) == len(model.requests), "each is on the books once"
+        await recall.close()
+
+
+async def test_the_judge_has_time_although_the_filters_sleep() -> None:
+    config = RecallConfig(deadline=0.8, filters=30.0, judge=0.4)
+    async with models(sleeping(filters=30)) as (gateway, _):
+        recall = pipeline(Library(SOME, SOME), words_of(SOME), gateway, config=config)
+        found, _ = await timed(recall)
+        await recall.close()
+    assert found.stage == "judge"
+
+
+async def test_a_thread_that_is_busy_is_left_alone() -> None:
+    """As one that loads a model: nobody can end it."""
+    release = threading.Event()
+
+    class Loading(Library):
+        async def vector(self, found: Any, /) -> Any:
+            await asyncio.to_thread(release.wait, 20)
+            return found
+
+    config = RecallConfig(deadline=DEADLINE, vectors=0.05)
+    recall = pipeline(Loading(SOME), words_of(SOME), config=config)
+    found, took = await timed(recall)
+    assert (found.stage, took < LATE) == ("keyword", True)
+    assert found.hits
+    release.set()
+    await recall.close()
+
+
+async def test_work_that_will_not_end_is_not_waited_for() -> None:
+    underway, release = Underway(), asyncio.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    with pytest.raises(TimeoutError):
+        await underway.within(stubborn(), 0.02)
+    assert len(underway) == 1
+    release.set()
+    await underway.close()
+    assert not len(underway)
+
+
+async def test_what_fails_when_nobody_waits_is_no_trouble() -> None:
+    underway = Underway()
+
+    async def fails() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            raise OSError("too late")
+
+    with pytest.raises(TimeoutError):
+        await underway.within(fails(), 0.01)
+    await underway.close()
+
+
+# Ahead ------------------------------------------------------------------------------------------
+
+
+class Slowly:
+    """An embedder that counts."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.ready = asyncio.Event()
+
+    async def embed(self, texts: Any) -> list[bytes]:
+        self.asked.append(list(texts))
+        await self.ready.wait()
+        return [text.encode() for text in texts]
+
+
+async def test_a_question_is_embedded_before_it_is_asked_for() -> None:
+    slowly = Slowly()
+    ahead = Ahead(slowly)
+    ahead.expect("one")
+    ahead.expect("one")
+    await asyncio.sleep(0)
+    first = asyncio.create_task(ahead.embed(["one"]))
+    await asyncio.sleep(0)
+    first.cancel()  # the vector leg was late
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    again = asyncio.create_task(ahead.embed(["one"]))
+    await asyncio.sleep(0)
+    slowly.ready.set()
+    assert await again == [b"one"]
+    assert slowly.asked == [["one"]]
+    assert await ahead.embed(["one"]) == [b"one"]
+    assert await ahead.embed(["two", "three"]) == [b"two", b"three"]
+    assert ahead.name == "slow"
+    await ahead.close()
+
+
+async def test_the_pipeline_says_what_will_be_embedded() -> None:
+    expected = list[str]()
+    recall = pipeline(Library(SOME), words_of(SOME), expect=expected.append)
+    await recall.recall(question("When?"))
+    assert expected == ["When?"]

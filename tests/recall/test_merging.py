@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.recall.merging import read, relation
+
+SAME = [
+    ("The port is 8123.", "the port is 8123"),
+    ("Use tabs.", "You should use tabs"),
+    ("Run the linter before each commit", "Always run the linter before committing"),
+    ("Use pytest for tests", "For tests, use pytest."),
+    ("The user likes dark mode", "The user prefers dark mode"),
+    ("Never push to main", "Do not push to main."),
+    ("Don't push to main", "do not push to main"),
+    ("The timeout is 30s", "The timeout is 30 seconds"),
+    ("Note: the port is 8123", "The port is 8123"),
+    ("Port: 8123", "The port = 8123"),
+    ("We use PostgreSQL", "Use PostgreSQL"),
+    ("Config lives in src/app.toml", "The configuration lives in src/app.toml"),
+    ("In production use Redis", "Use Redis in production"),
+    ("Avoid mocks", "Do not use mocks"),
+    ("The limit is 1,000", "The limit is 1000"),
+    ("USE TABS", "use tabs"),
+    ("The user's editor is “vim”", 'The user\'s editor is "vim"'),
+    ("Commits have to be small", "Commits should be small"),
+]
+APART = [
+    # another thing
+    ("The user likes tea", "The user likes coffee"),
+    ("Deploy to staging", "Deploy to production"),
+    ("src/a.py has tests", "src/b.py has tests"),
+    ("use C", "use C++"),
+    ("use -v", "use v"),
+    ("Ann's brother is Bob", "Ann's sister is Bob"),
+    ("The import is slow", "The important is slow"),
+    ("The résumé is ready", "The resume is ready"),
+    # more, or less
+    ("The API uses OAuth", "The API uses OAuth for admins"),
+    ("Some tests fail", "Tests fail"),
+    ("The API must return JSON", "The API returns JSON"),
+    ("code in tests", "code for tests"),
+    # another order
+    ("clients call servers", "servers call clients"),
+    ("Alice reviews Bob's code", "Bob reviews Alice's code"),
+    ("lint before commit", "lint after commit"),
+    # another time
+    ("Fix the login bug", "Fixed the login bug"),
+    ("The build was broken", "The build is broken"),
+    ("The port was 8123", "The port is 9000"),
+    ("The port used to be 8123", "The port is 9000"),
+    # both can be true
+    ("Python 3.11 is supported", "Python 3.12 is supported"),
+    ("Issue 12 is fixed", "Issue 13 is fixed"),
+    ("The release fixed bug 12", "The release fixed bug 13"),
+    ("Tests are in tests/", "Tests are in src/tests"),
+    ("The port is also 9000", "The port is 8123"),
+    ("The staging port is 8123", "The production port is 9000"),
+    ("The port is 8123 in staging", "The port is 9000 in production"),
+    ("step 1 costs 5 tokens", "step 2 costs 5 tokens"),
+    ("X may fail", "X may not fail"),
+    ("The database is slow", "The database is PostgreSQL"),
+    ("The project uses PostgreSQL", "The project uses Redis"),
+    ("The sky is blue", "The sky is cloudy"),
+    ("The timeout is 60 seconds", "The timeout is 1 minute"),
+    ("One of the ports is 80", "One of the ports is 443"),
+    ("The bug is in parser.py", "The bug is in lexer.py"),
+    # of nobody knows what
+    ("It is 5", "It is 7"),
+    ("Is the port 8123?", "The port is 8123"),
+    # other languages: nothing is understood, nothing is lost
+    ("Der Port ist nicht 8123", "Der Port ist 8123"),
+    ("ポートは8123です", "ポートは9000です"),
+    ("", "…"),
+]
+CONTRARY = [
+    ("The port is 8123", "the port is 9000"),
+    ("Port: 8123", "The port is 9000"),
+    ("Use tabs", "Never use tabs"),
+    ("Always use tabs", "Don't use tabs"),
+    ("The API supports streaming", "The API doesn't support streaming"),
+    ("X no longer uses Redis", "X uses Redis"),
+    ("It cannot be undone in Safari", "It can be undone in Safari"),
+    ("In Safari it can be undone", "It cannot be undone in Safari"),
+    ("The cache is enabled", "The cache is disabled"),
+    ("Prefer tabs over spaces", "Prefer spaces over tabs"),
+    ("The user prefers green tea over coffee", "The user prefers coffee over green tea"),
+    ("The default theme is dark", "The default theme is light"),
+    ("The owner is Ann", "The owner is Bob"),
+    ("The server listens on port 8123", "The server listens on port 9000"),
+    ("The server runs on port 80", "the server runs on port 81"),
+    ("The timeout is 30 s", "The timeout is 2 minutes"),
+    ("The timeout is 30 seconds", "the timeout is 30 minutes"),
+    ("The deadline is 2026-05-01", "The deadline is 2026-05-03"),
+    ("Use 2 spaces", "Use 4 spaces"),
+    ("The config file is a.toml", "The config file is b.toml"),
+    ("The port is 8123 in staging", "The port is 9000 in staging"),
+]
+PAIRS = [
+    *((*pair, "same") for pair in SAME),
+    *((*pair, "other") for pair in APART),
+    *((*pair, "contrary") for pair in CONTRARY),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "expected"), PAIRS)
+def test_what_two_texts_are_to_each_other(one: str, other: str, expected: str) -> None:
+    assert relation(read(one), read(other)) == expected
+    assert relation(read(other), read(one)) == expected
+
+
+FACTS = sorted({text for pairs in (SAME, APART, CONTRARY) for pair in pairs for text in pair})
+
+
+def test_nothing_of_the_whole_table_is_merged_by_accident() -> None:
+    """Every text of the table with every other: only what is listed says the same."""
+    listed = {frozenset(pair) for pair in SAME}
+    found = {
+        frozenset((one, other))
+        for one in FACTS
+        for other in FACTS
+        if one < other and relation(read(one), read(other)) == "same"
+    }
+    # What follows from the pairs above, and nothing else.
+    implied = {
+        frozenset(("Avoid mocks", "Do not use mocks")),
+        *(frozenset((a, b)) for a in _PORT for b in _PORT if a != b),
+        *(frozenset((a, b)) for a in _TABS for b in _TABS if a != b),
+        *(frozenset((a, b)) for a in _NO_TABS for b in _NO_TABS if a != b),
+        *(frozenset((a, b)) for a in _MAIN for b in _MAIN if a != b),
+        *(frozenset((a, b)) for a in _HALF for b in _HALF if a != b),
+    }
+    assert found - listed <= implied
+
+
+_PORT = (
+    *("The port is 8123.", "the port is 8123", "Note: the port is 8123", "The port is 8123"),
+    *("Port: 8123", "The port = 8123"),
+)
+_TABS = ("Use tabs.", "You should use tabs", "USE TABS", "use tabs", "Use tabs", "Always use tabs")
+_NO_TABS = ("Never use tabs", "Don't use tabs")
+_MAIN = ("Never push to main", "Do not push to main.", "Don't push to main", "do not push to main")
+_HALF = ("The timeout is 30s", "The timeout is 30 seconds", "The timeout is 30 s", *())
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_any_text_can_be_read(one: str, other: str) -> None:
+    assert relation(read(one), read(other)) == relation(read(other), read(one))
+    assert relation(read(one), read(one)) == ("same" if read(one).words else "other")
+
+
+@given(st.lists(st.sampled_from(["port", "is", "8123", "not", "tabs", "over", "in", "9000"])))
+def test_no_text_contradicts_itself(words: list[str]) -> None:
+    text = " ".join(words)
+    assert relation(read(text), read(f"{text}.")) != "contrary"
