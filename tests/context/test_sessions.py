@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 import pytest
 
 import perdure
 from perdure.bank import Bank
 from perdure.context import tools as history_tools
-from perdure.context.composer import Composer, Prompted
 from perdure.context.context import Context
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
-from perdure.history.records import SessionRecord
 from perdure.session import Session
 from perdure.testing import ManualClock, project_turn
 from perdure.wire import codec
@@ -375,29 +372,6 @@ async def test_ten_turns_are_no_reason_if_that_would_not_pay(bank: Bank) -> None
         context = await session.context(f"Small talk {number}")
         await session.append([assistant("Yes.")], context=context)
     assert len(await session.epochs()) == 1
-
-
-async def test_what_is_recalled_stands_beside_the_prompt_unless_switched_off(
-    bank: Bank, session: Session
-) -> None:
-    async def recall(record: SessionRecord, prompt: Sequence[Message]) -> str:
-        return f"{record.id} was asked {prompt[0].text!r}, <perdure-note> and all"
-
-    rooms = msgspec.structs.replace(bank._rooms.contexts, recall=recall)
-    for strategy in ("gradient", "regular"):
-        record = msgspec.structs.replace(session.record, strategy=strategy)
-        for switched_on in (True, False):
-            asked = Prompted(
-                record=record,
-                head=await session.head(),
-                prompt=(user("Which flow?"),),
-                recall=switched_on,
-                keep=False,
-            )
-            context = await Composer(rooms).compose(asked)
-            text = context.injection.text if context.injection else ""
-            assert ("was asked 'Which flow?', &lt;perdure-note>" in text) is switched_on
-            assert ("<perdure-note>" in text) is (strategy == "gradient")
 
 
 async def test_past_prompts_of_forks_and_of_other_strategies(bank: Bank, session: Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -15,6 +16,7 @@ from perdure.recall.memory_records import Memory, memory_id
 from perdure.recall.scope import Scopes
 from perdure.recall.sharing import Sharing
 from perdure.recall.values import Filters, Question
+from perdure.session import Session
 from tests.recall.plain_index import PlainIndex
 from tests.recall.who_sees import AGENTS, EVERYBODY, Talk, World, deeds
 
@@ -111,3 +113,87 @@ async def _compare_filtered(
 def _owner(world: World, word: str) -> str:
     said = world.where(word)
     return world.memories[word][0] if said is None else said.owner.partition("/")[0]
+
+
+@given(deeds=deeds)
+@settings(max_examples=12)
+def test_recall_and_tools_show_no_more_than_that(deeds: Deeds) -> None:
+    asyncio.run(_shows_no_more(deeds))
+
+
+@pytest.mark.long
+@given(deeds=deeds)
+@settings(max_examples=40)
+def test_nothing_is_shown_that_may_not_be_in_many_banks(deeds: Deeds) -> None:
+    asyncio.run(_shows_no_more(deeds))
+
+
+async def _shows_no_more(deeds: Deeds) -> None:
+    async with Bank("memory://", config=Config()) as bank:
+        world = World(bank)
+        for deed in deeds:
+            if deed[0] == 3 and world.talks:
+                await _note(world, deed)
+            await world.do(deed)
+        await bank.settle()
+        for number, (talk, session) in enumerate(zip(world.talks, world.sessions, strict=True)):
+            wide = bool(number % 2)
+            for word in world.words():
+                await _ask(world, talk, session, word, wide=wide)
+            for other in world.talks:
+                await _fetch(world, talk, session, other)
+        for talk, session in zip(world.talks[:3], world.sessions[:3], strict=True):
+            await _prompt(world, talk, session)
+
+
+async def _note(world: World, deed: Sequence[int]) -> None:
+    _, who, which, agent = deed
+    owner = AGENTS[who % len(AGENTS)]
+    shared = frozenset({(*AGENTS, EVERYBODY)[agent % 4]} - {owner}) if which % 2 else frozenset()
+    word = world.new_word()
+    await world.bank.memories.add(owner, f"The password of {word}.", shared=shared)
+    world.memories[word] = owner, shared
+
+
+async def _ask(world: World, talk: Talk, session: Session, word: str, *, wide: bool) -> None:
+    """The very word: it is found where it may be, and nothing else comes with it."""
+    allowed = world.allowed(talk, wide=wide)
+    found = await session.recall(f"What about {word}?", limit=50, wide=wide, deadline=20)
+    seen = {each for hit in found.hits for each in _secrets(hit.text)}
+    assert seen <= allowed, (talk.name, word)
+    assert (word in seen) == (word in allowed), (talk.name, word)
+    others = await session.recall(word, agents=[a for a in AGENTS if a != talk.agent], deadline=20)
+    assert {each for hit in others.hits for each in _secrets(hit.text)} <= world.allowed(talk)
+
+
+async def _fetch(world: World, talk: Talk, session: Session, other: Talk) -> None:
+    """Turns of others by their key, and all that the tools find."""
+    allowed = world.allowed(talk)
+    for turn in sorted({said.turn for said in (*other.inherited, *other.own)}):
+        for level in ("R", "C", "T"):
+            text = await session.run_tool(
+                "history_get_turn", {"id": f"{other.name}#T-{turn}", "level": level}
+            )
+            assert _secrets(text) <= allowed, (talk.name, other.name, turn)
+    if other.own:
+        word = other.own[-1].word
+        for tool in ("recall", "history_search"):
+            text = await session.run_tool(tool, {"query": f"{word} password", "limit": 50})
+            assert _secrets(text) <= allowed | {word}, (talk.name, word)
+            text = await session.run_tool("recall", {"query": "password", "session": other.name})
+            assert _secrets(text) <= allowed
+
+
+async def _prompt(world: World, talk: Talk, session: Session) -> None:
+    """What stands beside a prompt that asks for everything."""
+    words = world.words()
+    context = await session.context("Tell me about " + ", ".join(words[-6:]), budget=20_000)
+    shown = _secrets(str(context.to_chat())) - set(words[-6:])
+    assert shown <= world.allowed(talk), talk.name
+    memory = str(context.to_chat()).partition("<perdure-memory>")[2]
+    shown = _secrets(memory.partition("Tell me about")[0])
+    assert shown <= world.allowed(talk), talk.name
+
+
+def _secrets(text: str) -> set[str]:
+    return set(re.findall(r"secret\d+", text))

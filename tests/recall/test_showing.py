@@ -135,6 +135,20 @@ async def test_another_session_of_the_agent(desk: Desk) -> None:
     assert "sings" in found.hits[0].text
 
 
+async def test_what_the_first_hits_mention_is_found_too(desk: Desk) -> None:
+    session = await desk.bank.session("planner/people")
+    await session.append([user("My sister is called Vera."), assistant("A nice name.")])
+    for number in range(120):
+        await session.append([user(f"Ticket {number} is done."), assistant("Good.")])
+    await session.append([user("We saw Vera, she lives in Lisbon."), assistant("Lovely.")])
+    asked = await desk.question(session, "In which town is my sister?", limit=20)
+    with_it = await desk.pipeline.recall(asked, judged=False)
+    desk.pipeline._hops = False
+    without = await desk.pipeline.recall(asked, judged=False)
+    assert "T-1.1" == with_it.hits[0].key == without.hits[0].key
+    assert [hit for hit in with_it.hits if "Lisbon" in hit.text and "by way of Vera" in hit.why]
+
+
 async def test_reminders_and_what_happened_lately(desk: Desk) -> None:
     session = await desk.bank.session("planner/auth")
     for number in range(1, 12):

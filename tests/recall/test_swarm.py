@@ -173,7 +173,7 @@ async def test_a_record_cannot_speak_for_us() -> None:
 
 
 def test_without_models_what_is_far_worse_goes() -> None:
-    scored = [candidate(n, score) for n, score in enumerate((0.9, 0.5, 0.1, 0.08, 0.001), 1)]
+    scored = [candidate(n, score) for n, score in enumerate((0.9, 0.5, 0.1, 0.04, 0.001), 1)]
     assert [each.turn for each in sift(scored)] == [1, 2, 3]
     assert [each.turn for each in sift(scored, {scored[4].place})] == [1, 2, 3, 5]
     assert sift([]) == ()

@@ -35,9 +35,7 @@ def recall_of(bank: Bank) -> Recall:
 async def talk(session: Session, turns: int, words: int = 40) -> None:
     """Let some turns go by in which nothing is said."""
     for number in range(turns):
-        await session.append(
-            [user(f"And in week {number}?"), assistant(SMALL_TALK * (words // 5))]
-        )
+        await session.append([user(f"And in week {number}?"), assistant(SMALL_TALK * (words // 5))])
 
 
 async def remember(session: Session, said: str, answer: str = "I see.") -> str:

@@ -63,21 +63,21 @@ class World:
 
     def allowed(self, asking: Talk, *, wide: bool = False) -> set[str]:
         """The words that a question of this session may find, in turns and memories."""
-        found = {said.word for said in asking.shown()}
+        others = list[Said]()
         for talk in self.talks:
             if talk.agent == asking.agent and (wide or talk.root != asking.root):
-                found |= {said.word for said in talk.shown_own()}
+                others += talk.shown_own()
             elif talk.agent != asking.agent and talk.shared & {asking.agent, EVERYBODY}:
-                found |= {
-                    said.word for said in talk.shown() if said.owner.partition("/")[0] == talk.agent
-                }
+                owned = talk.shown()
+                others += [said for said in owned if said.owner.partition("/")[0] == talk.agent]
+        # Of its own line it sees what that has, whatever else was said in the same turn.
+        line = {(said.owner, said.turn) for said in (*asking.inherited, *asking.own)}
+        found = {said.word for said in others if (said.owner, said.turn) not in line}
+        found |= {said.word for said in asking.shown()}
         for word, (agent, shared) in self.memories.items():
             if agent == asking.agent or shared & {asking.agent, EVERYBODY}:
                 found.add(word)
-        taken_back = {
-            said.word for said in (*asking.inherited, *asking.own) if said.turn in asking.undone
-        }
-        return found - self.forgotten - taken_back
+        return found - self.forgotten
 
     def words(self) -> list[str]:
         """Every word that was ever said or noted, those that are forgotten included."""

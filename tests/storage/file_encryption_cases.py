@@ -24,13 +24,26 @@ import msgspec
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Corrupted, InvalidInput, KeyRefused, PerdureError, Unavailable
 from perdure.storage import registry
-from perdure.storage.backends.sqlite import SQLiteAdapter, connections, encryption
+from perdure.storage.backends.sqlite import (
+    SQLiteAdapter,
+    connections,
+    encryption,
+    graphs,
+    nearness,
+)
 from perdure.storage.backends.sqlite.encryption import decrypt_file, encrypt_file, rekey_file
 from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Indexed, Key, Tags, record
 from perdure.storage.rows import Batch, Put, checksum
+from perdure.storage.searching import (
+    Document,
+    Embedding,
+    SearchIndex,
+    TextSearch,
+    VectorSearch,
+)
 from perdure.storage.store import Store
 from perdure.testing import run
 
@@ -338,6 +351,44 @@ async def converting(folder: Path) -> None:
     decrypt_file(file, OTHER)
     await intact(file, 3_000, None)
     assert list(contents(folder)) == [file.name]
+
+
+async def search_indexes(folder: Path) -> None:
+    """They are converted with the bank; beside an encrypted one there is nothing in clear."""
+    file = folder / "bank.db"
+    index = SearchIndex("perdure_recall", ("said",))
+    nearness.EXACT, graphs.STEP = 100, 100
+
+    async def found(key: bytes | None) -> tuple[list[int], list[int]]:
+        bank = await opened(file, key)
+        await bank.prepare_search(index)
+        while await bank.tend_search(index.name):
+            pass
+        words = TextSearch(index=index.name, terms=("swordfish",))
+        text = await bank.search_text(words, DEFAULT)
+        asked = VectorSearch(index=index.name, model="m", vector=b"\x07\x40", limit=1)
+        near = await bank.search_vectors(asked, DEFAULT)
+        assert [fault async for fault in bank.inspect()] == []
+        await bank.close()
+        return text.terms[0].found[:, 0].tolist(), [each.place for each in near]
+
+    bank = await opened(file, None)
+    await bank.prepare_search(index)
+    documents = tuple(Document(index.name, place, ("all swordfish",)) for place in range(120))
+    await bank.commit(Batch(documents=documents), DEFAULT)
+    vectors = [Embedding(place, bytes((place, 64))) for place in range(120)]
+    assert await bank.embed(index.name, "m", vectors) == 120
+    await bank.close()
+    wanted = (list(range(120)), [7])
+    assert await found(None) == wanted
+    assert [part.name for part in folder.iterdir() if part.name.endswith(".vectors")]
+    encrypt_file(file, KEY)
+    for key in (KEY, KEY):
+        assert await found(key) == wanted
+        assert [part.name for part in folder.iterdir()] == ["bank.db"]
+        assert b"swordfish" not in file.read_bytes()
+    decrypt_file(file, KEY)
+    assert await found(None) == wanted
 
 
 async def converting_in_use(folder: Path) -> None:

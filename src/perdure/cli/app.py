@@ -20,12 +20,17 @@ from perdure.cli import (
     export,
     forget,
     importing,
+    index,
     keys,
+    memory,
     metrics,
     models,
+    recall,
+    reference,
     renditions,
     schema,
     sessions,
+    share,
     show,
     simulate,
     tail,
@@ -78,6 +83,11 @@ app.command("ask")(ask.ask)
 app.command("models")(models.models)
 app.command("costs")(costs.costs)
 app.command("context")(context.context)
+app.command("recall")(recall.recall)
+app.add_typer(memory.app, name="memory")
+app.add_typer(reference.app, name="reference")
+app.add_typer(index.app, name="index")
+app.command("share")(share.share)
 app.command("renditions")(renditions.renditions)
 app.command("simulate")(simulate.simulate)
 app.add_typer(bank.app, name="bank")

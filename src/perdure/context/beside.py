@@ -6,7 +6,7 @@ is shown, are independent of one another.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,7 +26,8 @@ from perdure.history.lines import owners
 from perdure.history.log import Written
 from perdure.history.manifest import Place
 from perdure.history.records import SessionRecord, turn_key
-from perdure.history.strategies import Visible
+from perdure.history.shown import Shown
+from perdure.history.strategies import Look
 from perdure.history.strategies.rounds import prompt_of
 from perdure.recall.injecting import Beside
 from perdure.recall.keys import owner_of
@@ -54,8 +55,13 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     note: str
     frame: str
     strategy: str
-    #: Says what stands in the window beside an injection of so many tokens.
-    visible: Callable[[int], Awaitable[Sequence[Visible]]]
+
+    @property
+    def reserve(self) -> int:
+        """What may be recalled, at most, in tokens."""
+        asked, left = self.asked, self.budget - self.prompt
+        wanted = asked.recall and asked.prompt
+        return min(int(self.budget * MOST_SHARE), int(left * _MOST_LEFT)) if wanted else 0
 
 
 class Injections:
@@ -69,6 +75,7 @@ class Injections:
         self._forgets = 0
         #: What was built last, until it is written down.
         self._made: Injection | None = None
+        self._parts = boards.Rendered(), Beside()
         #: What was written down last.
         self._written: Injection | None = None
         self._framed = ""
@@ -115,29 +122,43 @@ class Injections:
 
     # What is sent now -------------------------------------------------------------------------
 
-    async def of(self, draft: Draft, since: int, *, recall: bool = True) -> Injection:
-        """What is injected with the prompt of this turn: built once, unless the prompt changes.
-
-        What was injected from the turn `since` on stands in the window.
-        """
+    async def of(self, draft: Draft, look: Look) -> Injection:
+        """What is injected with the prompt of this turn: built once, unless the prompt changes."""
         asked, turn = draft.asked, draft.turn
-        known = await self.sent(asked.record, since, turn)
+        known = await self.sent(asked.record, look.since, turn)
         for before in known:
             same = not asked.prompt or before.prompt == prompt_digest(asked.prompt)
             if before.turn == turn and same:
                 return before
         others = [each for each in known if each.turn != turn]
-        injection = await self._built(draft, others, recall=recall)
-        self._known[turn] = self._made = injection
-        return injection
+        board = await self._board(draft, others)
+        own = self._tokens(board.text, "", draft.note)
+        memory = await self._memory(draft, look, others, own)
+        return self._remembered(draft, board, memory)
 
     def is_new(self, injection: Injection) -> bool:
         """Whether it was built just now, and was never sent."""
         return injection is self._made
 
     def drop(self, injection: Injection) -> None:
-        """Have one that was never sent built again."""
-        self._known.pop(injection.turn, None)
+        """Have it built again, if it was never sent."""
+        if self.is_new(injection):
+            self._known.pop(injection.turn, None)
+
+    def repeated(self, record: SessionRecord, injection: Injection, shown: Shown) -> frozenset[str]:
+        """What a new injection has in full though it is shown anyway."""
+        if not injection.full or not self.is_new(injection):
+            return frozenset()
+        raw = (each.place for each in shown.rounds if not each.reduced)
+        return frozenset(injection.full).intersection(_keys(record, raw))
+
+    def without(
+        self, draft: Draft, injection: Injection, repeated: Collection[str] | None = None
+    ) -> Injection:
+        """A new injection without these, or without anything that was recalled."""
+        board, memory = self._parts
+        left = Beside() if repeated is None else memory.without(repeated)
+        return self._remembered(draft, board, left)
 
     async def keep(self, record: SessionRecord, injection: Injection, frame: Frame) -> None:
         """Write down what is sent, if it is not written yet."""
@@ -151,27 +172,46 @@ class Injections:
             await self._rooms.recall.reminded(record, injection.ticklers)
         self._written, self._framed, self._made = injection, frame.digest, None
 
-    async def _built(self, draft: Draft, others: Sequence[Injection], *, recall: bool) -> Injection:
-        asked, counter = draft.asked, self._rooms.desk.counter
-        boarded = await self._rooms.store.collection(Board).get(asked.record.id)
-        on_board = boards.render(
-            boarded.entries if boarded is not None else (),
+    async def _board(self, draft: Draft, others: Sequence[Injection]) -> boards.Rendered:
+        found = await self._rooms.store.collection(Board).get(draft.asked.record.id)
+        return boards.render(
+            found.entries if found is not None else (),
             draft.turn,
             standing(others),
             cap=boards.cap_for(draft.budget),
-            counter=counter,
+            counter=self._rooms.desk.counter,
         )
-        memory = Beside()
-        if recall and asked.recall and asked.prompt:
-            own = self._tokens(on_board.text, "", draft.note)
-            memory = await self._memory(draft, others, own)
-        return injection_of(
+
+    async def _memory(
+        self, draft: Draft, look: Look, others: Sequence[Injection], own: int
+    ) -> Beside:
+        """What the prompt brings to mind and does not stand in the window."""
+        recall, asked = self._rooms.recall, draft.asked
+        most = min(draft.reserve, int((draft.budget - draft.prompt - own) * _MOST_LEFT))
+        if recall is None or most < _LEAST:
+            return Beside()
+        raw = (each.first for each in look.visible if each.level == "R")
+        shown = {*_keys(asked.record, raw), *(key for each in others for key in each.full)}
+        window = Window(
+            asked.record,
+            asked.head,
+            frozenset(shown),
+            frozenset(key for each in others for key in each.ticklers),
+            [each for each in look.visible if each.level != "R"],
+        )
+        return await recall.beside(window, asked.prompt, most)
+
+    def _remembered(self, draft: Draft, board: boards.Rendered, memory: Beside) -> Injection:
+        """The injection of these parts, as one that is new."""
+        asked = draft.asked
+        self._parts = board, memory
+        made = injection_of(
             asked.record.id,
             draft.turn,
-            build(board=on_board.text, memory=memory.text, note=draft.note),
-            self._tokens(on_board.text, memory.text, draft.note),
+            build(board=board.text, memory=memory.text, note=draft.note),
+            self._tokens(board.text, memory.text, draft.note),
             prompt=asked.prompt,
-            board=on_board.full,
+            board=board.full,
             full=memory.full,
             ticklers=memory.keys,
             frame=draft.frame,
@@ -179,28 +219,8 @@ class Injections:
             model=asked.model,
             strategy=draft.strategy,
         )
-
-    async def _memory(self, draft: Draft, others: Sequence[Injection], own: int) -> Beside:
-        """What the prompt brings to mind and does not stand in the window."""
-        recall, asked = self._rooms.recall, draft.asked
-        left = draft.budget - draft.prompt - own
-        most = min(int(draft.budget * MOST_SHARE), int(left * _MOST_LEFT))
-        if recall is None or most < _LEAST:
-            return Beside()
-        visible = await draft.visible(own + most)
-        raw = (each.first for each in visible if each.level == "R")
-        shown = {*_keys(asked.record, raw), *(key for each in others for key in each.full)}
-        return await recall.beside(
-            Window(
-                asked.record,
-                asked.head,
-                frozenset(shown),
-                frozenset(key for each in others for key in each.ticklers),
-                [each for each in visible if each.level != "R"],
-            ),
-            asked.prompt,
-            most,
-        )
+        self._known[draft.turn] = self._made = made
+        return made
 
     def _tokens(self, board: str, memory: str, note: str) -> int:
         """What an injection takes. A reminder alone is not counted: see `REMINDER_TOKENS`."""

@@ -17,7 +17,7 @@ from perdure.context.beside import Draft, Injections
 from perdure.context.context import Context, checked_tools, compose
 from perdure.context.encoding import Encoder
 from perdure.context.injections import Frame, Injection, prompt_digest
-from perdure.context.system import reminder, with_explanation
+from perdure.context.system import REMINDER_TOKENS, reminder, with_explanation
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import Mark
@@ -29,7 +29,7 @@ from perdure.history.manifest import Place
 from perdure.history.packing import cut
 from perdure.history.records import Head, SessionRecord
 from perdure.history.shown import Injected, Shown
-from perdure.history.strategies import Ask, Desk, Name, Strategy, Visible, parse_strategy
+from perdure.history.strategies import Ask, Desk, Look, Name, Strategy, parse_strategy
 from perdure.history.strategies.gradient import Gradient
 from perdure.history.strategies.regular import Regular
 from perdure.history.strategies.rounds import prompt_of, room_for
@@ -147,9 +147,6 @@ class Composer:
             keep=asked.keep,
         )
 
-        async def visible(tokens: int) -> Sequence[Visible]:
-            return await strategy.visible(msgspec.structs.replace(ask, fixed=room + tokens))
-
         draft = Draft(
             asked=asked,
             turn=turn,
@@ -158,15 +155,8 @@ class Composer:
             note=reminder(tools=reaches) if tagged else "",
             frame=frame.digest,
             strategy=strategy.name,
-            visible=visible,
         )
-        since = await strategy.standing_since(ask)
-        injection, shown = await self._shown(strategy, ask, draft, since)
-        if asked.prompt and (later := await strategy.standing_since(ask)) != since:
-            # An epoch removed what stood in full: on the board, recalled before, as it was said.
-            if self._injections.is_new(injection):
-                self._injections.drop(injection)
-            injection, shown = await self._shown(strategy, ask, draft, later)
+        injection, shown = await self._shown(strategy, ask, draft)
         if asked.keep:
             await self._injections.keep(record, injection, frame)
         return compose(
@@ -258,20 +248,38 @@ class Composer:
 
     # ------------------------------------------------------------------------------------------
 
-    async def _shown(
-        self, strategy: Strategy, ask: Ask, draft: Draft, since: int
-    ) -> tuple[Injection, Shown]:
+    async def _shown(self, strategy: Strategy, ask: Ask, draft: Draft) -> tuple[Injection, Shown]:
         """What is injected with this prompt, and what is shown beside it."""
-        injection = await self._injections.of(draft, since)
-        try:
+        if not ask.prompted:
+            look = Look(await strategy.standing_since(ask))
+            injection = await self._injections.of(draft, look)
             return injection, await _beside(strategy, ask, injection)
+        injection, shown, is_last = await self._tried(strategy, ask, draft)
+        if not is_last:
+            # An epoch removed what stood in full: on the board, recalled before, as it was said.
+            self._injections.drop(injection)
+            injection, shown, _ = await self._tried(strategy, ask, draft)
+        while repeated := self._injections.repeated(ask.record, injection, shown):
+            injection = self._injections.without(draft, injection, repeated)
+            shown = await _beside(strategy, ask, injection)
+        return injection, shown
+
+    async def _tried(
+        self, strategy: Strategy, ask: Ask, draft: Draft
+    ) -> tuple[Injection, Shown, bool]:
+        """The same, and whether what stands beside it is what it was built for."""
+        fixed = ask.fixed + REMINDER_TOKENS.get(draft.note, 0)
+        look = await strategy.look(msgspec.structs.replace(ask, fixed=fixed), draft.reserve)
+        injection = await self._injections.of(draft, look)
+        try:
+            shown = await _beside(strategy, ask, injection)
         except BudgetTooSmall:
             if not injection.recalls or not self._injections.is_new(injection):
                 raise
-        # What is recalled makes way for what has to be said.
-        self._injections.drop(injection)
-        injection = await self._injections.of(draft, since, recall=False)
-        return injection, await _beside(strategy, ask, injection)
+            # What is recalled makes way for what has to be said.
+            injection = self._injections.without(draft, injection)
+            shown = await _beside(strategy, ask, injection)
+        return injection, shown, shown.epoch == look.epoch
 
 
 async def _beside(strategy: Strategy, ask: Ask, injection: Injection) -> Shown:

@@ -47,7 +47,10 @@ async def check(index: RecallIndex, progress: Progress | None = None) -> IndexRe
     """Compare the index with the log, session by session. Changes nothing."""
     if why := _why_off(index):
         return IndexReport(on=False, why=why)
+    if not await index.exists():
+        return IndexReport(problems=(f"There is no index yet. {_REBUILD}",))
     try:
+        await index.prepared()
         state = await index.store.adapter.search_state(INDEX.name)
     except (Corrupted, InvalidInput) as exc:
         return IndexReport(problems=(f"The index cannot be read: {exc.message} {_REBUILD}",))

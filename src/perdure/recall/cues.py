@@ -6,15 +6,26 @@ English names it; a question in another language has its ISO dates understood.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 
 import msgspec
 
 from perdure.history.searching import folded
-from perdure.recall.words import MONTHS, STOP_WORDS, is_name, month_number, plain, terms
+from perdure.recall.words import (
+    MONTH,
+    MONTHS,
+    STOP_WORDS,
+    YEAR,
+    is_name,
+    month_number,
+    plain,
+    terms,
+)
 
 #: Terms of a question that are looked for. Of a longer one, those that tell most.
 MOST_TERMS = 32
@@ -24,28 +35,26 @@ _LONG_WORD = 12
 
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
-_month = "|".join(f"{name[:3]}(?:{name[3:]})?" if name != "may" else name for name in MONTHS)
-_month = _month.replace("sep(?:tember)?", "sept?(?:ember)?")
 _ordinal = r"(?:st|nd|rd|th)?"
-_year = "(?:19|20)[0-9][0-9]"
 
 _when = re.compile(
-    r"\b(?:when|(?:what|which) (?:date|day|week|month|year|time)|how long|since when)\b", re.I
+    r"\b(?:when|(?:what|which) (?:date|day|week|month|year|time)|how long|since when)\b",
+    re.IGNORECASE,
 ).search
-_iso = re.compile(rf"\b({_year})-([01][0-9])(?:-([0-3][0-9]))?\b").finditer
+_iso = re.compile(rf"\b({YEAR})-([01][0-9])(?:-([0-3][0-9]))?\b").finditer
 # A month alone is one only if it cannot be a word: "may", "march".
 _named = re.compile(
-    rf"\b(?:(?P<early>[0-9]{{1,2}}){_ordinal}(?: of)? )?(?P<month>{_month})\b\.?"
-    rf"(?:,? (?P<late>[0-9]{{1,2}}){_ordinal}(?![0-9:]))?(?:,?(?: of)? (?P<year>{_year})\b)?",
-    re.I,
+    rf"\b(?:(?P<early>[0-9]{{1,2}}){_ordinal}(?: of)? )?(?P<month>{MONTH})\b\.?"
+    rf"(?:,? (?P<late>[0-9]{{1,2}}){_ordinal}(?![0-9:]))?(?:,?(?: of)? (?P<year>{YEAR})\b)?",
+    re.IGNORECASE,
 ).finditer
-_only_year = re.compile(rf"\b(?:in|of|during|since|from) ({_year})\b", re.I).finditer
-_weekday = re.compile(rf"\b(?:last |on |this )?({'|'.join(_DAYS)})\b", re.I).finditer
+_only_year = re.compile(rf"\b(?:in|of|during|since|from) ({YEAR})\b", re.IGNORECASE).finditer
+_weekday = re.compile(rf"\b(?:last |on |this )?({'|'.join(_DAYS)})\b", re.IGNORECASE).finditer
 _ago = re.compile(
-    rf"\b({'|'.join(_NUMBERS)}|[0-9]{{1,3}}) (day|week|month|year)s? ago\b", re.I
+    rf"\b({'|'.join(_NUMBERS)}|[0-9]{{1,3}}) (day|week|month|year)s? ago\b", re.IGNORECASE
 ).finditer
-_last = re.compile(r"\b(last|this|past) (week|weekend|month|year)\b", re.I).finditer
-_near = re.compile(r"\b(today|tonight|this morning|yesterday|last night)\b", re.I).finditer
+_last = re.compile(r"\b(last|this|past) (week|weekend|month|year)\b", re.IGNORECASE).finditer
+_near = re.compile(r"\b(today|tonight|this morning|yesterday|last night)\b", re.IGNORECASE).finditer
 
 _SPAN_DAYS = {"day": 0, "week": 3, "month": 15, "year": 180}
 _UNIT_DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
@@ -99,9 +108,7 @@ def cues(text: str, moment: int, also: tuple[str, ...] = ()) -> Cues:
     asked = terms(text)
     chosen = _telling(asked + [term for word in also for term in terms(word)])
     kept = frozenset(chosen)
-    pairs = dict.fromkeys(
-        pair for pair in zip(asked, asked[1:], strict=False) if kept.issuperset(pair)
-    )
+    pairs = dict.fromkeys(pair for pair in pairwise(asked) if kept.issuperset(pair))
     now = datetime.fromtimestamp(moment / 1e6, UTC).date()
     return Cues(
         terms=chosen,
@@ -120,7 +127,7 @@ def _telling(asked: list[str]) -> tuple[str, ...]:
 
     def weight(term: str) -> float:
         length = min(len(term), _LONG_WORD) + _LONG_WORD / 2 * is_name(term)
-        return length * min(counted[term], 3) ** 0.5
+        return length * math.sqrt(min(counted[term], 3))
 
     best = frozenset(sorted(counted, key=weight, reverse=True)[:MOST_TERMS])
     return tuple(term for term in counted if term in best)

@@ -22,7 +22,7 @@ from perdure.core.errors import BadAnswer, NoModel
 if TYPE_CHECKING:
     import numpy as np
 
-    from perdure.config import RecallConfig
+    from perdure.config import GatewayConfig, RecallConfig
     from perdure.gateway.gateway import Gateway
 
 #: What begins the name of a model that is loaded into this process.
@@ -51,12 +51,17 @@ class Embedder(Protocol):
         """
 
 
-def embedder(config: RecallConfig, gateway: Callable[[], Gateway]) -> Embedder:
+def embedder(
+    config: RecallConfig,
+    gateway: Callable[[], Gateway],
+    models: GatewayConfig | None = None,
+) -> Embedder:
     """The embedder that is configured. Nothing is loaded, and no gateway made, before it is used.
 
+    With the gateway's own configuration its name is known without a gateway, too.
     It raises `NoModel` or `InvalidConfig` when it is first used, if there is no such model.
     """
-    return _Chosen(config.embedder, gateway)
+    return _Chosen(config.embedder, gateway, models)
 
 
 class Wordllama:
@@ -75,7 +80,7 @@ class Wordllama:
 class GatewayEmbedder:
     """A model behind the gateway: with its budgets, its retries, and what it costs on record."""
 
-    def __init__(self, gateway: Gateway, model: str) -> None:
+    def __init__(self, gateway: Callable[[], Gateway], model: str) -> None:
         self.name = model
         self._gateway = gateway
 
@@ -87,7 +92,7 @@ class GatewayEmbedder:
         found = list[bytes]()
         for start in range(0, len(texts), _REQUEST):
             some = texts[start : start + _REQUEST]
-            answered = await self._gateway.embed(some, ask)
+            answered = await self._gateway().embed(some, ask)
             lengths = {len(vector) for vector in answered.vectors}
             if len(answered.vectors) != len(some) or len(lengths) != 1 or 0 in lengths:
                 raise BadAnswer(
@@ -143,9 +148,12 @@ class SentenceTransformers:
 class _Chosen:
     """The one of the configuration, looked up when it is first needed."""
 
-    def __init__(self, model: str, gateway: Callable[[], Gateway]) -> None:
-        self._named = model
+    def __init__(
+        self, named: str, gateway: Callable[[], Gateway], models: GatewayConfig | None
+    ) -> None:
+        self._named = named
         self._gateway = gateway
+        self._models = models
 
     @property
     def name(self) -> str:
@@ -156,16 +164,18 @@ class _Chosen:
 
     @functools.cached_property
     def _embedder(self) -> Embedder:
-        if self._named.startswith(SENTENCE_TRANSFORMERS):
-            return SentenceTransformers(self._named.removeprefix(SENTENCE_TRANSFORMERS))
-        if self._named == Wordllama.name:
+        named = self._named
+        if named.startswith(SENTENCE_TRANSFORMERS):
+            return SentenceTransformers(named.removeprefix(SENTENCE_TRANSFORMERS))
+        if named == Wordllama.name:
             return Wordllama()
         from perdure.gateway.calls import Ask
+        from perdure.gateway.catalog import candidates
 
-        gateway = self._gateway()
         # The first alone: another one's vectors could not be compared with what is there.
-        chosen = gateway.catalog.candidates(Ask(purpose="embed", model=self._named))[0].name
-        return Wordllama() if chosen == Wordllama.name else GatewayEmbedder(gateway, chosen)
+        config = self._models if self._models is not None else self._gateway().config
+        chosen = candidates(config, Ask(purpose="embed", model=named))[0].name
+        return Wordllama() if chosen == Wordllama.name else GatewayEmbedder(self._gateway, chosen)
 
 
 def as_bytes(rows: np.ndarray) -> list[bytes]:

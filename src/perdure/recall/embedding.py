@@ -63,6 +63,8 @@ class Embeddings:
         self._length = 0
         #: There may be documents without a vector that do not wait here.
         self._behind = True
+        #: Everything was embedded by this model once, whoever did it.
+        self._has_caught_up = False
         #: Since when something waits, and when the last of it came.
         self._since = self._last = 0.0
         self._woken = asyncio.Event()
@@ -196,9 +198,13 @@ class Embeddings:
     async def _catch_up(self, progress: Progress | None) -> None:
         """Embed what has no vector of this model, in the order of places."""
         adapter, model = self._store.adapter, self._embedder.name
+        others = await self._other_models(model) if self._has_caught_up else []
         after, done, unreadable = -1, 0, 0
         while places := await adapter.unembedded(INDEX.name, model, after, _BATCH):
             after = places[-1]
+            for other in others:
+                theirs = await adapter.vectors(INDEX.name, other, places)
+                places = [place for place, v in zip(places, theirs, strict=True) if v is None]
             texts = await self._read(places)
             await self._embed(texts)
             done += len(texts)
@@ -206,7 +212,15 @@ class Embeddings:
             if progress is not None:
                 progress("embedding", done, 0)
             await self._drain()
-        self.unreadable = unreadable
+        self.unreadable, self._has_caught_up = unreadable, True
+
+    async def _other_models(self, model: str) -> list[str]:
+        """Models of others who have the bank open with another configuration.
+
+        What they embed after us is left to them, or each would undo the other's work for ever.
+        """
+        state = await self._store.adapter.search_state(INDEX.name)
+        return [name for name, held in state.vectors.items() if name != model and held]
 
     async def _embed(self, texts: Mapping[int, str]) -> None:
         if not texts:

@@ -7,22 +7,25 @@ is no loop over occurrences: with 12,000 of them this takes a few milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from perdure.recall.places import ANSWERED, PART_BITS, ROUND_BITS, SAID, TOOLS
+import numpy as np
+
+from perdure.recall.places import ANSWERED, PART_BITS, ROUND_BITS, SAID, TOOLS, TURN_BITS
 
 if TYPE_CHECKING:
-    import numpy as np
+    from perdure.storage.searching import Range, TextFound
 
-    from perdure.storage.searching import TextFound
 
-    Array: TypeAlias = np.ndarray
+Array: TypeAlias = np.ndarray
 
 #: What an occurrence counts: long answers and output of tools drown what was said otherwise.
 FIELD_WEIGHTS = {SAID: 1.0, ANSWERED: 0.5, TOOLS: 0.2}
 #: How soon more of the same term counts no more (as in BM25).
 SATURATION = 1.2
+#: Turns on each side that may belong to the same conversation.
+STRETCH = 20
 #: Turns before and behind that are looked at together, by the name of their feature.
 WINDOWS = {
     "before": (-1, -1),
@@ -30,7 +33,7 @@ WINDOWS = {
     "next": (0, 1),
     "around": (-3, 3),
     "wider": (-6, 6),
-    "stretch": (-20, 20),
+    "stretch": (-STRETCH, STRETCH),
 }
 #: Seconds after which what is said next is another conversation.
 _PAUSE = 2 * 3_600
@@ -40,7 +43,7 @@ _TURNS, _REACH = 400, 2
 #: Rounds of one turn that may be candidates.
 _ROUNDS_OF_TURN = 4
 #: A turn's number has so many bits; turns of groups without an order are put so far apart.
-_TURN_SPAN, _APART = 20, 6
+_TURN_SPAN, _APART = TURN_BITS - ROUND_BITS, 6
 
 
 class Evidence(NamedTuple):
@@ -52,6 +55,8 @@ class Evidence(NamedTuple):
     axis: Array
     #: The weight of each term, of the rarest most.
     rarity: Array
+    #: The same by window: what stands in nearly every stretch of turns tells nothing there.
+    rarities: dict[str, Array]
     #: How often terms stand in the round itself, by field: (field, row, term), unweighted.
     own: Array
     #: By the name of a window: (row, term), weighted by field.
@@ -87,21 +92,16 @@ class Counted(NamedTuple):
 
     def windows(self, axis: Array, sittings: Array | None = None) -> dict[str, Array]:
         """What stands around turns, by the name of each window: (row, term)."""
-        import numpy as np  # noqa: PLC0415
-
-        first, last = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-        if sittings is not None and len(sittings):
-            at = np.searchsorted(sittings, axis, side="right")
-            bounds = np.concatenate([[first], sittings, [last]])
-            first, last = bounds[at], bounds[at + 1] - 1
+        begins = np.zeros(0, np.int64) if sittings is None else sittings
+        bounds = np.concatenate([[-1], begins, [np.iinfo(np.int64).max]])
+        at = np.searchsorted(begins, axis, side="right")
+        first, last = bounds[at], bounds[at + 1] - 1
         return {
             name: self._between(np.maximum(axis + start, first), np.minimum(axis + end, last))
             for name, (start, end) in WINDOWS.items()
         }
 
     def _between(self, first: Array, last: Array) -> Array:
-        import numpy as np  # noqa: PLC0415
-
         low = np.searchsorted(self.occupied, first)
         high = np.maximum(low, np.searchsorted(self.occupied, last, side="right"))
         inside: Array = self.running[high] - self.running[low]
@@ -116,8 +116,6 @@ def sittings(axis: Array, times: Array) -> Array:
     `axis` and `times` (seconds) are of turns that are known, in order. Without times, or if nobody
     ever paused, there are none.
     """
-    import numpy as np  # noqa: PLC0415
-
     same = np.diff(axis) < 1 << _TURN_SPAN
     begins: Array = axis[1:][same & (np.diff(times) > _PAUSE)]
     return begins
@@ -128,7 +126,7 @@ def gathered(
     pairs: Sequence[tuple[int, int]] = (),
     *,
     alone: Callable[[int], bool] = lambda _: False,
-    also: Sequence[int] = (),
+    also: Collection[int] = (),
     turns: int = _TURNS,
 ) -> Evidence:
     """Count what was found around the best `turns` turns, their neighbours, and the places `also`.
@@ -136,15 +134,14 @@ def gathered(
     `pairs` are numbers of terms that stand side by side in the question. `alone` says of a place
     that its group has no order (memories, reference layers): nothing is near it.
     """
-    import numpy as np  # noqa: PLC0415 - not with the command
-
+    given = np.array(list(also), np.int64)
     rarity = _rarity(found)
     occurrences = [postings.found for postings in found.terms]
     term = np.repeat(np.arange(len(occurrences)), [len(each) for each in occurrences])
     whole = np.concatenate(occurrences) if occurrences else np.zeros((0, 3), np.int64)
     whole = whole.reshape(-1, 3)
     place, field, offset = whole[:, 0], whole[:, 1], whole[:, 2]
-    spread = _Axis(np.concatenate([place, np.asarray(also, np.int64)]), alone)
+    spread = _Axis(np.concatenate([place, given]), alone)
     weight = np.array([FIELD_WEIGHTS[each] for each in (SAID, ANSWERED, TOOLS)])[field]
 
     occupied, at = np.unique(spread.of(place), return_inverse=True)
@@ -153,22 +150,33 @@ def gathered(
     counts = counts.reshape(shape)
 
     best = _best_turns(occupied, counts, rarity, turns)
-    axis = np.unique(np.concatenate([spread.with_neighbours(occupied[best]), spread.of(also)]))
+    axis = np.unique(np.concatenate([spread.with_neighbours(occupied[best]), spread.of(given)]))
     here = np.isin(occupied, axis)[at] if len(at) else np.zeros(0, bool)
     chosen = _Occurrences(place[here], field[here], offset[here], term[here])
-    rounds, own = _own(chosen, rarity, axis, spread, also)
+    rounds, own = _own(chosen, rarity, axis, spread, given)
     running = np.concatenate([np.zeros((1, shape[1])), np.cumsum(counts, axis=0)])
     counted, turn = Counted(occupied, running), spread.of(rounds)
     return Evidence(
         places=rounds,
         axis=turn,
         rarity=rarity,
+        rarities=_rarities(found, occupied, counts),
         own=own,
         windows=counted.windows(turn),
         phrases=_phrases(chosen, rounds, pairs, rarity),
         parts=np.unique(chosen.place),
         counted=counted,
     )
+
+
+def inside(ranges: Sequence[Range], places: Array) -> Array:
+    """Which places lie in one of the ranges: a flag for each."""
+    if not ranges:
+        return np.zeros(len(places), bool)
+    bounds = np.array(ranges, np.int64)
+    at = np.searchsorted(bounds[:, 0], places, side="right") - 1
+    lies: Array = (at >= 0) & (places <= bounds[np.maximum(at, 0), 1])
+    return lies
 
 
 def saturated(counts: Array, rarity: Array) -> Array:
@@ -194,17 +202,12 @@ class _Axis:
     """Places to numbers that differ by 1 for neighbouring turns, and by much for what has none."""
 
     def __init__(self, places: Array, alone: Callable[[int], bool]) -> None:
-        import numpy as np  # noqa: PLC0415
-
-        shift = ROUND_BITS + _TURN_SPAN
-        groups, first = np.unique(places >> shift, return_index=True)
+        groups, first = np.unique(places >> TURN_BITS, return_index=True)
         flags = [alone(int(places[at])) for at in first]
         self._alone = groups[np.array(flags, bool)] if len(groups) else groups
 
-    def of(self, places: Array | Sequence[int]) -> Array:
-        import numpy as np  # noqa: PLC0415
-
-        turn = np.asarray(places, np.int64) >> ROUND_BITS
+    def of(self, places: Array) -> Array:
+        turn = places >> ROUND_BITS
         group, number = turn >> _TURN_SPAN, turn & (1 << _TURN_SPAN) - 1
         if len(self._alone):
             number = np.where(np.isin(group, self._alone), number << _APART, number)
@@ -213,8 +216,6 @@ class _Axis:
 
     def with_neighbours(self, axis: Array) -> Array:
         """These turns, and those up to `_REACH` away; nothing is beside what is alone."""
-        import numpy as np  # noqa: PLC0415
-
         ordered = axis[~np.isin(axis >> _TURN_SPAN + _APART, self._alone)]
         number = ordered & (1 << _TURN_SPAN + _APART) - 1
         steps = np.arange(1, _REACH + 1)
@@ -224,8 +225,6 @@ class _Axis:
 
     def first_round(self, axis: Array) -> Array:
         """The place of a turn's first round."""
-        import numpy as np  # noqa: PLC0415
-
         group = axis >> _TURN_SPAN + _APART
         number = axis & (1 << _TURN_SPAN + _APART) - 1
         number = np.where(np.isin(group, self._alone), number >> _APART, number)
@@ -234,18 +233,34 @@ class _Axis:
 
 
 def _rarity(found: TextFound) -> Array:
-    import numpy as np  # noqa: PLC0415
+    return _of_frequency(np.array([each.documents for each in found.terms], float), found.documents)
 
-    have = np.array([each.documents for each in found.terms], float)
-    total = np.maximum(found.documents, have)
+
+def _of_frequency(have: Array, documents: int) -> Array:
+    total = np.maximum(documents, have)
     rarity: Array = np.log1p((total - have + 0.5) / (have + 0.5))
     return rarity
 
 
+def _rarities(found: TextFound, occupied: Array, counts: Array) -> dict[str, Array]:
+    """How rare terms are among windows, from those that were found; the rest is like them."""
+    sizes = np.array([end - start + 1 for start, end in WINDOWS.values()], float)
+    have = np.zeros((len(sizes), len(found.terms)))
+    for number, postings in enumerate(found.terms):
+        turns = occupied[counts[:, number] > 0]
+        if len(turns):
+            gaps = np.minimum(np.diff(turns)[None, :], sizes[:, None]).sum(axis=1) + sizes
+            have[:, number] = gaps * max(1.0, postings.documents / len(turns))
+        else:
+            have[:, number] = postings.documents * sizes
+    return {
+        name: _of_frequency(np.minimum(have[at], found.documents), found.documents)
+        for at, name in enumerate(WINDOWS)
+    }
+
+
 def _best_turns(occupied: Array, counts: Array, rarity: Array, turns: int) -> Array:
     """Turns that have most themselves and around them, roughly."""
-    import numpy as np  # noqa: PLC0415
-
     if len(occupied) <= turns:
         return np.arange(len(occupied))
     own = saturated(counts, rarity)
@@ -257,17 +272,15 @@ def _best_turns(occupied: Array, counts: Array, rarity: Array, turns: int) -> Ar
 
 
 def _own(
-    chosen: _Occurrences, rarity: Array, axis: Array, spread: _Axis, also: Sequence[int]
+    chosen: _Occurrences, rarity: Array, axis: Array, spread: _Axis, also: Array
 ) -> tuple[Array, Array]:
     """The candidates, and what stands in each: the best rounds of each turn, or its first."""
-    import numpy as np  # noqa: PLC0415
-
     terms = max(1, len(rarity))
     rounds = chosen.place >> PART_BITS << PART_BITS
     there = np.unique(rounds)
     there = there[_few_each(spread.of(there), _weights(rounds, there, chosen, rarity))]
     empty = axis[~np.isin(axis, spread.of(there))]
-    given = np.asarray(also, np.int64) >> PART_BITS << PART_BITS
+    given = also >> PART_BITS << PART_BITS
     there = np.unique(np.concatenate([there, spread.first_round(empty), given]))
     at = np.searchsorted(there, rounds)
     inside = np.minimum(at, len(there) - 1)
@@ -278,8 +291,6 @@ def _own(
 
 
 def _weights(rounds: Array, there: Array, chosen: _Occurrences, rarity: Array) -> Array:
-    import numpy as np  # noqa: PLC0415
-
     at = np.searchsorted(there, rounds)
     weights: Array = np.bincount(at, weights=rarity[chosen.term], minlength=len(there))
     return weights
@@ -287,8 +298,6 @@ def _weights(rounds: Array, there: Array, chosen: _Occurrences, rarity: Array) -
 
 def _few_each(turns: Array, weights: Array) -> Array:
     """Rows of the heaviest few of each turn. Turns are in order."""
-    import numpy as np  # noqa: PLC0415
-
     if not len(turns) or len(turns) == len(np.unique(turns)):
         return np.arange(len(turns))
     order = np.lexsort((-weights, turns))
@@ -301,8 +310,6 @@ def _few_each(turns: Array, weights: Array) -> Array:
 def _phrases(
     chosen: _Occurrences, rounds: Array, pairs: Sequence[tuple[int, int]], rarity: Array
 ) -> Array:
-    import numpy as np  # noqa: PLC0415
-
     total = np.zeros(len(rounds))
     if not pairs or not len(chosen.place):
         return total

@@ -8,23 +8,21 @@ without speakers, dates or vectors is ranked by what is left.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple
+
+import numpy as np
 
 from perdure.history.searching import folded
 from perdure.recall.cues import Cues
 from perdure.recall.evidence import (
     FIELD_WEIGHTS,
-    SATURATION,
+    Array,
     Evidence,
     covered,
     saturated,
 )
+from perdure.recall.places import ANSWERED
 from perdure.recall.values import Note
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array: TypeAlias = np.ndarray
 
 #: Features by the group that is known, or is not, as a whole.
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -54,6 +52,8 @@ NAMES: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in gro
 
 #: Terms beyond which a passage is no better for being longer, and how much length weighs in BM25.
 _ENOUGH, _BY_LENGTH = 30, 0.75
+#: Terms that make an answer; fewer say that it was heard.
+_AN_ANSWER = 4
 #: A part is normalised by the average length of its field among the candidates, but at least this.
 _LEAST_AVERAGE = 10.0
 
@@ -93,14 +93,11 @@ def features(
 
     `speaker` is whom the question names, if that is known already.
     """
-    import numpy as np  # noqa: PLC0415 - not with the command
-
     column = dict.fromkeys(NAMES, np.zeros(evidence.rows))
     if notes is not None:
         speaker = spoken_by(cues, [*notes, *before])
-    rarity = _without(evidence.rarity, cues, speaker)
-    evident = _Evident(evidence, rarity, notes)
-    evident.fill(column)
+    kept = _kept(cues, speaker)
+    _Evident(evidence, kept, notes).fill(column)
     if meanings is not None:
         column["alike"], column["alike_near"] = _scaled(meanings.own), _scaled(meanings.near)
         column["alike_stretch"] = _scaled(meanings.stretch)
@@ -113,7 +110,7 @@ def features(
         coverage=float(column["cover_around"].max(initial=0.0)),
         likeness=0.0 if meanings is None else float(meanings.own.max(initial=0.0)),
         speaker=speaker,
-        rarity=rarity,
+        rarity=evidence.rarity * kept,
     )
 
 
@@ -126,47 +123,37 @@ def spoken_by(cues: Cues, notes: Sequence[Note | None]) -> str:
     return named.pop() if len(named) == 1 else ""
 
 
-def _without(rarity: Array, cues: Cues, speaker: str) -> Array:
-    """The weights, but none for the name of who speaks: it stands where others address them."""
-    if not speaker:
-        return rarity
+def _kept(cues: Cues, speaker: str) -> Array:
+    """1 for each term, but 0 for the name of who speaks: it stands where others address them."""
     names = {cues.names.get(word) for word in folded(speaker).split()}
-    kept = rarity.copy()
-    for number, term in enumerate(cues.terms):
-        if term in names:
-            kept[number] = 0.0
-    return kept if kept.any() else rarity
+    kept = np.array([float(term not in names) for term in cues.terms])
+    return kept if kept.any() else np.ones(len(cues.terms))
 
 
 class _Evident:
     """The features that come from words alone."""
 
-    def __init__(self, evidence: Evidence, rarity: Array, notes: Sequence[Note] | None) -> None:
-        import numpy as np  # noqa: PLC0415
-
-        self._evidence, self._rarity = evidence, rarity
+    def __init__(self, evidence: Evidence, kept: Array, notes: Sequence[Note] | None) -> None:
+        self._evidence, self._kept = evidence, kept
         weights = np.array(list(FIELD_WEIGHTS.values()))[:, None, None]
         lengths = _relative_lengths(notes, evidence.rows)
         self._own = (weights * evidence.own / lengths[:, :, None]).sum(axis=0)
 
     def fill(self, column: dict[str, Array]) -> None:
-        rarity, windows = self._rarity, self._evidence.windows
-        there = self._own > 0
+        rarity, windows = self._evidence.rarity * self._kept, self._evidence.windows
         column["own"] = _scaled(saturated(self._own, rarity))
         column["cover"] = covered(self._own, rarity)
-        column["rarest"] = _scaled((there * rarity).max(axis=1, initial=0.0))
+        column["rarest"] = _scaled(((self._own > 0) * rarity).max(axis=1, initial=0.0))
         column["phrase"] = _scaled(self._evidence.phrases)
-        column["before"] = _scaled(saturated(windows["before"], rarity))
-        for name in ("pair", "next", "around", "wider", "stretch"):
-            column[name] = _scaled(saturated(windows[name], rarity))
-        for name in ("pair", "around", "stretch"):
-            column[f"cover_{name}"] = covered(windows[name], rarity)
+        for name, counts in windows.items():
+            here = self._evidence.rarities[name] * self._kept
+            column[name] = _scaled(saturated(counts, here))
+            if f"cover_{name}" in column:
+                column[f"cover_{name}"] = covered(counts, here)
 
 
 def _relative_lengths(notes: Sequence[Note] | None, rows: int) -> Array:
     """By field and row: what an occurrence is divided by, 1 for a passage of average length."""
-    import numpy as np  # noqa: PLC0415
-
     if notes is None:
         return np.ones((len(FIELD_WEIGHTS), rows))
     lengths = np.array([note.lengths for note in notes], float).reshape(rows, -1).T
@@ -177,17 +164,15 @@ def _relative_lengths(notes: Sequence[Note] | None, rows: int) -> Array:
 
 
 def _by_speaker(column: dict[str, Array], notes: Sequence[Note], speaker: str) -> None:
-    import numpy as np  # noqa: PLC0415
-
     if not speaker:
         return
-    said = np.array([(note.speaker == speaker) - (note.speaker not in {speaker, ""}) for note in notes])
+    said = np.array(
+        [(note.speaker == speaker) - (note.speaker not in {speaker, ""}) for note in notes]
+    )
     column["speaker"] = said.astype(float)
 
 
 def _by_time(column: dict[str, Array], notes: Sequence[Note], cues: Cues) -> None:
-    import numpy as np  # noqa: PLC0415
-
     if cues.times:
         held = [[time for time in cues.times if time.holds(note.time)] for note in notes]
         column["on_day"] = np.array([float(any(time.exact for time in each)) for each in held])
@@ -199,16 +184,14 @@ def _by_time(column: dict[str, Array], notes: Sequence[Note], cues: Cues) -> Non
 def _by_shape(
     column: dict[str, Array], notes: Sequence[Note], before: Sequence[Note | None]
 ) -> None:
-    import numpy as np  # noqa: PLC0415
-
-    weights = tuple(FIELD_WEIGHTS.values())
-    sizes = [sum(w * n for w, n in zip(weights, note.lengths, strict=True)) for note in notes]
+    lengths = np.array([note.lengths for note in notes], float).reshape(len(notes), -1)
+    sizes = lengths @ np.array(list(FIELD_WEIGHTS.values()))
     column["length"] = np.minimum(1.0, np.log1p(sizes) / np.log1p(_ENOUGH))
     # A question that is answered in the same round is as good as its answer.
-    alone = np.array([float(not note.lengths[1]) for note in notes])
+    alone = lengths[:, ANSWERED] < _AN_ANSWER
     column["asks"] = alone * np.array([float(note.asks) for note in notes])
     asked = [
-        float(note is not None and note.asks and not note.lengths[1]) for note in before
+        float(note is not None and note.asks and note.lengths[ANSWERED] < _AN_ANSWER) for note in before
     ] or [0.0] * len(notes)
     column["answers"] = np.array(asked)
     column["answers_own"] = column["answers"] * column["before"]

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import msgspec
 
-from perdure.history.records import Piece, SessionRecord
+from perdure.history.records import Head, Piece, SessionRecord
 from perdure.recall.embedding import Embeddings, Waiting
 from perdure.recall.groups import Groups
 from perdure.recall.passages import Moment, Passage, Thread, moments
@@ -176,8 +176,13 @@ class Filler:
         self, record: SessionRecord, embeddings: Embeddings, *, anew: bool = False
     ) -> AsyncIterator[tuple[int, int]]:
         """Pieces that were looked at, and documents that were written, some at a time."""
+        head = await self._store.collection(Head).get(record.id, STRONG)
+        if head is None:
+            return
         thread, after = Thread(), f"{record.id}/"
-        while True:
+        # What is written behind it from now on is indexed as it is written.
+        end = f"{record.id}/{numbered(head.turn + 1)}"
+        while after < end:
             step = _Step(self._store, self._groups, record, after, thread, anew=anew)
             await self._store.transact(step.take)
             if not step.pieces:

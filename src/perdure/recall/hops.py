@@ -24,8 +24,9 @@ _FIRST, _WEIGHT = 5, 0.5
 #: Hops are worth their time if the best hit is at least so sure.
 _LEAST = 0.05
 
-# A name: a capital inside a sentence, or what programmers write as one.
-_names = re.compile(r"(?<=[\w,;:(] )[A-Z][\w'-]{2,}|\b\w+(?:[_./-]\w+)+\b|\b[a-z]+[A-Z]\w+\b")
+# A name: a capital inside a sentence, or what programmers write as one. Words at the beginning of
+# a sentence have a capital, too.
+_names = re.compile(r"(?<=[a-z,;(] )[A-Z][a-z]\w+|\b\w+(?:[_./]\w+)+\b|\b[a-z]+[A-Z]\w+\b")
 
 
 def further(terms: Collection[str], texts: Iterable[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from perdure.core.errors import Corrupted, InvalidInput, PerdureError
+from perdure.core.errors import Corrupted, InvalidInput
 from perdure.history.lines import Owned
 from perdure.history.log import Written
 from perdure.history.packing import RoundWritten
@@ -57,8 +57,9 @@ Refill: TypeAlias = Callable[[], Awaitable[object]]
 _TURNS = type_of(Piece).name
 #: Sessions whose open turn is remembered.
 _REMEMBERED = 10_000
-#: Seconds after which an index that is not complete is filled.
-_DELAY = 0.5
+#: Seconds until the first look whether the index is complete, so that short commands do without;
+#: between two looks.
+_DELAY, _CARE_EVERY = 0.5, 300.0
 
 
 class RecallIndex:
@@ -89,8 +90,8 @@ class RecallIndex:
         self._threads: dict[str, Thread] = {}
         self._is_prepared = self._is_refilled = False
         self._preparing = asyncio.Lock()
-        self._is_awaited = asyncio.Event()
-        self._filling: asyncio.Task[None] | None = None
+        self._filling = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def is_on(self) -> bool:
@@ -100,7 +101,7 @@ class RecallIndex:
     @property
     def is_filling(self) -> bool:
         """Whether what is missing is being written now."""
-        return self._filling is not None and not self._filling.done()
+        return self._filling.locked()
 
     async def exists(self) -> bool:
         """Whether there is an index, even if turns are not indexed any more."""
@@ -122,25 +123,25 @@ class RecallIndex:
             return
         await self.prepared()
         self.embeddings.start()
-        if not await self._is_complete():
-            self._filling = asyncio.create_task(self._fill(), name="perdure-index")
+        self._task = asyncio.create_task(self._serve(), name="perdure-index")
 
     async def stop(self) -> None:
         """End the work in the background; what is left is done when the bank is next opened."""
-        await self._cancel_filling()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
         await self.embeddings.stop()
 
     async def settle(self) -> None:
-        """Wait until the index is filled and everything in it has its vector.
+        """Fill the index if something is missing, and give everything in it its vector.
 
         Returns without, if the embedder fails: `check` tells.
         """
-        if not self.is_on:
-            return
-        if self._filling is not None:
-            self._is_awaited.set()
-            await asyncio.wait({self._filling})
-        if self._is_prepared:
+        if self.is_on:
+            await self.prepared()
+            await self._care()
             await self.embeddings.settle()
 
     async def rebuild(self, progress: Progress | None = None) -> None:
@@ -157,13 +158,13 @@ class RecallIndex:
         if not self.is_on:
             await self._leave()
             return
-        await self._cancel_filling()
-        await self.filler.note(complete=False)
-        if await self.faults():
-            await self.erase()
         await self.prepared()
-        await self._fill_all(progress, anew=True)
-        await self.filler.remove_orphans()
+        async with self._filling:
+            await self.filler.note(complete=False)
+            if await self.faults():
+                await self.erase()
+            await self._fill(progress, anew=True)
+            await self.filler.remove_orphans()
         await self.embeddings.settle(progress)
 
     async def check(self, progress: Progress | None = None) -> IndexReport:
@@ -289,38 +290,37 @@ class RecallIndex:
         elif state.complete:
             await self.filler.note(complete=False)
 
-    async def _is_complete(self) -> bool:
-        state = await self.filler.state()
-        if state is None or not state.complete or state.recipe != RECIPE:
-            return False
-        # Nothing in it: whoever made it may have died before it could say so.
-        return bool(await self.store.adapter.places(INDEX.name, -1, 1))
+    async def _serve(self) -> None:
+        pause = _DELAY
+        while True:
+            await asyncio.sleep(pause)
+            pause = _CARE_EVERY
+            try:
+                await self._care()
+            except Exception as exc:  # noqa: BLE001
+                # The outermost loop: one bad run must not end all later ones.
+                _log.warning("the index could not be filled: %s", exc)
 
-    async def _fill(self) -> None:
-        """In the background, after the bank was opened."""
-        with suppress(TimeoutError):  # a short command is over before it begins
-            async with asyncio.timeout(_DELAY):
-                await self._is_awaited.wait()
-        try:
+    async def _care(self) -> None:
+        """Fill the index if it is not complete; make it anew if it is damaged."""
+        async with self._filling:
+            if await self.faults():
+                await self.erase()
             state = await self.filler.state()
-            await self._fill_all(anew=state is not None and state.recipe != RECIPE)
-        except PerdureError as exc:
-            # It is tried again when the bank is next opened; `check` tells what is missing.
-            _log.warning("the index could not be filled: %s", exc)
+            anew = state is not None and state.recipe != RECIPE
+            if state is None or anew or not state.complete or await self._is_empty():
+                await self._fill(anew=anew)
 
-    async def _fill_all(self, progress: Progress | None = None, *, anew: bool = False) -> None:
+    async def _is_empty(self) -> bool:
+        """Nothing is in it: whoever made it may have died before it could say so."""
+        return not await self.store.adapter.places(INDEX.name, -1, 1)
+
+    async def _fill(self, progress: Progress | None = None, *, anew: bool = False) -> None:
         await self.filler.fill(self.embeddings, progress, anew=anew)
         for refill in self.sources:
             await refill()
         await self.filler.note(complete=True)
         self.embeddings.look()
-
-    async def _cancel_filling(self) -> None:
-        if self._filling is not None:
-            self._filling.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._filling
-            self._filling = None
 
     async def _texts(self, places: Sequence[int]) -> Mapping[int, str]:
         """What is to be embedded for these places. Who owns what is no turn puts it again, once."""

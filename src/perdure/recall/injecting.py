@@ -19,7 +19,7 @@ something else. Pure: the same hits give the same text.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -59,44 +59,6 @@ _SPANS = (
 )
 
 
-class Beside(msgspec.Struct, frozen=True):
-    """The memory layer of one prompt."""
-
-    text: str = ""
-    #: What it reminds of in one line each: see `recall.keys.everywhere`.
-    keys: tuple[str, ...] = ()
-    #: What stands in it in full.
-    full: tuple[str, ...] = ()
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """How much may stand beside a prompt."""
-
-    pointers: int
-    #: Tokens of each part, and of all of it.
-    turns: int
-    ticklers: int
-    memories: int
-    references: int
-    tokens: int
-
-    @classmethod
-    def of(cls, config: RecallConfig, tokens: int) -> Limits:
-        """What is configured, in at most so many tokens."""
-        return cls(
-            pointers=min(config.pointers, MOST_POINTERS),
-            turns=config.full_tokens,
-            ticklers=config.tickler_tokens,
-            memories=config.memory_tokens,
-            references=config.reference_tokens,
-            tokens=tokens,
-        )
-
-    def full(self, kind: Kind) -> int:
-        """Tokens for what stands in full."""
-        return {"turn": self.turns, "memory": self.memories, "reference": self.references}[kind]
-
-
 class Item(msgspec.Struct, frozen=True):
     """A hit, and what is known about it beside."""
 
@@ -128,13 +90,68 @@ class Item(msgspec.Struct, frozen=True):
         )
 
 
-class _Piece(msgspec.Struct, frozen=True):
+class Piece(msgspec.Struct, frozen=True):
     """Something that is chosen, as it is written."""
 
     item: Item
     text: str
     tokens: int
     full: bool
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """The memory layer of one prompt."""
+
+    text: str = ""
+    #: What it reminds of in one line each: see `recall.keys.everywhere`.
+    keys: tuple[str, ...] = ()
+    #: What stands in it in full.
+    full: tuple[str, ...] = ()
+    #: What it is made of.
+    pieces: tuple[Piece, ...] = ()
+
+    @classmethod
+    def of(cls, pieces: Iterable[Piece]) -> Beside:
+        """The layer that these are written to."""
+        pieces = tuple(pieces)
+        return cls(
+            _written(pieces),
+            tuple(piece.item.key for piece in pieces if not piece.full),
+            tuple(piece.item.key for piece in pieces if piece.full),
+            pieces,
+        )
+
+    def without(self, keys: Collection[str]) -> Beside:
+        """The same without what has one of these keys."""
+        return Beside.of(piece for piece in self.pieces if piece.item.key not in keys)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much may stand beside a prompt."""
+
+    pointers: int
+    #: Tokens of each part, and of all of it.
+    turns: int
+    ticklers: int
+    memories: int
+    references: int
+    tokens: int
+
+    @classmethod
+    def of(cls, config: RecallConfig, tokens: int) -> Limits:
+        """What is configured, in at most so many tokens."""
+        return cls(
+            pointers=min(config.pointers, MOST_POINTERS),
+            turns=config.full_tokens,
+            ticklers=config.tickler_tokens,
+            memories=config.memory_tokens,
+            references=config.reference_tokens,
+            tokens=tokens,
+        )
+
+    def full(self, kind: Kind) -> int:
+        """Tokens for what stands in full."""
+        return {"turn": self.turns, "memory": self.memories, "reference": self.references}[kind]
 
 
 def beside(
@@ -149,10 +166,11 @@ def beside(
     """The memory layer of what was recalled, best first, within its limits.
 
     What has no room in full, or stands in the window just so, becomes a reminder. Nothing comes
-    twice, nor does what is `shown`: it stands in the window as it was said. What the window is `reminded` of by an
-    earlier prompt comes in full, if at all. Empty if there is nothing to say, or no room to.
+    twice, nor does what is `shown`: it stands in the window as it was said. What the window is
+    `reminded` of by an earlier prompt comes in full, if at all. Empty if there is nothing to say,
+    or no room to.
     """
-    pieces = list[_Piece]()
+    pieces = list[Piece]()
     taken = counter.count(_HEAD) + _HEADING
     spent = dict[str, int]()
     seen = set(shown)
@@ -167,18 +185,14 @@ def beside(
             tokens = counter.count(text) + 1 + (0 if part in spent else _HEADING)
             most = limits.full(item.hit.kind) if full else limits.ticklers
             if spent.get(part, 0) + tokens <= most and taken + tokens <= limits.tokens:
-                pieces.append(_Piece(item, text, tokens, full))
+                pieces.append(Piece(item, text, tokens, full))
                 spent[part] = spent.get(part, 0) + tokens
                 taken += tokens
                 seen.add(item.key)
                 break
     while pieces and counter.count(_written(pieces)) > limits.tokens:
         pieces.pop()  # tokens of parts do not quite add up to those of the whole
-    return Beside(
-        _written(pieces),
-        tuple(piece.item.key for piece in pieces if not piece.full),
-        tuple(piece.item.key for piece in pieces if piece.full),
-    )
+    return Beside.of(pieces)
 
 
 def ago(then: int, now: int) -> str:
@@ -250,7 +264,7 @@ def _quoted(text: str) -> str:
     return "\n".join(f"> {line}" if line else ">" for line in lines)
 
 
-def _written(pieces: Sequence[_Piece]) -> str:
+def _written(pieces: Sequence[Piece]) -> str:
     """The text. References first: they change least. Reminders next to the prompt."""
     if not pieces:
         return ""

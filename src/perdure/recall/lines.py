@@ -94,16 +94,12 @@ class Lines:
         return found
 
 
-def undone_in(
-    record: SessionRecord, undone: Sequence[Span], numbers: Mapping[str, int]
-) -> tuple[Range, ...]:
-    """The places of the turns that a session took back, in whoever's log they lie."""
+def whole_line(record: SessionRecord, numbers: Mapping[str, int]) -> tuple[Range, ...]:
+    """The places of all turns of a line, with what is not seen of them: to leave room for it."""
     return joined(
-        each
-        for span in undone
-        for owned in owners(record, span.first, span.last)
-        if owned.session in numbers
-        for each in turns_of(numbers[owned.session], [Span(owned.first, owned.last)])
+        places.turns(numbers[owned.session], owned.first, min(owned.last, LAST_TURN))
+        for owned in owners(record, 1, ENDLESS)
+        if owned.session in numbers and owned.first <= LAST_TURN
     )
 
 

@@ -209,7 +209,7 @@ class Pipeline:
     async def _hop(self, run: Run, scope: Bounds, found: Results) -> None:
         """What the first hits mention."""
         best = run.candidates[: hops.HITS]
-        if not hops.is_worth_it(best):
+        if not hops.is_worth_it(best) or run.left() < run.seconds / 2:
             return
         with run.step("hops"):
             seconds = min(self._config.vectors, run.left())

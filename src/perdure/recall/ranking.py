@@ -8,18 +8,15 @@ question was found at all, so that scores of different questions can be compared
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple
+
+import numpy as np
 
 from perdure.recall.cues import Cues
-from perdure.recall.evidence import Evidence
-from perdure.recall.features import NAMES, Features
+from perdure.recall.evidence import Array, Evidence
+from perdure.recall.features import GROUPS, NAMES, Features
 from perdure.recall.values import Note, Reason
 from perdure.recall.weights import LIKELY, WEIGHTS
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array: TypeAlias = np.ndarray
 
 #: Reasons that are told, and words that are named in one.
 _REASONS, _WORDS = 4, 3
@@ -37,8 +34,6 @@ class Ranked(NamedTuple):
 
 def ranked(found: Features, weights: Mapping[str, float] = WEIGHTS) -> Ranked:
     """Best first; of equals, the one that stands first."""
-    import numpy as np  # noqa: PLC0415 - not with the command
-
     total = found.values @ np.array([weights[name] for name in NAMES])
     by_score, by_coverage, by_likeness, constant = LIKELY
     asked = by_coverage * found.coverage + by_likeness * found.likeness + constant
@@ -50,65 +45,73 @@ class Telling:
     """Says why: what contributed most to a candidate's score, in words."""
 
     def __init__(self, found: Features, evidence: Evidence, cues: Cues) -> None:
-        import numpy as np  # noqa: PLC0415
-
-        self._shares = found.values * np.array([WEIGHTS[name] for name in NAMES])
         self._found, self._evidence, self._cues = found, evidence, cues
+        #: As they were asked for, not as they are looked for.
+        self._words = {term: word for word, term in reversed(cues.names.items())}
 
-    def reasons(self, row: int, note: Note) -> tuple[Reason, ...]:
-        """The most important first. Shares are of all that speaks for it."""
-        shares = dict(zip(NAMES, self._shares[row].tolist(), strict=True))
-        total = sum(share for share in shares.values() if share > 0) or 1.0
-        told = [
-            Reason(name, round(share / total, 3))
-            for name, share in self._told(row, note, shares)
-            if share / total >= _WORTH
-        ]
-        return tuple(sorted(told, key=lambda reason: -reason.share)[:_REASONS])
+    def reasons(self, rows: Array, notes: Sequence[Note]) -> list[tuple[Reason, ...]]:
+        """For each row, the most important first. Shares are of all that speaks for it."""
+        gains = self._found.values[rows] * np.array([WEIGHTS[name] for name in NAMES])
+        total = np.maximum(np.maximum(gains, 0.0).sum(axis=1), 1e-9)
+        shares = np.stack([gains[:, at].sum(axis=1) for at in _COLUMNS.values()], axis=1)
+        shares /= total[:, None]
+        own = self._evidence.own[:, rows].sum(axis=0)
+        around = self._evidence.windows["stretch"][rows] * (own == 0)
+        named = {"own": self._named(own), "around": self._named(around)}
+        best = np.argsort(-shares, axis=1)[:, :_REASONS]
+        kinds = tuple(_COLUMNS)
+        made = list[tuple[Reason, ...]]()
+        for row, note in enumerate(notes):
+            told = list[Reason]()
+            for kind in best[row].tolist():
+                share = round(float(shares[row, kind]), 3)
+                if share < _WORTH:
+                    break
+                if words := self._told(kinds[kind], named, row, note):
+                    told.append(Reason(words, share))
+            made.append(tuple(told))
+        return made
 
-    def _told(self, row: int, note: Note, shares: Mapping[str, float]) -> list[tuple[str, float]]:
-        def of(*names: str) -> float:
-            return sum(shares[name] for name in names)
+    def _told(self, kind: str, named: Mapping[str, list[str]], row: int, note: Note) -> str:
+        if kind == "own":
+            return f"{named[kind][row]} in its own words" if named[kind][row] else ""
+        if kind == "around":
+            words = named[kind][row]
+            return f"{words} around it" if words else "more of it around"
+        if kind == "speaker":
+            return f"said by {note.speaker.title()}"
+        if kind == "time":
+            held = [time.name for time in self._cues.times if time.holds(note.time)]
+            return f"said {held[0]}" if held else ""
+        return _SAID[kind]
 
-        own = self._evidence.own[:, row].sum(axis=0)
-        around = self._evidence.windows["stretch"][row] * (own == 0)
-        told = list[tuple[str, float]]()
-        if words := self._words(own):
-            told.append((f"{words} in its own words", of("own", "cover", "rarest")))
-        if shares["phrase"] > 0:
-            told.append(("side by side as asked", of("phrase")))
-        if words := self._words(around):
-            told.append((f"{words} around it", of(*_AROUND)))
-        elif self._evidence.windows["around"][row].any():
-            told.append(("what was said around it", of(*_AROUND)))
-        if shares["alike"] > 0:
-            told.append(("similar in meaning", of("alike", "alike_near", "alike_stretch")))
-        if self._found.speaker and note.speaker == self._found.speaker:
-            told.append((f"said by {note.speaker.title()}", of("speaker")))
-        for time in self._cues.times:
-            if time.holds(note.time):
-                told.append((f"said {time.name}", of("on_day", "in_month")))
-                break
-        if shares["tells_when"] > 0:
-            told.append(("tells when", of("tells_when")))
-        if shares["answers"] > 0:
-            told.append(("answers a question", of("answers", "answers_own")))
-        return told
-
-    def _words(self, counts: Array) -> str:
-        """The terms that stand there, the rarest first, as they are looked for."""
+    def _named(self, counts: Array) -> list[str]:
+        """For each row the terms that stand there, the rarest first."""
         weights = (counts > 0) * self._found.rarity
-        best = [int(at) for at in weights.argsort()[::-1][:_WORDS] if weights[at] > 0]
-        return ", ".join(f"‘{self._cues.terms[at]}’" for at in best)  # noqa: RUF001
+        best = np.argsort(-weights, axis=1)[:, :_WORDS]
+        there = np.take_along_axis(weights, best, axis=1) > 0
+        words = [f"‘{self._words.get(term, term)}’" for term in self._cues.terms]  # noqa: RUF001
+        return [
+            ", ".join(words[at] for at, is_there in zip(row, flags, strict=True) if is_there)
+            for row, flags in zip(best.tolist(), there.tolist(), strict=True)
+        ]
 
 
-_AROUND: Sequence[str] = (
-    "pair",
-    "next",
-    "around",
-    "wider",
-    "stretch",
-    "cover_pair",
-    "cover_around",
-    "cover_stretch",
-)
+#: Which features make up a reason.
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "own": ("own", "cover", "rarest"),
+    "phrase": ("phrase",),
+    "around": GROUPS["context"],
+    "meaning": GROUPS["meaning"],
+    "speaker": GROUPS["speaker"],
+    "time": ("on_day", "in_month"),
+    "when": ("tells_when",),
+    "answers": ("answers", "answers_own"),
+}
+_COLUMNS = {kind: [NAMES.index(name) for name in names] for kind, names in _KINDS.items()}
+_SAID = {
+    "phrase": "side by side as asked",
+    "meaning": "similar in meaning",
+    "when": "tells when",
+    "answers": "answers a question",
+}

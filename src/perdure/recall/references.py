@@ -235,12 +235,14 @@ class References:
             return [], []
         try:
             return await asyncio.to_thread(files.scan, self.folder)
+        except FileNotFoundError:
+            missing = Problem(str(self.folder), "There is no such folder.", warning=True)
         except OSError as exc:
             missing = Problem(
                 str(self.folder), f"The folder cannot be read: {exc.strerror or exc}."
             )
-            known = await self._known()
-            return [], [missing, *(Problem(path, "It is not there.", True) for path in known)]
+        known = await self._known()
+        return [], [missing, *(Problem(path, "It is not there.", True) for path in known)]
 
     async def _loaded(self, file: Seen) -> tuple[Layer, str] | Problem:
         if self.folder is None:

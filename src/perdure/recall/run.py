@@ -77,6 +77,7 @@ class Run:
         self._config = config
         self._shown = shown
         self._began = self._now()
+        self.seconds = seconds
         self._ends = self._began + seconds
         self._steps = list[Step]()
         self._under_way: Under | None = None
@@ -132,7 +133,7 @@ class Run:
     def most(self) -> int:
         """Candidates that are looked at, at most."""
         limit = self.question.limit
-        return max(limit, self._config.swarm, judge.MOST) if self.judged else limit
+        return max(limit, self._config.swarm) if self.judged else limit
 
     def rank(self, candidates: Sequence[Candidate]) -> None:
         """Take a ranking instead of the one before."""

@@ -9,8 +9,9 @@ By default a session sees
   also if they are of its family: sharing says so;
 * the memories of its agent, and those of others that are shared; all reference layers.
 
-A turn that was taken back is not seen, neither in this session nor in another; one that this
-session took back not even where another still shows it. What is forgotten is gone. A sub-agent's session is its own agent's: whoever started it sees it only if they
+A turn that was taken back is not seen, neither in this session nor in another, and what is
+forgotten is gone. Of a turn of its own line a session sees what its line has, whatever others see
+of it: not what was added to it after the fork left, and nothing if it took it back itself. A sub-agent's session is its own agent's: whoever started it sees it only if they
 are of the same name, or it is shared. Turns that a fork has from another agent's session are seen
 by that fork alone.
 
@@ -35,7 +36,7 @@ from perdure.history.records import Head, SessionRecord, agent_of
 from perdure.recall import places
 from perdure.recall.families import Families
 from perdure.recall.filters import narrowed
-from perdure.recall.lines import LAST_TURN, Lines, turns_of, undone_in
+from perdure.recall.lines import LAST_TURN, Lines, turns_of, whole_line
 from perdure.recall.memory_records import Memory
 from perdure.recall.places import REFERENCES, TURN_BITS, Spot, memories_of
 from perdure.recall.ranges import common, covers, joined, without
@@ -156,12 +157,11 @@ class Scopes:
         groups = self._learned(await self._index.groups())
         record = question.record
         line = await self._lines.ranges(record, question.head.undone, groups.numbers)
-        undone = undone_in(record, question.head.undone, groups.numbers)
         own = await self._of_agent(question, groups)
         shared = await self._shared(record.agent, groups)
         scope = Scope(
             groups,
-            turns=without(joined(own, line, shared), undone),
+            turns=joined(line, without(joined(own, shared), whole_line(record, groups.numbers))),
             line=line,
             memories=await self._of_memories(record.agent, groups),
             references=groups.whole((REFERENCES,)),

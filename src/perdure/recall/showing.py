@@ -9,22 +9,20 @@ to a shared turn after it left.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
-from perdure.core.errors import PerdureError
 from perdure.core.levels import Level
 from perdure.core.tokens import Estimate
-from perdure.history.manifest import Place
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord
 from perdure.history.renditions.scribe import Made, Scribe, Wanted
 from perdure.recall.cabinets import Cabinet
 from perdure.recall.excerpts import count, excerpt, looked_for
 from perdure.recall.keys import owner_of
+from perdure.recall.sizing import Sizes, View
 from perdure.recall.values import Candidate, Question
 from perdure.storage.store import Store
 
@@ -66,13 +64,6 @@ class Texts(Protocol):
         """What happened in the newest turns of the session, a line each, oldest first."""
 
 
-class _View(NamedTuple):
-    """A line of turns, as somebody sees it."""
-
-    record: SessionRecord
-    head: Head
-
-
 class Showing:
     """`Texts` of a bank."""
 
@@ -87,6 +78,7 @@ class Showing:
         self._sessions = store.collection(SessionRecord)
         self._heads = store.collection(Head)
         self._scribe = scribe
+        self._sizes = Sizes(store, scribe)
         self._reader = reader
         self._cabinets = {"memory": memories, "reference": references}
 
@@ -94,10 +86,7 @@ class Showing:
         found = await self._kept(question, candidates)
         words = looked_for(question.text)
         for view, some in await self._by_view(question, candidates):
-            sizes = await asyncio.gather(*(self._made(view, each) for each in some))
-            there = {
-                each.place: made for each, made in zip(some, sizes, strict=True) if made is not None
-            }
+            there = await self._sizes.of(view, some)
             wanted = [
                 (place, Wanted(made.place, level, made.variant))
                 for place, made in there.items()
@@ -149,18 +138,9 @@ class Showing:
                 found[each.place] = Shown("R", kept.text, tokens, kept.key, kept.time)
         return found
 
-    async def _made(self, view: _View, candidate: Candidate) -> Made | None:
-        """What a round takes; None if it is not there any more, or cannot be read."""
-        place = Place(candidate.turn, candidate.round)
-        try:
-            sizes = await self._scribe.sizes(*view, place, place)
-        except PerdureError:
-            return None  # one turn that is damaged hides no other
-        return sizes[0] if sizes else None
-
     async def _by_view(
         self, question: Question, candidates: Iterable[Candidate]
-    ) -> list[tuple[_View, list[Candidate]]]:
+    ) -> list[tuple[View, list[Candidate]]]:
         """The turns among the candidates, with the line that they are read in."""
         found = dict[str, list[Candidate]]()
         for each in candidates:
@@ -168,16 +148,16 @@ class Showing:
                 is_own = owner_of(question.record, each.turn) == each.session
                 found.setdefault("" if is_own else each.session, []).append(each)
         views = await self._views([session for session in found if session])
-        views[""] = _View(question.record, question.head)
+        views[""] = View(question.record, question.head)
         return [(views[session], some) for session, some in found.items() if session in views]
 
-    async def _views(self, sessions: Sequence[str]) -> dict[str, _View]:
+    async def _views(self, sessions: Sequence[str]) -> dict[str, View]:
         if not sessions:
             return {}
         records = await self._sessions.get_many(sessions)
         heads = await self._heads.get_many(sessions)
         return {
-            record.id: _View(record, head)
+            record.id: View(record, head)
             for record, head in zip(records, heads, strict=True)
             if record is not None and head is not None
         }

@@ -31,7 +31,7 @@ TASK = "recall-filter"
 SURE = 3
 #: Without a model: what has less than this share of the best score is dropped, and what has less
 #: than this score.
-RELATIVE, ABSOLUTE = 0.1, 0.02
+RELATIVE, ABSOLUTE = 0.05, 0.02
 #: What no other call of the same swarm would fare better with.
 _HOPELESS = (BudgetReached, NoModel, Unauthorized)
 

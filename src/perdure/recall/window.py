@@ -26,10 +26,7 @@ class Window(msgspec.Struct, frozen=True):
     lower: Sequence[Visible] = ()
 
     def level(self, turn: str) -> Level | None:
-        """The level at which a round of the session's line (``T-12.3``) stands there; R is not told.
-
-        None if it does not, or as a line or two.
-        """
+        """S or C, if a round of the session's line (``T-12.3``) stands there so."""
         if "#" in turn:
             return None
         position = Position.parse(turn)

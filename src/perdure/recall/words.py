@@ -30,8 +30,7 @@ _MOST_PARTS = 12
 #: Pieces whose terms are remembered: an English vocabulary and the names of a project.
 _REMEMBERED = 60_000
 
-STOP_WORDS = frozenset(
-    """
+_STOP_WORDS = """
     a about after again all also am an and any are aren as at be been before being between both but
     by can could couldn d did didn do does doesn doing don down e.g each few for from further get
     got had hadn has hasn have haven having he her here hers him his how i i.e if in into is isn it
@@ -39,13 +38,13 @@ STOP_WORDS = frozenset(
     other our ours out over own re s same shall she should shouldn so some such t than that the
     their theirs them then there these they this those to too up us ve very was wasn we were weren
     what when where which who whom whose why will with won would wouldn you your yours
-    """.split()
-)
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 #: What stands behind an apostrophe without being a word.
 _ENDINGS = frozenset({"s", "t", "d", "m", "ll", "re", "ve", "em"})
 
-_pieces = re.compile(r"\w+(?:[-./:@'’]+\w+)*").findall  # noqa: RUF001 - a real apostrophe
-_apostrophe = re.compile("['’]").split  # noqa: RUF001
+_pieces = re.compile(r"\w+(?:[-./:@'’]+\w+)*").findall
+_apostrophe = re.compile("['’]").split
 _joints = re.compile(r"[-./:@_]+").split
 #: Humps of an identifier: HTTPServer, getUserToken, token2.
 _humps = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+").findall
@@ -58,24 +57,24 @@ _not_spaced = (
 _scripts = re.compile(f"[{_not_spaced}]+|[^{_not_spaced}]+").findall
 _is_not_spaced = re.compile(f"[{_not_spaced}]").match
 
-MONTHS = tuple(
-    "january february march april may june july august september october november december".split()
-)
-_month = "|".join(f"{name[:3]}(?:{name[3:]})?" if name != "may" else name for name in MONTHS)
-_month = _month.replace("sep(?:tember)?", "sept?(?:ember)?")
-_year = "(?:19|20)[0-9][0-9]"
-_has_year = re.compile(rf"(?<![\w.]){_year}(?!\w)").search
+_MONTHS = "january february march april may june july august september october november december"
+MONTHS = tuple(_MONTHS.split())
+#: Expressions for a month's name, short or not, and for a year.
+MONTH = "|".join(f"{name[:3]}(?:{name[3:]})?" if name != "may" else name for name in MONTHS)
+MONTH = MONTH.replace("sep(?:tember)?", "sept?(?:ember)?")
+YEAR = "(?:19|20)[0-9][0-9]"
+_has_year = re.compile(rf"(?<![\w.]){YEAR}(?!\w)").search
 _written_dates = re.compile(
-    rf"\b(?:(?:(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+)?(?P<month>{_month})\.?,?"
-    rf"(?:\s+(?P<late>[0-9]{{1,2}})(?:st|nd|rd|th)?)?,?(?:\s+of)?\s+(?P<year>{_year}))\b",
+    rf"\b(?:(?:(?P<day>[0-9]{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+)?(?P<month>{MONTH})\.?,?"
+    rf"(?:\s+(?P<late>[0-9]{{1,2}})(?:st|nd|rd|th)?)?,?(?:\s+of)?\s+(?P<year>{YEAR}))\b",
     re.IGNORECASE,
 ).finditer
-_iso = re.compile(rf"({_year})[-/.]([01]?[0-9])[-/.]([0-3]?[0-9])(?:t.*)?").fullmatch
+_iso = re.compile(rf"({YEAR})[-/.]([01]?[0-9])[-/.]([0-3]?[0-9])(?:t.*)?").fullmatch
 
 _tells = re.compile(
     r"\b(?:yesterday|today|tonight|tomorrow|last|next|ago|weeks?|weekend|months?|years?|(?:mon|tues|"
     r"wednes|thurs|fri|satur|sun)days?|january|february|march|april|june|july|august|september|"
-    rf"october|november|december|summer|winter|spring|autumn|{_year})\b|\b[Ii]n May\b|\bMay \d",
+    rf"october|november|december|summer|winter|spring|autumn|{YEAR})\b|\b[Ii]n May\b|\bMay \d",
     re.IGNORECASE,
 ).search
 
@@ -134,7 +133,7 @@ def _learnt(piece: str) -> tuple[str, ...]:
 
 
 def _of_piece(piece: str) -> Iterator[str]:
-    head, *tails = _apostrophe(piece) if "'" in piece or "’" in piece else (piece,)  # noqa: RUF001
+    head, *tails = _apostrophe(piece) if "'" in piece or "’" in piece else (piece,)
     yield from _of_name(head)
     for tail in tails:
         if tail.lower() not in _ENDINGS:
@@ -213,7 +212,7 @@ def _bounded(term: str) -> str:
 
 @cache
 def _stemmer() -> Callable[[str], str]:
-    import snowballstemmer  # noqa: PLC0415 - with the first append, not with the command
+    import snowballstemmer  # type: ignore[import-untyped] # with the first append, not with the command
 
     stem: Callable[[str], str] = snowballstemmer.stemmer("english").stemWord
     return stem

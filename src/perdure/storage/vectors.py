@@ -1,5 +1,7 @@
 """Vectors in this process, compared one by one: exact, and fast enough for some ten thousand.
 
+For more there is a *guide*, which leads to some among which the nearest are.
+
 A vector is signed bytes; what counts is its direction. Who keeps them gives each an *id*, never
 used again, and its place. One that was replaced or removed stays until the next `keep_only`: who
 searches says which ids are still true.
@@ -8,7 +10,7 @@ searches says which ids are still true.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from perdure.core.errors import InvalidInput
 from perdure.storage.searching import Near, Range
@@ -16,9 +18,12 @@ from perdure.storage.searching import Near, Range
 if TYPE_CHECKING:
     import numpy as np
 
-#: Rows that are compared at a time: as numbers of four bytes they still fit a processor's cache.
-_ROWS = 4_096
+#: With a smaller share of all, a guide would lead outside too often.
+_BROAD = 0.25
+_ARRAYS = ("_ids", "_places", "_norms", "_matrix")
 
+#: Ids, places and vectors.
+Arrays: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray]"
 #: Those of some ids that are still true, each with its place.
 Current = Callable[[Sequence[int]], dict[int, int]]
 
@@ -51,6 +56,15 @@ def is_within(places: np.ndarray, ranges: Sequence[Range]) -> np.ndarray:
     return inside
 
 
+class Guide(Protocol):
+    """A shortcut to the nearest of the first `rows` vectors. It may miss some."""
+
+    rows: int
+
+    def nearest(self, query: np.ndarray, count: int) -> np.ndarray:
+        """Rows of vectors near to one, in no particular order."""
+
+
 class Vectors:
     """The vectors of one model. Not for several threads at once."""
 
@@ -59,10 +73,30 @@ class Vectors:
 
         self.length = length
         self.size = 0
+        self.guide: Guide | None = None
         self._ids = np.empty(0, dtype=np.int64)
         self._places = np.empty(0, dtype=np.int64)
         self._norms = np.empty(0, dtype=np.float32)
         self._matrix = np.empty((0, length), dtype=np.int8)
+
+    @classmethod
+    def of(cls, ids: np.ndarray, places: np.ndarray, matrix: np.ndarray) -> Vectors:
+        """Vectors that are in arrays already, which are not changed."""
+        made = cls(matrix.shape[1])
+        made.size = len(ids)
+        made._ids, made._places = ids, places
+        made._norms, made._matrix = _norms(matrix), matrix
+        return made
+
+    def arrays(self) -> Arrays:
+        """Ids, places and vectors, by row. What is added later does not change them."""
+        return self._ids[: self.size], self._places[: self.size], self._matrix[: self.size]
+
+    def begins_with(self, ids: np.ndarray) -> bool:
+        """Whether the first rows are still these."""
+        import numpy as np
+
+        return bool(np.array_equal(self._ids[: len(ids)], ids)) and self.size >= len(ids)
 
     def add(self, ids: Sequence[int], places: Sequence[int], vectors: Sequence[bytes]) -> None:
         """Take more of them. All have the length of this."""
@@ -70,7 +104,7 @@ class Vectors:
 
         start, self.size = self.size, self.size + len(ids)
         if self.size > len(self._ids):
-            self._grow(max(self.size, 2 * len(self._ids)))
+            self._grow(self.size + self.size // 2)
         rows = np.frombuffer(b"".join(vectors), dtype=np.int8).reshape(-1, self.length)
         self._ids[start : self.size] = ids
         self._places[start : self.size] = places
@@ -83,64 +117,78 @@ class Vectors:
 
         kept = np.isin(self._ids[: self.size], np.fromiter(ids, dtype=np.int64, count=len(ids)))
         self.size = int(kept.sum())
-        for name in ("_ids", "_places", "_norms", "_matrix"):
+        self.guide = None
+        for name in _ARRAYS:
             setattr(self, name, getattr(self, name)[: len(kept)][kept])
 
     def nearest(
         self, vector: bytes, limit: int, current: Current, within: Sequence[Range] | None = None
     ) -> list[Near]:
         """The nearest of those that are current, best first."""
+        import numpy as np
+
         check_lengths([vector], self.length)
-        ids, places, scores = self._scored(vector, within)
+        query = np.frombuffer(vector, dtype=np.int8)
+        inside = None if within is None else is_within(self._places[: self.size], within)
+        share = 1.0 if inside is None else float(inside.sum()) / max(self.size, 1)
+        guide = self.guide if share >= _BROAD else None
         wanted = limit
         while True:
-            best = _best(scores, places, wanted)
-            true = current(ids[best].tolist())
+            rows = self._rows(query, guide, int(wanted / max(share, _BROAD)), inside)
+            scores = self._scores(query, rows)
+            best = _best(scores, self._places[rows], wanted)
+            ids = self._ids[rows[best]].tolist()
+            true = current(ids)
             near = [
-                Near(place, score)
-                for id, place, score in zip(
-                    ids[best].tolist(), places[best].tolist(), scores[best].tolist(), strict=True
-                )
-                if true.get(id) == place
+                Near(true[id], score)
+                for id, score in zip(ids, scores[best].tolist(), strict=True)
+                if id in true
             ]
-            if len(near) >= limit or len(best) < wanted:
+            if len(near) >= limit or (guide is None and len(best) < wanted):
                 return near[:limit]
-            wanted *= 4  # some were replaced or removed since
+            # Some were replaced or removed since, or lie outside.
+            guide = guide if len(best) == wanted else None
+            wanted *= 4
 
     def _grow(self, capacity: int) -> None:
         import numpy as np
 
-        for name in ("_ids", "_places", "_norms", "_matrix"):
+        for name in _ARRAYS:
             old = getattr(self, name)
             new = np.empty((capacity, *old.shape[1:]), dtype=old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
 
-    def _scored(
-        self, vector: bytes, within: Sequence[Range] | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids, places and cosines of all, or of those within the ranges."""
+    def _rows(
+        self, query: np.ndarray, guide: Guide | None, count: int, inside: np.ndarray | None
+    ) -> np.ndarray:
+        """Rows among which the nearest are: with a guide some, without one all."""
         import numpy as np
 
-        ids, places = self._ids[: self.size], self._places[: self.size]
-        norms, matrix = self._norms[: self.size], self._matrix[: self.size]
-        if within is not None:
-            inside = is_within(places, within).nonzero()[0]
-            ids, places = ids[inside], places[inside]
-            norms, matrix = norms[inside], matrix[inside]
-        query = np.frombuffer(vector, dtype=np.int8).astype(np.float32)
-        scores = np.empty(len(ids), dtype=np.float32)
-        for start in range(0, len(ids), _ROWS):
-            rows = matrix[start : start + _ROWS].astype(np.float32)
-            np.matmul(rows, query, out=scores[start : start + _ROWS])
-        scores /= np.maximum(norms * np.linalg.norm(query), 1.0)
-        return ids, places, scores
+        if guide is None:
+            return np.arange(self.size) if inside is None else inside.nonzero()[0]
+        near = guide.nearest(query, min(count, guide.rows))
+        rows = np.concatenate((near, np.arange(guide.rows, self.size)))
+        return rows if inside is None else rows[inside[rows]]
+
+    def _scores(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The cosine of each of the rows with the query. All rows are in order."""
+        import numpy as np
+
+        matrix = self._matrix[: self.size] if len(rows) == self.size else self._matrix[rows]
+        # Not a product of matrices: that would start threads, which costs more than it gains.
+        products = np.einsum("ij,j->i", matrix, query, dtype=np.int32, casting="unsafe")
+        lengths = self._norms[rows] * _norms(query[np.newaxis])
+        scores: np.ndarray = products.astype(np.float32) / lengths
+        return scores
 
 
 def _norms(rows: np.ndarray) -> np.ndarray:
+    """How long vectors are; never 0."""
     import numpy as np
 
-    norms: np.ndarray = np.linalg.norm(rows.astype(np.float32), axis=1)
+    squares = np.einsum("ij,ij->i", rows, rows, dtype=np.int32, casting="unsafe")
+    norms: np.ndarray = np.sqrt(np.maximum(squares, 1)).astype(np.float32)
     return norms
 
 

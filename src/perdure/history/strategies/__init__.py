@@ -64,6 +64,17 @@ class Visible(NamedTuple):
     last: Place
 
 
+class Look(NamedTuple):
+    """A window, before the injection of its prompt is known."""
+
+    #: The first turn whose injection stands in it.
+    since: int
+    #: How often it was planned anew.
+    epoch: int = 0
+    #: What stands in it at R, S or C. What is at R stands there whole, round by round.
+    visible: Sequence[Visible] = ()
+
+
 class Desk(msgspec.Struct, frozen=True):
     """What strategies work with; one for all sessions of a bank."""
 
@@ -88,11 +99,10 @@ class Strategy(Protocol):
     async def standing_since(self, ask: Ask) -> int:
         """The first turn whose injection still stands in the window."""
 
-    async def visible(self, ask: Ask) -> Sequence[Visible]:
-        """What will stand in the window at R, S or C, as long as nothing is planned anew.
+    async def look(self, ask: Ask, reserve: int = 0) -> Look:
+        """What will stand in the window beside a prompt; it is planned anew now, if that is due.
 
-        `fixed` is then what the prompt and its injection take at most. What is at R stands there
-        whole, round by round.
+        `reserve` is what an injection may take beyond `fixed`. Raises `BudgetTooSmall`.
         """
 
     async def show(self, ask: Ask) -> Shown:

@@ -32,7 +32,7 @@ from perdure.history.gradient import TURN_TAGS, Marks, plan, total
 from perdure.history.manifest import Element, Manifest, Place
 from perdure.history.reducing import reduced
 from perdure.history.shown import Block, Native, Shown
-from perdure.history.strategies import Ask, Desk, Name, Visible
+from perdure.history.strategies import Ask, Desk, Look, Name, Visible
 from perdure.history.strategies.planning import (
     Planning,
     Standing,
@@ -100,9 +100,22 @@ class Gradient:
         self._reduced: tuple[Said, int, tuple[Message, ...], int] | None = None
 
     async def show(self, ask: Ask) -> Shown:
+        state, standing = await self._planned(ask)
+        if ask.keep:
+            self._sent = standing.rounds
+        return self._shown(ask, state, standing)
+
+    async def look(self, ask: Ask, reserve: int = 0) -> Look:
+        """What will stand in the window beside a prompt; if an epoch is due, it is made now."""
+        del reserve  # after an epoch there is room; before one, it makes one due
+        state, standing = await self._planned(ask)
+        return Look(standing.manifest.at.turn, state.prefix.epoch, _visible(standing))
+
+    async def _planned(self, ask: Ask) -> tuple[_State, Standing]:
+        """The newest epoch and what stands in its window; made now, if it has to be."""
         for attempt in range(ATTEMPTS):
             try:
-                return await self._show(ask, await self._current(ask))
+                return await self._plan(ask, await self._current(ask))
             except Conflict:  # another process made an epoch: that one holds
                 self._state, self._request = None, 0
                 if attempt == ATTEMPTS - 1:
@@ -112,24 +125,6 @@ class Gradient:
     async def standing_since(self, ask: Ask) -> int:
         """The first turn whose injection still stands in the window."""
         return (await self._current(ask)).manifest.at.turn
-
-    async def visible(self, ask: Ask) -> Sequence[Visible]:
-        """What stands in the window at R, S or C, as long as no epoch is made."""
-        manifest = (await self._current(ask)).manifest
-        standing = await self._standing(ask, manifest)
-        if standing is None:
-            return ()  # so much that an epoch is due
-        caps = {each.place: each.tokens for each in manifest.reduced}
-        whole = [e.place for e in standing.native if caps.get(e.place, e.tokens) >= e.tokens]
-        found = [Visible("R", place, place) for place in whole]
-        for element in manifest.shown():
-            if element.level in {"S", "C"} and not element.generation:
-                found.append(Visible(element.level, element.first, element.last))
-            elif element.level == "R":  # somebody asked for the turn
-                numbers = range(element.first.round, element.last.round + 1)
-                places = [Place(element.first.turn, number) for number in numbers]
-                found += [Visible("R", place, place) for place in places]
-        return found
 
     async def wish(self, ask: Ask, wish: Wish, *, now: bool) -> int:
         """Show a turn at a level from the next epoch on, or from the next request on.
@@ -196,8 +191,8 @@ class Gradient:
         prefix = Prefix(id=ask.record.id, epoch=number)
         return self._shown(ask, _State(prefix, 0, manifest, texts, number + 1), standing)
 
-    async def _show(self, ask: Ask, state: _State) -> Shown:
-        standing = await self._standing(ask, state.manifest)
+    async def _plan(self, ask: Ask, state: _State) -> tuple[_State, Standing]:
+        before, standing = state, await self._standing(ask, state.manifest)
         if standing is None:
             state = await self._epoch(ask, state, "budget", None)
             standing = await self._standing(ask, state.manifest, whatever=True)
@@ -206,9 +201,9 @@ class Gradient:
             state = await self._epoch(ask, state, reason, standing)
             standing = await self._standing(ask, state.manifest, whatever=True)
         assert standing is not None  # noqa: S101 (it was read)
-        if ask.keep:
-            self._sent = standing.rounds
-        return self._shown(ask, state, standing)
+        if ask.keep and state is not before:
+            self._sent = standing.rounds  # what changed behind the last request is dealt with
+        return state, standing
 
     # What stands ------------------------------------------------------------------------------
 
@@ -461,6 +456,21 @@ class Gradient:
         )
         self._state = _State(prefix, version, manifest, texts, number + 1)
         return self._state
+
+
+def _visible(standing: Standing) -> list[Visible]:
+    manifest = standing.manifest
+    caps = {each.place: each.tokens for each in manifest.reduced}
+    whole = [e.place for e in standing.native if caps.get(e.place, e.tokens) >= e.tokens]
+    found = [Visible("R", place, place) for place in whole]
+    for element in manifest.shown():
+        if element.level in {"S", "C"} and not element.generation:
+            found.append(Visible(element.level, element.first, element.last))
+        elif element.level == "R":  # somebody asked for the turn
+            numbers = range(element.first.round, element.last.round + 1)
+            places = [Place(element.first.turn, number) for number in numbers]
+            found += [Visible("R", place, place) for place in places]
+    return found
 
 
 def _sent_by_us(standing: Standing) -> set[int]:

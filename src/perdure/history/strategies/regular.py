@@ -11,7 +11,7 @@ from perdure.core.tokens import count_messages
 from perdure.history.manifest import Place
 from perdure.history.reducing import reduced
 from perdure.history.shown import Injected, Native, Shown
-from perdure.history.strategies import Ask, Desk, Name, Visible
+from perdure.history.strategies import Ask, Desk, Look, Name, Visible
 from perdure.history.strategies.rounds import Rounds, Said
 
 #: Turns that are read first, from the newest back.
@@ -34,14 +34,15 @@ class Regular:
     async def standing_since(self, ask: Ask) -> int:
         return ask.turn
 
-    async def visible(self, ask: Ask) -> Sequence[Visible]:
-        room, found = ask.budget - ask.fixed, list[Visible]()
+    async def look(self, ask: Ask, reserve: int = 0) -> Look:
+        """What will stand in the window for sure; more does, if not all of the reserve is used."""
+        room, found = ask.budget - ask.fixed - reserve, list[Visible]()
         for each in reversed(await self._enough(ask, self._rounds)):
             room -= each.tokens
             if room < 0:
                 break
             found.append(Visible("R", each.place, each.place))
-        return found
+        return Look(ask.turn, visible=found)
 
     async def show(self, ask: Ask) -> Shown:
         return await self._fitted(ask, await self._enough(ask, self._rounds))

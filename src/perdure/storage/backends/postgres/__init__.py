@@ -10,8 +10,9 @@ indexes.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
@@ -244,14 +245,21 @@ class PostgresAdapter(Searching):
             self._layout(part.collection)
         writer = self._open_writer()
         self._filer.check(batch.documents)
+        unfiled = ""
         while True:
-            with suppress(Unfiled):  # run again, it does without the index
-                return await writer.run(
-                    lambda conn: self._applier.apply(conn, batch),
+            try:
+                versions = await writer.run(
+                    partial(self._applier.apply, batch=batch, unfiled=unfiled),
                     first=self._outbox.locks(batch.events) if batch.events else None,
                     strong=options.consistency is Consistency.STRONG,
                     deadline=options.deadline,
                 )
+            except Unfiled as exc:
+                unfiled = exc.reason
+                continue
+            if unfiled:
+                self._filer.give_up(batch.documents, unfiled)
+            return versions
 
     async def recode(
         self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check]

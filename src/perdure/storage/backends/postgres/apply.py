@@ -15,14 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from psycopg import errors as pg
-
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.storage import tables
 from perdure.storage.adapter import newer_schema
 from perdure.storage.backends.postgres.errors import Interfered
-from perdure.storage.backends.postgres.filing import Filer
+from perdure.storage.backends.postgres.filing import Filer, suspected
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.layouts import Layout
@@ -172,11 +170,16 @@ class Applier:
         """Write to a collection in this layout, of which these columns have a mark."""
         self._statements[layout.name] = _Statements(self._schema, layout, marked)
 
-    async def apply(self, conn: Connection, batch: Batch) -> list[int]:
+    async def apply(self, conn: Connection, batch: Batch, unfiled: str = "") -> list[int]:
         """Check, write, emit and file. If anything does not hold this raises, to be rolled back.
 
-        Raises `Unfiled` if a search index is in the way; run again, it does without.
+        With a reason to leave the documents `unfiled`, that is noted instead. Raises `Unfiled` if
+        there may be one.
         """
+        with suspected(batch.documents):
+            return await self._apply(conn, batch, unfiled)
+
+    async def _apply(self, conn: Connection, batch: Batch, unfiled: str) -> list[int]:
         moment = self._clock()
         touches = self._touches(batch)
         alone = len(touches) == 1 and not batch.events and not batch.checks
@@ -184,16 +187,11 @@ class Applier:
             await touch.send(conn, self._of(collection), moment, alone=alone)
         if batch.events:
             await self._outbox.emit(conn, batch.events, moment)
-        filings = self._filer.begin(batch.documents)
+        filings = self._filer.begin(batch.documents, unfiled)
         for filing in filings:
             await filing.send(conn)
-        try:
-            for (collection, _), touch in touches.items():
-                await touch.receive(conn, self._of(collection), moment)
-        except pg.PipelineAborted:
-            for filing in filings:
-                await filing.receive(conn)  # raises, if it was this that stopped the pipeline
-            raise
+        for (collection, _), touch in touches.items():
+            await touch.receive(conn, self._of(collection), moment)
         for check in batch.checks:
             _check(check, touches[check.collection, check.key])
         versions = [_expect(write, touches[write.collection, write.key]) for write in batch.writes]

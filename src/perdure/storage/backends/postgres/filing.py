@@ -1,20 +1,22 @@
 """Documents as rows of a search index, written with the rows that they are about.
 
 An append never fails because an index is missing or damaged: its rows are the truth, and an index
-can be filled again. The transaction is run once more then, without the documents, and notes in the
-list of indexes that they are lacking.
+can be filled again. In a pipeline nobody can tell which statement has failed. So a transaction that
+fails is run once more without its documents, and notes that these are lacking: if it was not the
+index, it fails again, and nothing is noted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg import errors as pg
 
 from perdure.storage.backends.postgres import search_tables
-from perdure.storage.backends.postgres.errors import Interfered, is_interference, is_lost
+from perdure.storage.backends.postgres.errors import is_interference, is_lost
 from perdure.storage.backends.postgres.lexemes import rows_of
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.backends.postgres.search_tables import Tables
@@ -22,7 +24,25 @@ from perdure.storage.searching import Document, Withdrawal, check_document, not_
 
 
 class Unfiled(Exception):
-    """Documents could not be filed, because of their index: run the transaction again."""
+    """Run the transaction again: without documents, if there is a reason; else, with them."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@contextmanager
+def suspected(changes: Sequence[Document | Withdrawal]) -> Iterator[None]:
+    """Raises `Unfiled` for what may be the fault of an index in which something is changed."""
+    try:
+        yield
+    except psycopg.Error as exc:
+        if not changes or is_lost(exc) or is_interference(exc) or isinstance(exc, pg.QueryCanceled):
+            raise
+        said = exc.diag.message_primary or type(exc).__name__
+        raise Unfiled(
+            f"Documents are missing in the search index, because of this: {said}."
+        ) from exc
 
 
 class Filer:
@@ -52,40 +72,46 @@ class Filer:
             if isinstance(change, Document):
                 check_document(tables.index, change)
 
-    def begin(self, changes: Sequence[Document | Withdrawal]) -> list[Filing]:
+    def begin(self, changes: Sequence[Document | Withdrawal], unfiled: str) -> list[Filing]:
         """What is to be done for some changes, one for each index."""
         by_index: dict[str, list[Document | Withdrawal]] = {}
         for change in changes:
             by_index.setdefault(change.index, []).append(change)
-        return [Filing(self, self.tables(name), own) for name, own in sorted(by_index.items())]
+        return [
+            Filing(self, self.tables(name), own, unfiled or self._broken.get(name, ""))
+            for name, own in sorted(by_index.items())
+        ]
 
-    def broken(self, name: str) -> str:
-        """Why nothing is filed into an index; empty if all is well."""
-        return self._broken.get(name, "")
+    def give_up(self, changes: Sequence[Document | Withdrawal], reason: str) -> None:
+        """Do not try their indexes again before these are made anew."""
+        for change in changes:
+            self._broken[change.index] = reason
 
-    def set_broken(self, name: str, reason: str) -> None:
-        """Do not try again before the index is made anew."""
-        self._broken[name] = reason
-
-    async def put_off(self, conn: Connection, tables: Tables) -> None:
-        """Note that documents are missing, unless somebody has made the index anew meanwhile."""
-        name = tables.index.name
-        if await search_tables.blame(conn, tables, self._broken[name]):
+    async def note(self, conn: Connection, tables: Tables, reason: str) -> None:
+        """Note that documents are lacking, unless somebody has made the index anew meanwhile."""
+        if await search_tables.blame(conn, tables, reason):
             return
-        found = await search_tables.known(conn, tables.schema, name)
-        if found is not None:
-            self.define(found)
-        raise Interfered
+        found = await search_tables.known(conn, tables.schema, tables.index.name)
+        if found is None:
+            return  # it is not whole: whoever prepares it makes it anew
+        self.define(found)
+        raise Unfiled("")
 
 
 class Filing:
     """The changes that one transaction makes in one index."""
 
     def __init__(
-        self, filer: Filer, tables: Tables, changes: Sequence[Document | Withdrawal]
+        self,
+        filer: Filer,
+        tables: Tables,
+        changes: Sequence[Document | Withdrawal],
+        unfiled: str,
     ) -> None:
         self._filer = filer
         self._tables = tables
+        #: Why they are not made.
+        self._unfiled = unfiled
         self._withdrawn: list[Withdrawal] = []
         self._put: dict[int, Document] = {}
         self._cursors: list[psycopg.AsyncCursor[tuple[Any, ...]]] = []
@@ -103,8 +129,7 @@ class Filing:
 
     async def send(self, conn: Connection) -> None:
         """Put the statements into the pipeline."""
-        self._cursors.clear()
-        if self._filer.broken(self._tables.index.name):
+        if self._unfiled:
             return
         if self._withdrawn:
             ranges = (
@@ -118,25 +143,14 @@ class Filing:
             self._written = await conn.execute(_insertion(self._tables), self._rows(), binary=True)
 
     async def receive(self, conn: Connection) -> None:
-        """See that all went well, or that the index is known to lack it.
-
-        Raises `Unfiled` if it did not, because of the index.
-        """
-        name = self._tables.index.name
-        if self._filer.broken(name):
-            await self._filer.put_off(conn, self._tables)
+        """See them through, or have it noted that they are lacking."""
+        if self._unfiled:
+            await self._filer.note(conn, self._tables, self._unfiled)
             return
-        try:
-            for cursor in self._cursors:
-                await cursor.fetchone()
-            if self._written is not None and await self._written.fetchone() != (0,):
-                await self._clean_up(conn)
-        except psycopg.Error as exc:
-            if not _is_of_the_index(exc):
-                raise
-            said = exc.diag.message_primary or str(exc)
-            self._filer.set_broken(name, f"Documents are missing in {name!r}: {said}.")
-            raise Unfiled from exc
+        for cursor in self._cursors:
+            await cursor.fetchone()
+        if self._written is not None and await self._written.fetchone() != (0,):
+            await self._clean_up(conn)
 
     async def _clean_up(self, conn: Connection) -> None:
         """Remove what documents leave behind that stood in the same places: vectors, more rows."""
@@ -183,10 +197,3 @@ def _insertion(tables: Tables) -> str:
         " ON CONFLICT (place, part) DO UPDATE SET start = excluded.start, words = excluded.words,"
         " note = excluded.note RETURNING xmax) SELECT count(*) FROM put WHERE xmax::text <> '0'"
     )
-
-
-def _is_of_the_index(exc: psycopg.Error) -> bool:
-    """Whether it would not have happened without the index."""
-    if is_lost(exc) or is_interference(exc) or isinstance(exc, pg.QueryCanceled):
-        return False
-    return not (exc.sqlstate or "").startswith("53")  # out of memory, out of room

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import psycopg
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
-from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
 from perdure.core.errors import Closed, Unavailable
 from perdure.storage.backends.postgres.address import Server, lock_space
@@ -38,6 +38,7 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 #: All integers travel as bigint: one prepared statement, whatever the size of the numbers.
 _ADAPTERS = AdaptersMap(psycopg.adapters)
+_ADAPTERS.register_dumper(int, Int8Dumper)  # in arrays, which travel as text
 _ADAPTERS.register_dumper(int, Int8BinaryDumper)
 _ADAPTERS.register_dumper(bool, Int8BinaryDumper)
 

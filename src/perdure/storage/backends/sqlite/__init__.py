@@ -28,6 +28,7 @@ from perdure.storage.backends.sqlite import (
     connections,
     damage,
     encryption,
+    graphs,
     listing,
     snapshots,
 )
@@ -43,6 +44,7 @@ from perdure.storage.options import Options
 from perdure.storage.query import All, Query, Scalar, Summary
 from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Recode, Row, Size
 from perdure.storage.sql import Dialect, Emitter
+from perdure.storage.threads import in_thread
 
 _EMITTER = Emitter(
     Dialect(
@@ -346,7 +348,9 @@ class SQLiteAdapter(SearchingInSQLite):
         await self.close()
         try:
             loader = Loader(self.path, self._clock(), self._file_key)
-            return await loader.load(source, replace=replace)
+            count = await loader.load(source, replace=replace)
+            await in_thread(graphs.remove_all, self.path)
+            return count
         finally:
             await self.initialize()
 

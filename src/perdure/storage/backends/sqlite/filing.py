@@ -10,7 +10,8 @@ marked instead, and whoever searches is told.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import apsw
 
@@ -125,9 +126,10 @@ class Shelf:
             f' (SELECT vector FROM "{x}__documents" WHERE place BETWEEN ? AND ?)'
         )
         self._withdraw = tuple(
-            f'DELETE FROM "{x}__{table}" WHERE {place} BETWEEN ? AND ?'
-            for table, place in (("documents", "place"), ("fresh", "place"), ("words", "rowid"))
+            f'DELETE FROM "{x}__{table}" WHERE place BETWEEN ? AND ?'
+            for table in ("documents", "fresh")
         )
+        self._unfile_all = f'DELETE FROM "{x}__words" WHERE rowid BETWEEN ? AND ?'
         self._model = f'SELECT id, length, held FROM "{x}__models" WHERE name = ?'
         self._new_model = (
             f'INSERT INTO "{x}__models"(name, length, held) VALUES(?, ?, 0)'
@@ -136,8 +138,8 @@ class Shelf:
         self._counted = f'UPDATE "{x}__models" SET held = held + ? WHERE id = ?'
         self._embed = f'INSERT INTO "{x}__vectors"(place, model, vector) VALUES(?, ?, ?)'
         self._embedded = f'UPDATE "{x}__documents" SET vector = ? WHERE place = ?'
+        self._flush = f'INSERT INTO "{x}__words"("{x}__words") VALUES(\'flush\')'
         self._merge = f'INSERT INTO "{x}__words"("{x}__words", rank) VALUES(?, ?)'
-        self._command = f'INSERT INTO "{x}__words"("{x}__words") VALUES(?)'
 
     # Documents --------------------------------------------------------------------------------
 
@@ -164,7 +166,8 @@ class Shelf:
         db.execute(self._refresh, (texts, place))
         if db.changes():
             return True
-        db.execute(self._unfile, (place,))
+        with self._writing_words():
+            db.execute(self._unfile, (place,))
         return False
 
     def withdraw(self, first: int, last: int) -> None:
@@ -175,6 +178,8 @@ class Shelf:
         db.execute(self._unembed, span)
         for text in self._withdraw:
             db.execute(text, span)
+        with self._writing_words():
+            db.execute(self._unfile_all, span)
 
     # Words ------------------------------------------------------------------------------------
 
@@ -186,21 +191,32 @@ class Shelf:
         rows = self._db.execute(self._waiting, (limit,)).fetchall()
         if not rows:
             return False
-        self._db.executemany(
-            self._file, [(place, *str(texts).split("\n")) for place, texts in rows]
-        )
+        filed = [(place, *str(texts).split("\n")) for place, texts in rows]
+        with self._writing_words():
+            self._db.executemany(self._file, filed)
         self._db.execute(self._filed, (rows[-1][0],))
         return True
 
     def merge(self) -> bool:
         """Do a step of making few large pieces of many small ones; whether more is left."""
-        before = self._db.total_changes()
-        self._db.execute(self._merge, ("merge", _PAGES))
-        return self._db.total_changes() - before > 1
+        with self._writing_words():
+            before = self._db.total_changes()
+            self._db.execute(self._merge, ("merge", _PAGES))
+            return self._db.total_changes() - before > 1  # it counts the command itself
 
-    def rewrite(self) -> None:
-        """Make one piece of all: nothing of what was withdrawn is left in it."""
-        self._db.execute(self._command, ("optimize",))
+    @contextmanager
+    def _writing_words(self) -> Iterator[None]:
+        """FTS5 puts off what it can until the commit, which would fail then: not here."""
+        db = self._db
+        db.execute("SAVEPOINT words")
+        try:
+            yield
+            db.execute(self._flush)
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK TO words; RELEASE words")
+            raise
+        db.execute("RELEASE words")
 
     # Vectors ----------------------------------------------------------------------------------
 

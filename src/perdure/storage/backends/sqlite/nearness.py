@@ -1,53 +1,131 @@
 """Searching an index by vectors: those of a model are kept in this process, and followed.
 
 What other processes add is seen at the next search: ids only grow. What they replace or remove is
-noticed when it is among the nearest, for each of those is looked up before it is returned.
+noticed when it is among the nearest, for each of those is looked up before it is returned. Many
+vectors get a graph, which `tend` makes step by step; see `graphs`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import apsw
+import msgspec
 
+from perdure.storage.backends.sqlite import graphs
 from perdure.storage.searching import Near, VectorSearch
 from perdure.storage.vectors import Vectors, check_lengths
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: As many vectors are compared one by one, in about four milliseconds; beyond, there is a graph.
+EXACT = 30_000
+#: Vectors that are not in the graph, and so are compared one by one as well, before it is extended;
+#: or a tenth of it, if that is more.
+_BEHIND = 4_000
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """What the table of models says of one."""
+
+    id: int
+    length: int
+    held: int
 
 
 class Nearness:
     """Searches the vectors of one index, as it was made. Used by several threads."""
 
-    def __init__(self, name: str) -> None:
-        self._lock = threading.Lock()
-        self._models: dict[int, _Model] = {}
-        self._model = f'SELECT id, length, held FROM "{name}__models" WHERE name = ?'
+    def __init__(self, name: str, made: int, bank: Path | None) -> None:
+        #: Where files may be kept: beside the bank, if it is not encrypted.
+        self._bank = bank
         self._name = name
+        self._made = made
+        self._lock = threading.Lock()
+        self._tending = threading.Lock()
+        self._models: dict[int, _Model] = {}
+        self._one = f'SELECT id, length, held FROM "{name}__models" WHERE name = ?'
+        self._many = f'SELECT id, length, held FROM "{name}__models" WHERE held > ?'
 
     def search(self, db: apsw.Connection, search: VectorSearch) -> list[Near]:
         """Answer; in a read transaction."""
-        row = db.execute(self._model, (search.model,)).get
-        if row is None or not row[2]:
+        found = db.execute(self._one, (search.model,)).get
+        if found is None or not found[2]:
             return []
-        id, length, held = row
-        check_lengths([search.vector], length)
+        row = _Row(*found)
+        check_lengths([search.vector], row.length)
         with self._lock:
-            known = self._models.get(id)
-            if known is None or known.vectors.length != length:
-                known = self._models[id] = _Model(self._name, id, length)
-            known.follow(db, held)
-            return known.vectors.nearest(
-                search.vector, search.limit, lambda ids: known.current(db, ids), search.within
+            model = self._followed(db, row)
+            return model.vectors.nearest(
+                search.vector, search.limit, lambda ids: model.current(db, ids), search.within
             )
+
+    def tend(self, db: apsw.Connection) -> bool:
+        """Do a step of making graphs, where they are due; whether more is left."""
+        if not self._tending.acquire(blocking=False):
+            return True  # somebody is at it
+        try:
+            return self._tend(db)
+        finally:
+            self._tending.release()
+
+    def _tend(self, db: apsw.Connection) -> bool:
+        more = False
+        for row in [_Row(*found) for found in db.execute(self._many, (EXACT,))]:
+            with self._lock:
+                model = self._followed(db, row)
+                making = model.making or model.begin()
+            if making is not None:
+                more = True
+                if making.step():
+                    with self._lock:
+                        model.finish(db, making)
+        return more
+
+    def _followed(self, db: apsw.Connection, row: _Row) -> _Model:
+        """A model's vectors, up to date."""
+        model = self._models.get(row.id)
+        if model is None or model.vectors.length != row.length:
+            model = self._models[row.id] = _Model(self._name, self._made, row, self._bank)
+        model.follow(db, row.held)
+        return model
+
+
+class _Making:
+    """A graph that is being made, over vectors as they were when that began."""
+
+    def __init__(self, vectors: Vectors, claim: graphs.Claim | None) -> None:
+        self.over = vectors.arrays()
+        self.claim = claim
+        self.graph = graphs.Graph.beginning(vectors)
+
+    def step(self) -> bool:
+        """Whether that was the last one."""
+        if self.claim is not None:
+            self.claim.renew()
+        matrix: np.ndarray = self.over[2]
+        self.graph.extend(matrix)
+        return self.graph.rows == len(matrix)
 
 
 class _Model:
     """The vectors of one model."""
 
-    def __init__(self, name: str, id: int, length: int) -> None:
-        self.vectors = Vectors(length)
-        self._id = id
+    def __init__(self, name: str, made: int, row: _Row, bank: Path | None) -> None:
+        self.vectors = Vectors(row.length)
+        self.making: _Making | None = None
+        self._id = row.id
+        self._made = made
         self._last = 0
+        self._file = None if bank is None else graphs.file_of(bank, name, row.id)
+        if self._file is not None and row.held > EXACT:
+            found = graphs.read(self._file, made, row.id, row.length)
+            if found is not None:
+                self.vectors, self._last = found
         self._newest = f'SELECT max(id) FROM "{name}__vectors"'
         self._added = f'SELECT id, place, vector FROM "{name}__vectors" WHERE id > ? AND model = ?'
         self._kept = f'SELECT id FROM "{name}__vectors" WHERE model = ?'
@@ -68,3 +146,29 @@ class _Model:
         """Those of some vectors that are still there, each with its place."""
         places = [(id, db.execute(self._place, (id,)).get) for id in ids]
         return {id: place for id, place in places if place is not None}
+
+    def begin(self) -> _Making | None:
+        """Start to make a graph, if it is due and no other process is at it."""
+        guide, size = self.vectors.guide, self.vectors.size
+        if guide is not None and size - guide.rows <= max(_BEHIND, guide.rows // 10):
+            return None
+        claim = None
+        if self._file is not None:
+            claim = graphs.Claim.made(self._file)
+            if claim is None:
+                return None
+        self.making = _Making(self.vectors, claim)
+        return self.making
+
+    def finish(self, db: apsw.Connection, making: _Making) -> None:
+        """Use the graph from now on, and save it."""
+        self.making = None
+        ids = making.over[0]
+        if self.vectors.begins_with(ids):  # else some were let go of meanwhile: begin again
+            self.vectors.guide = making.graph
+            # What was removed since must not come back in a file.
+            kept = {id for (id,) in db.execute(self._kept, (self._id,))}
+            if self._file is not None and kept.issuperset(ids.tolist()):
+                graphs.write(self._file, self._made, self._id, making.over, making.graph)
+        if making.claim is not None:
+            making.claim.end()

@@ -5,6 +5,7 @@ SQLite leaves what was deleted in free pages, in free parts of pages, and in the
 of rows which moved to its neighbour when the tree was balanced: in a third of the histories that
 were tried, a deleted row could still be read. So nothing is done at deletes, and here everything at
 once: VACUUM writes all pages anew from the rows that there are, and the log is cut to nothing.
+Search indexes are rewritten first, because FTS5 keeps words of what was withdrawn.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import apsw
 
 from perdure.core.errors import Unavailable
-from perdure.storage.backends.sqlite import connections
+from perdure.storage.backends.sqlite import connections, graphs, search_tables
 
 #: Seconds for which our own writers are kept waiting at a time, while others still read the log.
 _HOLD = 0.05
@@ -43,6 +44,9 @@ class Scrub:
         try:
             # Our own writers wait for the lock below; those of other processes for SQLite's.
             with self._busy:
+                for index in search_tables.names(db):
+                    search_tables.rewrite(db, index)
+                graphs.remove_all(Path(self._path))
                 db.execute("VACUUM")
             self._cut(db)
         finally:

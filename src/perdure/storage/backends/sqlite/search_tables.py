@@ -48,7 +48,7 @@ CREATE TABLE "{x}__vectors"(
     vector BLOB NOT NULL);
 CREATE TABLE "{x}__models"(
     id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, length INTEGER NOT NULL,
-    held INTEGER NOT NULL, graph TEXT NOT NULL DEFAULT '');
+    held INTEGER NOT NULL);
 INSERT INTO "{x}__words"("{x}__words", rank) VALUES('automerge', 0);
 """
 _VIRTUAL = ("counts", "found", "words")
@@ -129,6 +129,23 @@ def drop_all(db: apsw.Connection) -> None:
     """Remove every index. In a transaction."""
     for name in names(db):
         drop(db, name)
+
+
+def rewrite(db: apsw.Connection, name: str) -> None:
+    """Make one piece of all words: nothing of what was withdrawn is left in it.
+
+    An index that is too damaged for that is removed: it has to be made again anyway.
+    """
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.execute(f'INSERT INTO "{name}__words"("{name}__words") VALUES(\'optimize\')')
+    except FAULTY:
+        drop(db, name)
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
 
 
 def mark(db: apsw.Connection, name: str, fault: str) -> None:

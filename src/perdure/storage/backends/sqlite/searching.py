@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import apsw
 
+from perdure.core.errors import Corrupted
 from perdure.storage.adapter import Adapter
-from perdure.storage.backends.sqlite import connections, search_tables
+from perdure.storage.backends.sqlite import connections, graphs, search_tables
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.finding import Finder
 from perdure.storage.backends.sqlite.nearness import Nearness
@@ -31,6 +33,7 @@ from perdure.storage.searching import (
     VectorSearch,
     not_prepared,
 )
+from perdure.storage.threads import in_thread
 
 T = TypeVar("T")
 
@@ -41,10 +44,10 @@ _HEAVY = 2**40
 class _Open:
     """An index as this process knows it, until it is made anew."""
 
-    def __init__(self, name: str, made: int) -> None:
+    def __init__(self, name: str, made: int, bank: Path | None) -> None:
         self.made = made
         self.finder = Finder(name)
-        self.nearness = Nearness(name)
+        self.nearness = Nearness(name, made, bank)
 
 
 class SearchingInSQLite(Adapter):
@@ -72,6 +75,7 @@ class SearchingInSQLite(Adapter):
             lambda applier: search_tables.drop(applier.db, index), STRONG, weight=_HEAVY
         )
         self._opened.pop(index, None)
+        await in_thread(graphs.remove_all, self.path, index)
 
     async def search_state(self, index: str) -> SearchState:
         self._check_prepared(index)
@@ -90,7 +94,12 @@ class SearchingInSQLite(Adapter):
                 search_tables.mark(applier.db, index, str(exc))
                 return False
 
-        return await self._open_writer().run(work, weight=_HEAVY)
+        if await self._open_writer().run(work, weight=_HEAVY):
+            return True
+        try:
+            return await self._search(index, lambda db, known: known.nearness.tend(db))
+        except Corrupted:
+            return False  # whoever searches is told
 
     # Words ------------------------------------------------------------------------------------
 
@@ -176,7 +185,7 @@ class SearchingInSQLite(Adapter):
         made = search_tables.sound(db, index).made
         known = self._opened.get(index)
         if known is None or known.made != made:
-            known = self._opened[index] = _Open(index, made)
+            known = self._opened[index] = _Open(index, made, self._beside)
         return known
 
     def _check_prepared(self, index: str) -> None:
@@ -185,6 +194,13 @@ class SearchingInSQLite(Adapter):
             raise not_prepared(index)
 
     _applier: Applier
+    path: Path
+    file_key: bytes | None
+
+    @property
+    def _beside(self) -> Path | None:
+        """The bank beside which files may be put: an encrypted one has none in clear."""
+        return self.path if self.file_key is None else None
 
     @abstractmethod
     def _open_reader(self) -> Reader: ...

@@ -1,0 +1,236 @@
+"""How the weights of recall are made: `python -m benchmarks.fit_recall` prints them as a module.
+
+What ranks is a sum of features, each times its weight. The weights make the turns that answer a
+question likely among all candidates (a softmax over them), over all questions of the chats. Two
+things keep them from suiting these chats alone. They are held small. And every question counts
+several times, each time without another group of features: no vectors yet, nobody's name known, no
+dates. So no group becomes indispensable. All weights but that of a question are kept from being
+negative: what is found never speaks against a candidate.
+
+How likely a candidate is, on its own, follows from the same sum by a logistic function, fitted with
+questions about other chats mixed in, whose answer is nowhere.
+
+Run it after a change to features; look at `locomo`, which fits without the chat that it asks about;
+then paste what it prints over `perdure/recall/weights.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from benchmarks import chats
+from benchmarks.chats import Asked, Chat
+from perdure.bank import Bank
+from perdure.history.records import Head, SessionRecord
+from perdure.recall.features import GROUPS, NAMES
+from perdure.recall.places import spot
+from perdure.recall.scope import Scopes
+from perdure.recall.searching import Found, Searcher
+from perdure.recall.values import Question
+from perdure.session import Session
+
+Array: TypeAlias = np.ndarray
+
+#: How much weights are held small.
+_SMALL = 0.003
+#: How often each question counts without these groups; all of them count once.
+_WITHOUT: tuple[tuple[float, tuple[str, ...]], ...] = (
+    (1.0, ()),
+    (0.25, ("meaning",)),
+    (0.25, ("speaker",)),
+    (0.25, ("time",)),
+    (0.25, ("shape",)),
+    (0.25, ("speaker", "time", "shape")),
+)
+_FREE = np.array([name == "asks" for name in NAMES])
+#: Steps of Newton's method at most, and how far one may go.
+_STEPS, _STRIDE, _CLOSE = 20, 2.0, 1e-3
+#: Every so many questions is asked about another chat as well.
+_STRANGE = 4
+
+
+class Example(NamedTuple):
+    """A question's candidates: their features, and which of them answer it."""
+
+    asked: Asked
+    values: Array
+    turns: Array
+    coverage: float
+    likeness: float
+    #: Asked about another chat: nothing answers it.
+    strange: bool = False
+
+    @property
+    def right(self) -> Array:
+        """A flag for each candidate."""
+        if self.strange:
+            return np.zeros(len(self.turns), bool)
+        return np.isin(self.turns, self.asked.evidence)
+
+
+class Asking:
+    """Asks one chat's bank by the code of `session.recall`, for features instead of texts."""
+
+    def __init__(self, bank: Bank, record: SessionRecord, head: Head) -> None:
+        self._searcher = Searcher(bank.store, bank.index.embedder)
+        self._scopes = Scopes(bank.store, bank.index)
+        self._record, self._head = record, head
+
+    @classmethod
+    async def of(cls, bank: Bank, session: Session) -> Asking:
+        record = await bank.store.collection(SessionRecord).get(session.name)
+        head = await bank.store.collection(Head).get(session.name)
+        assert record is not None
+        assert head is not None
+        return cls(bank, record, head)
+
+    async def found(self, text: str, moment: int, *, vectors: bool = True) -> Found:
+        question = Question(text=text, record=self._record, head=self._head, moment=moment)
+        found = await self._searcher.keyword(question, await self._scopes.of(question))
+        return await self._searcher.vector(found) if vectors else found
+
+
+def example(asked: Asked, found: Found, *, strange: bool = False) -> Example:
+    """What was found, as an example."""
+    if found.weighed is None:
+        return Example(asked, np.zeros((0, len(NAMES))), np.zeros(0, np.int64), 0.0, 0.0, strange)
+    weighed = found.weighed
+    turns = np.array([spot(place).turn for place in weighed.noted.evidence.places.tolist()])
+    features = weighed.features
+    return Example(asked, features.values, turns, features.coverage, features.likeness, strange)
+
+
+async def examples(chat: Chat, other: Chat) -> list[Example]:
+    """An example for each question, and some for questions about the other chat."""
+    async with chats.banked(chat) as (bank, session):
+        asking = await Asking.of(bank, session)
+        made = [
+            example(asked, await asking.found(asked.text, chat.moment)) for asked in chat.questions
+        ]
+        made += [
+            example(asked, await asking.found(asked.text, chat.moment), strange=True)
+            for asked in other.questions[::_STRANGE]
+        ]
+    return made
+
+
+def fitted(given: Iterable[Example], small: float = _SMALL) -> Array:
+    """A weight for each feature, by Newton's method; what would become negative stays 0."""
+    batches = list(_batches(given))
+    total = sum(share * len(batch.right) for share, batch in batches)
+    weights = np.zeros(len(NAMES))
+    for _ in range(_STEPS):
+        slope, bend = small * weights, small * np.eye(len(NAMES))
+        for share, batch in batches:
+            down, curved = batch.derivatives(weights)
+            slope, bend = slope + share / total * down, bend + share / total * curved
+        moving = _FREE | (weights > 0) | (slope < 0)
+        step = np.zeros(len(NAMES))
+        step[moving] = np.linalg.solve(bend[np.ix_(moving, moving)], slope[moving])
+        step *= min(1.0, _STRIDE / max(np.abs(step).max(), 1e-9))
+        weights = weights - step
+        weights = np.where(_FREE, weights, np.maximum(weights, 0.0))
+        if np.abs(step).max() < _CLOSE:
+            break
+    return weights
+
+
+class _Batch(NamedTuple):
+    """Questions with as many candidates as the longest has; the others are filled up."""
+
+    values: Array
+    #: 0, or so little that it has no chance.
+    there: Array
+    #: What the softmax should be.
+    right: Array
+
+    def derivatives(self, weights: Array) -> tuple[Array, Array]:
+        """The first and the second of what is to be made small, summed over the questions."""
+        scores = self.values @ weights + self.there
+        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+        chances /= chances.sum(axis=1, keepdims=True)
+        flat = self.values.reshape(-1, self.values.shape[2])
+        slope = (chances - self.right).reshape(1, -1) @ flat
+        mean = np.einsum("qn,qnf->qf", chances, self.values)
+        bend = (flat * chances.reshape(-1, 1)).T @ flat - mean.T @ mean
+        return slope[0], bend
+
+
+def _batches(given: Iterable[Example]) -> Iterator[tuple[float, _Batch]]:
+    learnt = [each for each in given if each.right.any()]
+    longest = max(len(each.turns) for each in learnt)
+    values = np.zeros((len(learnt), longest, len(NAMES)))
+    there = np.full((len(learnt), longest), -1e9)
+    right = np.zeros((len(learnt), longest))
+    for row, each in enumerate(learnt):
+        size = len(each.turns)
+        values[row, :size], there[row, :size] = each.values, 0.0
+        right[row, :size] = each.right / each.right.sum()
+    for share, groups in _WITHOUT:
+        less = values.copy() if groups else values
+        for group in groups:
+            less[:, :, [NAMES.index(name) for name in GROUPS[group]]] = 0.0
+        yield share, _Batch(less, there, right)
+
+
+def likely(given: Sequence[Example], weights: Array) -> Array:
+    """What turns a score into how likely it is: see `perdure.recall.weights.LIKELY`."""
+    rows, right = list[Array](), list[Array]()
+    for each in given:
+        size = len(each.turns)
+        asked = np.tile([each.coverage, each.likeness, 1.0], (size, 1))
+        rows.append(np.column_stack([each.values @ weights, asked]))
+        right.append(each.right)
+    known, wanted = np.concatenate(rows), np.concatenate(right)
+    found = np.zeros(known.shape[1])
+    for _ in range(_STEPS):
+        chance = 1 / (1 + np.exp(-known @ found))
+        slope = known.T @ (chance - wanted) + found * _SMALL
+        bend = (known * (chance * (1 - chance))[:, None]).T @ known + _SMALL * np.eye(len(found))
+        found = found - np.linalg.solve(bend, slope)
+    return found
+
+
+def module(weights: Array, likelihood: Array) -> str:
+    """The text of `perdure/recall/weights.py`."""
+    lines = [f'    "{name}": {weight:.2f},' for name, weight in zip(NAMES, weights, strict=True)]
+    numbers = ", ".join(f"{number:.2f}" for number in likelihood)
+    return f'''"""What each feature weighs. Made by `python -m benchmarks.fit_recall`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: By the name of the feature: see `perdure.recall.features`.
+WEIGHTS: Mapping[str, float] = {{
+{chr(10).join(lines)}
+}}
+#: From the sum to how likely a candidate is: times the sum, the largest coverage of the question by
+#: any candidate's surroundings, the largest cosine, and a constant.
+LIKELY: tuple[float, float, float, float] = ({numbers})'''
+
+
+def as_mapping(weights: Array) -> Mapping[str, float]:
+    return dict(zip(NAMES, weights.tolist(), strict=True))
+
+
+async def main() -> int:
+    given = chats.found()
+    if not given:
+        print(f"no chats to fit to: {chats.FILE} is not there", file=sys.stderr)
+        return 1
+    made = list[Example]()
+    for number, chat in enumerate(given):
+        made += await examples(chat, given[number - 1])
+    weights = fitted(made)
+    print(module(weights, likely(made, weights)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

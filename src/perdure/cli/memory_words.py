@@ -1,0 +1,108 @@
+"""Memories as the command prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from perdure.cli import terminal
+
+if TYPE_CHECKING:
+    from perdure.bank import Bank
+    from perdure.cli.options import Settings
+    from perdure.recall.memory_records import Author, Memory
+
+
+def person_here(bank: Bank) -> Author:
+    """Whoever uses the command is a person."""
+    from perdure.core.actors import current_actor, system_user
+    from perdure.recall.memory_records import person
+
+    actor = current_actor()
+    return person(actor.name if actor is not None else bank.config.audit.actor or system_user())
+
+
+def plain(memory: Memory) -> dict[str, Any]:
+    """A memory as JSON has it: keys as people write them, times as ISO 8601."""
+    import msgspec
+
+    from perdure.core.clock import to_datetime
+    from perdure.recall.memory_records import shown
+
+    found: dict[str, Any] = {
+        field: msgspec.to_builtins(getattr(memory, field))
+        for field in memory.__struct_fields__
+        if field not in {"id", "is_shared"}
+    }
+    times = {name: to_datetime(found[name]).isoformat() for name in ("first", "last", "since")}
+    links = {"contradicts": [shown(id) for id in memory.contradicts]}
+    into = None if memory.into is None else shown(memory.into)
+    author = {"name": memory.author.name, "person": memory.author.person}
+    return {"key": memory.name, **found, **times, **links, "into": into, "author": author}
+
+
+def tell(settings: Settings, memory: Memory, words: str) -> None:
+    """Say what became of a memory."""
+    from perdure.recall.memory_records import shown
+
+    if settings.json:
+        terminal.emit(plain(memory))
+        return
+    terminal.say(words)
+    if memory.contradicts:
+        others = ", ".join(map(shown, memory.contradicts))
+        terminal.note(f"It contradicts {others}. Both are kept; the newer leads.")
+
+
+def table(memories: Sequence[Memory]) -> None:
+    """Print memories, a line each."""
+    rows = [
+        (
+            memory.name,
+            memory.kind,
+            "pinned" if memory.pinned and memory.is_active else memory.status,
+            f"{memory.weight:.2f}",
+            f"{memory.seen:,}",
+            _beginning(memory.text),
+        )
+        for memory in memories
+    ]
+    if rows:
+        terminal.table(("Memory", "Kind", "Status", "Weight", "Seen", "Text"), rows)
+
+
+def facts(memory: Memory) -> list[tuple[str, str]]:
+    """What is known about a memory beside its text, by name."""
+    from perdure.cli import moments
+    from perdure.recall.memory_records import shown
+
+    into = "" if memory.into is None else f" ({shown(memory.into)})"
+    anchor = memory.anchor
+    places = (anchor.repo, anchor.branch, anchor.commit, anchor.path) if anchor is not None else ()
+    known = [
+        ("Memory", f"{memory.name}, version {memory.version}"),
+        ("Kind", memory.kind),
+        ("Status", f"{memory.status}{into}{', pinned' if memory.pinned else ''}"),
+        ("Weight", f"{memory.weight:.2f}"),
+        ("Tags", ", ".join(memory.tags)),
+        ("Seen", f"{memory.seen:,}, last {moments.absolute(memory.last)}"),
+        ("First", moments.absolute(memory.first)),
+        ("From", ", ".join(memory.provenance)),
+        ("Contradicts", ", ".join(map(shown, memory.contradicts))),
+        ("Anchor", " ".join(filter(None, places))),
+        ("Shared with", ", ".join(memory.shared)),
+        ("Changed by", who(memory.author)),
+        ("Machines", "may not change it" if memory.by_person else ""),
+    ]
+    return [(name, value) for name, value in known if value]
+
+
+def who(author: Author) -> str:
+    """Who changed a memory, in words."""
+    kind = "a person" if author.person else "a machine"
+    return f"{author.name} ({kind})" if author.name else kind
+
+
+def _beginning(text: str, length: int = 100) -> str:
+    line = " ".join(text.split())
+    return f"{line[: length - 1]}…" if len(line) > length else line

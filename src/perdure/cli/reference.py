@@ -1,0 +1,210 @@
+"""``perdure reference``: specialised knowledge that is loaded when it matters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.opened import with_bank
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    refine,
+)
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.bank import Bank
+    from perdure.recall.layer_files import Problem
+    from perdure.recall.layers import Layer, LayerRecord
+    from perdure.recall.references import Synced
+
+app = typer.Typer(
+    help="Look at reference layers: Markdown files of the folder in recall.references, or records.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The layer's name.")]
+
+
+@app.command()
+def add(
+    ctx: typer.Context,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A Markdown file; - reads what is typed.")
+    ],
+    *,
+    name: Annotated[
+        str, typer.Option("--name", help="What it is called, if its front matter does not say so.")
+    ] = "",
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Copy a Markdown file into the bank as a reference layer; again, to replace it.
+
+    Its front matter may have name, title, tags, weight and triggers: words and phrases, tool:NAME,
+    path:PATTERN. Files of the folder need not be added: they are found by themselves.
+    """
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    typed = None if str(file) != "-" else typer.get_text_stream("stdin").read()
+
+    async def work(bank: Bank) -> LayerRecord:
+        if typed is not None:
+            return await bank.references.add(typed, name=name)
+        return await bank.references.add_file(file, name=name)
+
+    made = with_bank(settings, work)
+    if settings.json:
+        terminal.emit(_plain(made))
+    else:
+        terminal.say(f"{made.name} is kept: {terminal.plural(made.tokens, 'token')}.")
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show the reference layers. Looks for new and changed files first."""
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+
+    async def work(bank: Bank) -> tuple[Synced, list[LayerRecord]]:
+        return await bank.references.sync(), await bank.references.list()
+
+    synced, found = with_bank(settings, work)
+    faults = [problem for problem in synced.problems if not problem.warning]
+    if settings.json:
+        terminal.emit({"references": [_plain(each) for each in found], "problems": faults})
+        return
+    rows = [
+        (
+            each.name,
+            each.title,
+            ", ".join(each.tags),
+            ", ".join(each.triggers),
+            "record" if each.origin is None else each.origin.path,
+            f"{each.weight:.2f}",
+            f"{each.tokens:,}",
+        )
+        for each in found
+    ]
+    if rows:
+        headings = ("Name", "Title", "Tags", "Triggers", "From", "Weight", "Tokens")
+        terminal.table(headings, rows, right=2)
+    terminal.note(f"{terminal.plural(len(found), 'reference layer')}.")
+    for fault in faults:
+        terminal.note(f"{fault.where}: {fault.what}")
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    name: NameArgument,
+    *,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show what a reference layer says."""
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+
+    async def work(bank: Bank) -> Layer:
+        await bank.references.sync()
+        layer = await bank.references.get(name)
+        if layer is None:
+            raise InvalidInput(
+                f"There is no reference layer {name!r}.", hint="`perdure reference list` has all."
+            )
+        return layer
+
+    layer = with_bank(settings, work)
+    if settings.json:
+        terminal.emit(layer)
+        return
+    for line in terminal.lines(layer.text):
+        terminal.say(line)
+
+
+@app.command()
+def check(
+    ctx: typer.Context,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Look for what is wrong with reference layers and their files. Changes nothing.
+
+    Names faults in front matter, names that two have, files that cannot be read; warns of sizes
+    below 500 and above 5,000 tokens, triggers that fit everything, files that are new or changed.
+    Exits with 1 if there is a fault; warnings are none.
+    """
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    found: list[Problem] = with_bank(settings, lambda bank: bank.references.check())
+    faults = [problem for problem in found if not problem.warning]
+    if settings.json:
+        terminal.emit({"ok": not faults, "problems": found})
+    else:
+        for problem in found:
+            kind = "warning: " if problem.warning else ""
+            terminal.say(f"{problem.where}: {kind}{problem.what}")
+        if not found:
+            terminal.say("The reference layers are sound.")
+    if faults:
+        raise typer.Exit(1)
+
+
+@app.command()
+def remove(
+    ctx: typer.Context,
+    name: NameArgument,
+    *,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Remove a reference layer that was added. That of a file goes with its file."""
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+
+    async def work(bank: Bank) -> bool:
+        found = {each.name: each.origin for each in await bank.references.list()}
+        origin = found.get(name)
+        if origin is not None:
+            raise InvalidInput(
+                f"{name} comes from the file {origin.path}.", hint="Delete the file instead."
+            )
+        return await bank.references.remove(name)
+
+    erased = with_bank(settings, work)
+    if settings.json:
+        terminal.emit({"name": name, "removed": True, "erased": erased})
+        return
+    terminal.say(f"{name} is removed.")
+
+
+def _plain(record: LayerRecord) -> dict[str, Any]:
+    """A layer as JSON has it."""
+    from perdure.core.clock import to_datetime
+
+    return {
+        "name": record.name,
+        "title": record.title,
+        "tags": list(record.tags),
+        "weight": record.weight,
+        "triggers": list(record.triggers),
+        "tokens": record.tokens,
+        "file": None if record.origin is None else record.origin.path,
+        "updated": to_datetime(record.updated).isoformat(),
+    }

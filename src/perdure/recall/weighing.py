@@ -1,0 +1,111 @@
+"""From occurrences to candidates: features, an order, scores, reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
+
+from perdure.core.turns import Position
+from perdure.recall.cues import Cues
+from perdure.recall.evidence import Evidence, gathered
+from perdure.recall.features import Features, features
+from perdure.recall.meanings import Meant, meanings
+from perdure.recall.noting import Noted, Noting
+from perdure.recall.places import Spot, spot
+from perdure.recall.ranking import Telling, ranked
+from perdure.recall.values import Candidate, Filters, Kind, Note, Question, Reason
+
+if TYPE_CHECKING:
+    from perdure.recall.scope import Scope
+    from perdure.storage.searching import TextFound
+    from perdure.storage.store import Store
+
+#: Turns that are counted if there are filters, which may leave few of them.
+_TURNS_FILTERED = 3_000
+
+
+class Weighed(NamedTuple):
+    """Candidates and their features: a row for each."""
+
+    question: Question
+    scope: Scope
+    cues: Cues
+    noted: Noted
+    features: Features
+
+    def candidates(self, most: int) -> tuple[Candidate, ...]:
+        """Best first."""
+        order, scores = ranked(self.features)
+        best = order[:most]
+        rows = best.tolist()
+        telling = Telling(self.features, self.noted.evidence, self.cues)
+        reasons = telling.reasons(best, [self.noted.notes[row] for row in rows])
+        return tuple(
+            self._candidate(row, float(scores[row]), why)
+            for row, why in zip(rows, reasons, strict=True)
+        )
+
+    def _candidate(self, row: int, score: float, why: tuple[Reason, ...]) -> Candidate:
+        place = int(self.noted.evidence.places[row])
+        kind, owner = self.scope.name(place)
+        at = spot(place)
+        return Candidate(
+            kind=kind,
+            place=place,
+            key=_key(self.question, kind, owner, at),
+            session=owner if kind == "turn" else "",
+            turn=at.turn if kind == "turn" else 0,
+            round=at.round if kind == "turn" else 0,
+            score=round(score, 4),
+            reasons=why,
+            note=self.noted.notes[row],
+        )
+
+
+async def weighed(
+    store: Store,
+    question: Question,
+    scope: Scope,
+    cues: Cues,
+    text: TextFound,
+    *,
+    meant: Meant | None = None,
+    known: dict[int, Note | None],
+) -> Weighed | None:
+    """Weigh what was found; None if nothing was, or nothing passes the filters.
+
+    `known` are notes that were read already; those that are read now are added.
+    """
+    nearest = () if meant is None else meant.nearest
+    noting = Noting(store, question, scope, cues, known)
+    noted = await noting.read(_counted(question, scope, cues, text, nearest), nearest)
+    if noted is None:
+        return None
+    alike = None
+    if meant is not None:
+        alike = await meanings(store, scope, noted.evidence, meant)
+    values = features(noted.evidence, cues, noted.notes, noted.before, alike)
+    return Weighed(question, scope, cues, noted, values)
+
+
+def _counted(
+    question: Question, scope: Scope, cues: Cues, text: TextFound, also: Collection[int]
+) -> Evidence:
+    numbers = {term: number for number, term in enumerate(cues.terms)}
+    pairs = [(numbers[one], numbers[two]) for one, two in cues.pairs]
+
+    def alone(place: int) -> bool:
+        return scope.name(place)[0] != "turn"
+
+    if question.filters == Filters():
+        return gathered(text, pairs, alone=alone, also=also)
+    return gathered(text, pairs, alone=alone, also=also, turns=_TURNS_FILTERED)
+
+
+def _key(question: Question, kind: Kind, owner: str, at: Spot) -> str:
+    """The key of a turn or memory; of a reference layer, its number, which its shelf knows."""
+    if kind == "turn":
+        return f"{owner}#{Position(at.turn, at.round)}"
+    if kind == "memory":
+        return f"M-{at.turn}" if owner == question.record.agent else f"{owner}/M-{at.turn}"
+    return str(at.turn)

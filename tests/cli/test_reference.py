@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import perdure
+from tests.cli.conftest import Ask, Run
+
+GIT = "---\nname: git\ntitle: How we commit\ntags: [git]\ntriggers: [commit]\n---\nCommit often.\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of reference layers of a bank, which is the default of the test."""
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    folder = tmp_path / "layers"
+    folder.mkdir()
+    monkeypatch.setenv("PERDURE_BANK", url)
+    monkeypatch.setenv("PERDURE_RECALL_REFERENCES", str(folder))
+    with perdure.open_sync(url):
+        pass
+    return folder
+
+
+def test_adding_and_showing(run: Run, ask: Ask, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "rules.md").write_text(GIT)
+    assert run("reference", "add", str(tmp_path / "rules.md")).stdout.startswith("git is kept: ")
+    _, made = ask("reference", "add", str(tmp_path / "rules.md"))
+    assert (made["name"], made["tags"], made["file"]) == ("git", ["git"], None)
+    assert run("reference", "show", "git").stdout == "Commit often.\n\n"
+    _, shown = ask("reference", "show", "git")
+    assert (shown["title"], shown["text"]) == ("How we commit", "Commit often.\n")
+    typed = run("reference", "add", "-", "--name", "typed", answer="From a pipe.")
+    assert typed.exit_code == 0
+    assert run("reference", "show", "typed").stdout == "From a pipe.\n"
+    assert run("reference", "show", "absent").exit_code == 1
+    assert run("reference", "add", str(tmp_path / "absent.md")).exit_code == 1
+
+
+def test_files_of_the_folder_are_listed(run: Run, ask: Ask, folder: Path) -> None:
+    assert run("reference", "list").stderr == "0 reference layers.\n"
+    (folder / "git.md").write_text(GIT)
+    (folder / "bad.md").write_text("---\nnonsense\n---\nText.")
+    listed = run("reference", "list")
+    assert "git.md" in listed.stdout
+    assert "How we commit" in listed.stdout
+    assert "bad.md: line 2: 'nonsense' is no entry." in listed.stderr
+    _, found = ask("reference", "list")
+    assert [each["file"] for each in found["references"]] == ["git.md"]
+    assert [each["where"] for each in found["problems"]] == ["bad.md"]
+    (folder / "git.md").unlink()
+    assert ask("reference", "list")[1]["references"] == []
+
+
+def test_check_tells_faults_from_warnings(run: Run, ask: Ask, folder: Path) -> None:
+    assert run("reference", "check").stdout == "The reference layers are sound.\n"
+    (folder / "git.md").write_text(GIT)
+    warned = run("reference", "check")
+    assert warned.exit_code == 0
+    assert "git.md: warning: It has 3 tokens" in warned.stdout
+    (folder / "bad.md").write_text("---\nnonsense\n---\nText.")
+    code, found = ask("reference", "check")
+    assert (code, found["ok"]) == (1, False)
+    assert [each["where"] for each in found["problems"] if not each["warning"]] == ["bad.md"]
+
+
+def test_removing(run: Run, ask: Ask, folder: Path) -> None:
+    (folder / "git.md").write_text(GIT)
+    run("reference", "list")
+    run("reference", "add", "-", "--name", "typed", answer="From a pipe.")
+    assert ask("reference", "remove", "typed")[1]["removed"] is True
+    assert run("reference", "remove", "typed").exit_code == 1
+    refused = run("reference", "remove", "git")
+    assert refused.exit_code == 1
+    assert "the file git.md" in refused.stderr

@@ -1,0 +1,105 @@
+"""Memories and reference layers in what is recalled: only what is alive, under its own name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from perdure.bank import Bank
+from perdure.config import ArtifactsConfig, Config, RecallConfig
+from perdure.core.messages import assistant, user
+from perdure.recall import cabinets
+from perdure.recall.places import Spot
+from perdure.recall.values import Candidate, Question, Recalled
+from tests.recall.asked import candidate
+
+LAYER = """---
+name: birds
+tags: [zoology]
+triggers: [parrot]
+---
+Parrots are kept in pairs. They are fed at noon.
+"""
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def bank(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bank]:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'bank.db'}"
+    config = Config(
+        artifacts=ArtifactsConfig(folder=str(tmp_path / "artifacts")),
+        recall=RecallConfig(deadline=20.0, vectors=10.0, references=str(tmp_path / "layers")),
+    )
+    async with Bank(url, config=config) as bank:
+        yield bank
+
+
+async def asked(bank: Bank, text: str, agent: str = "planner") -> Question:
+    session = await bank.session(f"{agent}/birds")
+    head = await session.head()
+    return Question(text=text, record=session.record, head=head, moment=bank.store.now())
+
+
+async def recalled(bank: Bank, text: str, *, judged: bool = False) -> Recalled:
+    session = await bank.session("planner/birds")
+    return await session.recall(text, judged=judged)
+
+
+async def test_a_memory_is_found_and_shown(bank: Bank) -> None:
+    session = await bank.session("planner/birds")
+    await session.append([user("Hello."), assistant("Hi.")])
+    memory = await bank.memories.add("planner", "Parrots are fed at noon.")
+    found = await recalled(bank, "When are parrots fed?")
+    (hit,) = [hit for hit in found.hits if hit.kind == "memory"]
+    assert (hit.key, hit.turn, hit.text) == (memory.key, "", "Parrots are fed at noon.")
+    assert hit.time == memory.last
+    await bank.memories.retire(memory.key, agent="planner")
+    found = await recalled(bank, "When are parrots fed?")
+    assert not [hit for hit in found.hits if hit.kind == "memory"]
+
+
+async def test_only_what_is_alive_and_for_whoever_asks(bank: Bank) -> None:
+    fetch = cabinets.memories(bank.memories)
+    own = await bank.memories.add("planner", "Parrots are green.")
+    theirs = await bank.memories.add("coder", "Parrots are loud.")
+    question = await asked(bank, "parrots")
+
+    def of(key: str) -> Candidate:
+        return candidate(1, kind="memory", key=key)
+
+    kept = await fetch(question, of(own.key))
+    assert kept is not None
+    assert (kept.key, kept.text) == (own.key, "Parrots are green.")
+    assert await fetch(question, of(theirs.name)) is None
+    assert await fetch(question, of("M-99")) is None
+    await bank.memories.delete(own.key, agent="planner")
+    assert await fetch(question, of(own.key)) is None
+
+
+async def test_a_layer_is_known_by_its_name(bank: Bank) -> None:
+    layer = await bank.references.add(LAYER)
+    fetch = cabinets.layers(bank.references)
+    question = await asked(bank, "parrots")
+    there = candidate(layer.ordinal, kind="reference", key=str(layer.ordinal))
+    kept = await fetch(question, there)
+    assert kept is not None
+    assert kept.key == "birds"
+    assert "fed at noon" in kept.text
+    gone = candidate(99, kind="reference", place=Spot(3, 99).place)
+    assert await fetch(question, gone) is None
+
+
+async def test_a_prompt_calls_for_a_layer(bank: Bank) -> None:
+    find = cabinets.called_for(bank.references, bank.index)
+    assert await find(await asked(bank, "my parrot")) == []
+    layer = await bank.references.add(LAYER)
+    (found,) = await find(await asked(bank, "What does my parrot want?"))
+    assert (found.kind, found.key) == ("reference", "birds")
+    assert "parrot" in found.why
+    assert await find(await asked(bank, "What does my cat want?")) == []
+    session = await bank.session("planner/birds")
+    await session.append([user("Hello."), assistant("Hi.")])
+    hits = (await recalled(bank, "What does my parrot want?", judged=True)).hits
+    (hit,) = [hit for hit in hits if hit.kind == "reference"]
+    assert (hit.key, hit.full) == (layer.name, True)
