@@ -17,7 +17,7 @@ from time import perf_counter
 
 import perdure
 from benchmarks.conversations import Chat, bulk, turns
-from benchmarks.harness import Block, Report, alternate, awaited, excess, work_folder
+from benchmarks.harness import Block, Contestant, Report, alternate, awaited, excess, work_folder
 from perdure.bank import Bank
 from perdure.config import Config, RecallConfig
 from perdure.history.records import Head
@@ -43,28 +43,23 @@ async def _added(
 ) -> None:
     """By how much an append takes longer with the index."""
     async with _bank(folder / "with.db") as ours, _bank(folder / "without.db", on=False) as bare:
-        sessions = {"with recall": await _grown(ours, there), "without": await _grown(bare, there)}
-
-        def contestant(session: Session, bank: Bank, seed: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
-            async def block(number: int) -> Block:
-                said = turns(count, seed + number)
-                found = await awaited(session.append, said)
-                await bank.settle()
-                return found
-
-            return block
-
-        tallies = await alternate(
-            {
-                "with recall": contestant(sessions["with recall"], ours, 1_000),
-                "without": contestant(sessions["without"], bare, 2_000),
-            },
-            rounds,
-            quick=quick,
-        )
+        contestants = {
+            "with recall": _appending(ours, await _grown(ours, there), count),
+            "without": _appending(bare, await _grown(bare, there), count),
+        }
+        tallies = await alternate(contestants, rounds, quick=quick)
     report.ratio("p50_added_ms", excess(tallies["with recall"], tallies["without"], 0.5))
     report.ratio("p95_added_ms", excess(tallies["with recall"], tallies["without"], 0.95))
     report.tallies(tallies)
+
+
+def _appending(bank: Bank, session: Session, count: int) -> Contestant:
+    async def block(number: int) -> Block:
+        found = await awaited(session.append, turns(count, number))
+        await bank.settle()
+        return found
+
+    return block
 
 
 async def _filled(report: Report, file: Path, kind: str, size: int) -> float:

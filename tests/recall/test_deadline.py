@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from perdure.config import RecallConfig
+from perdure.core.errors import ProviderDown
 from perdure.recall.ahead import Ahead
 from perdure.recall.underway import Underway
 from perdure.recall.values import Recalled
@@ -204,10 +205,32 @@ async def test_a_question_is_embedded_before_it_is_asked_for() -> None:
     await asyncio.sleep(0)
     slowly.ready.set()
     assert await again == [b"one"]
-    assert slowly.asked == [["one"]]
     assert await ahead.embed(["one"]) == [b"one"]
+    assert slowly.asked == [["one"]], "not twice"
     assert await ahead.embed(["two", "three"]) == [b"two", b"three"]
     assert ahead.name == "slow"
+    await ahead.close()
+
+
+async def test_what_could_not_be_embedded_is_tried_again() -> None:
+    class Failing(Slowly):
+        async def embed(self, texts: Any) -> list[bytes]:
+            if not self.asked:
+                self.asked.append(list(texts))
+                raise ProviderDown("The server is away.")
+            return await super().embed(texts)
+
+    failing = Failing()
+    failing.ready.set()
+    ahead = Ahead(failing)
+    ahead.expect("one")
+    with pytest.raises(ProviderDown):
+        await ahead.embed(["one"])
+    assert await ahead.embed(["one"]) == [b"one"]
+    for number in range(200):
+        ahead.expect(str(number))
+    await asyncio.sleep(0.01)
+    assert len(ahead._begun) <= 64
     await ahead.close()
 
 

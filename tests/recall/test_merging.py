@@ -76,6 +76,8 @@ APART = [
     ("The timeout is 60 seconds", "The timeout is 1 minute"),
     ("One of the ports is 80", "One of the ports is 443"),
     ("The bug is in parser.py", "The bug is in lexer.py"),
+    ("File: a.py", "File: b.py"),
+    ("x = load()", "x = save()"),
     # of nobody knows what
     ("It is 5", "It is 7"),
     ("Is the port 8123?", "The port is 8123"),

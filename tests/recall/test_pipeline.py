@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import pytest
 
 from perdure.config import RecallConfig
-from perdure.core.errors import InvalidInput, Unavailable
+from perdure.core.errors import InvalidConfig, InvalidInput, Unavailable
 from perdure.recall.places import Spot
-from perdure.recall.values import Candidate, Note, Question, Recalled
+from perdure.recall.values import Candidate, Filters, Note, Question, Recalled
 from tests.recall.asked import (
     SESSION,
     Library,
@@ -265,6 +265,23 @@ async def test_a_question_that_cannot_be_meant_is_refused() -> None:
     library.error = InvalidInput("There is no such role.")
     with pytest.raises(InvalidInput, match="no such role"):
         await pipeline(library, words_of(SOME), scan=scan).recall(question())
+
+
+async def test_what_filters_would_not_let_through_does_not_come_along() -> None:
+    asks = candidate(4, 0.9, note=Note(lengths=(9, 0, 0), asks=True))
+    recall = pipeline(Library([asks]), words_of([asks, candidate(5)]))
+    found = await recall.recall(question(filters=Filters(roles=("user",))), judged=False)
+    assert keys(found) == ["T-4.1"]
+
+
+async def test_a_gateway_that_cannot_be_used_is_done_without() -> None:
+    def broken() -> Any:
+        raise InvalidConfig("There is no such provider.")
+
+    recall = pipeline(Library(SOME), words_of(SOME))
+    recall._gateway = broken
+    found = await recall.recall(question())
+    assert len(found.hits) == len(SOME)
 
 
 async def test_whoever_is_cancelled_leaves_nothing_behind() -> None:

@@ -41,7 +41,7 @@ class Desk:
             Searcher(bank.store, index.embedder),
             scopes.of,
             self.showing,
-            RecallConfig(deadline=20.0, vectors=10.0),
+            RecallConfig(deadline=20.0, keyword=10.0, vectors=10.0),
             scan=Scan(reader),
             covers=index.covers,
             **further,

@@ -13,6 +13,9 @@ from perdure.recall.underway import Underway
 if TYPE_CHECKING:
     from perdure.recall.embedders import Embedder
 
+#: Texts whose vectors are kept until somebody asks for them, or asks again.
+_MOST = 64
+
 
 class Ahead:
     """An `Embedder` around another one. For one event loop."""
@@ -28,13 +31,20 @@ class Ahead:
 
     def expect(self, text: str) -> None:
         """Begin to embed a text that will be asked for soon. Whoever does not ask loses nothing."""
-        if text not in self._begun:
-            task = self._underway.begin(self._embedder.embed([text]), awaited=True)
-            self._begun[text] = task
-            task.add_done_callback(lambda _: self._begun.pop(text, None))
+        if text in self._begun:
+            return
+        if len(self._begun) >= _MOST:
+            del self._begun[next(iter(self._begun))]
+        task = self._begun[text] = self._underway.begin(self._embedder.embed([text]), awaited=True)
+
+        def ended(_: object) -> None:
+            if (task.cancelled() or task.exception()) and self._begun.get(text) is task:
+                del self._begun[text]
+
+        task.add_done_callback(ended)
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
-        """As the embedder does; what is being embedded is waited for.
+        """As the embedder does; what is being embedded is waited for, and what was is not again.
 
         Who is cancelled meanwhile does not end it: a model that is being loaded for the first
         question is there for the second.

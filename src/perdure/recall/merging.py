@@ -157,8 +157,13 @@ def _are_amounts(one: Statement, other: Statement, places: list[int]) -> bool:
 
 
 def _are_states(one: Statement, other: Statement, places: list[int], verb: int) -> bool:
-    """Names, opposite states, or any word for what there is one of; nothing stands beside it."""
+    """Names, opposite states, or any word for what there is one of; nothing stands beside it.
+
+    Not if a sign stands for “is”: there is many a ``File: x`` and ``modified: y``.
+    """
     if places != [verb + 1] or places[0] != len(one.words) - 1:
+        return False
+    if not one.sorts[verb] == other.sorts[verb] == "word":
         return False
     (at,) = places
     return (

@@ -4,8 +4,8 @@
 
 Whatever has arrived at the deadline is the answer, and it says how far that is. A share of the time
 (`RecallConfig`) is a limit for a step that others can do without: if the vectors are late, because
-their model is still being loaded, what was found by words stands. Words alone are waited for until
-the deadline: without them there is nothing.
+their model is still being loaded, what was found by words stands. The first search by words is
+waited for until the deadline: without it there is nothing.
 
 The caller is never kept waiting: the steps are a task of their own, which is left alone when the
 time is up. A model that hangs, a thread that is busy, a store that is slow cost the deadline and no
@@ -29,7 +29,7 @@ from perdure.recall.run import Run
 from perdure.recall.showing import Texts
 from perdure.recall.swarm import Swarm
 from perdure.recall.underway import Underway
-from perdure.recall.values import Candidate, Question, Recalled
+from perdure.recall.values import Candidate, Filters, Question, Recalled
 
 if TYPE_CHECKING:
     from perdure.gateway.calls import Purpose
@@ -157,7 +157,7 @@ class Pipeline:
         question = run.question
         scope: Bounds | None = None
         found: Results | None = None
-        with run.step("keyword"):
+        with run.step("keyword", asks=True):
             if self._covers is None or self._covers(question.record.id):
                 if self._expect is not None:
                     self._expect(question.text)
@@ -196,7 +196,7 @@ class Pipeline:
 
     async def _call_for_layers(self, run: Run) -> None:
         """Layers that the prompt calls for by name join the others."""
-        if self._triggered is None or not run.judged:
+        if self._triggered is None or not run.judged or run.question.filters != Filters():
             return
         with run.step("triggers"):
             layers = {each.place: each for each in await self._triggered(run.question)}
@@ -212,7 +212,7 @@ class Pipeline:
         if not hops.is_worth_it(best) or run.left() < run.seconds / 2:
             return
         with run.step("hops"):
-            seconds = min(self._config.vectors, run.left())
+            seconds = min(self._config.keyword, run.left())
             await self._underway.within(self._hopped(run, scope, found, best), seconds)
 
     async def _hopped(
@@ -230,7 +230,7 @@ class Pipeline:
         if not run.candidates:
             return
         with run.step("texts"):
-            if scope is not None:
+            if scope is not None and run.question.filters == Filters():
                 known = [each.place for each in run.candidates]
                 run.neighbours = neighbours(run.candidates, scope.allows, known)
             wanted = [each for each in run.candidates if each.place not in run.full]

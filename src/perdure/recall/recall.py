@@ -61,7 +61,7 @@ class Recall:
         self.memories, self.references = parts.memories, parts.references
         self.ticklers = parts.ticklers
         self._store = store
-        self._scopes, self._pipeline = parts.scopes, parts.pipeline
+        self._index, self._scopes, self._pipeline = parts.index, parts.scopes, parts.pipeline
         # Read when it is first needed: it takes a while.
         self._counter = counter
 
@@ -72,6 +72,7 @@ class Recall:
 
         `deadline` is in seconds; without it, the configured one holds.
         """
+        await self._prepared()
         return await self._pipeline.recall(question, judged=judged, deadline=deadline)
 
     async def beside(self, window: Window, prompt: Sequence[Message], budget: int) -> Beside:
@@ -92,6 +93,7 @@ class Recall:
         if not question.text.strip() or not question.limit:
             return Beside()
         try:
+            await self._prepared()
             own = {key.removeprefix(f"{record.agent}/") for key in shown if "#" not in key}
             found = await self._pipeline.recall(question, prompt=prompt, shown=shown | own)
             items = await self._items(window, found.hits)
@@ -127,6 +129,11 @@ class Recall:
         question = Question(text="", record=record, head=head, moment=self._store.now())
         scope = await self._scopes.of(question)
         return scope.shows(session, position.turn, position.round or 1)
+
+    async def _prepared(self) -> None:
+        """Have the index ready. A bank that is only looked at has not started it."""
+        if self._index.is_on:
+            await self._index.prepared()
 
     async def _items(self, window: Window, hits: Sequence[Hit]) -> list[Item]:
         """Hits with what is known beside of them."""

@@ -28,8 +28,9 @@ _LATE = "deadline"
 class Under:
     """A step that is under way. Leaving it notes how it went; see `Run.step`."""
 
-    def __init__(self, run: Run, name: str, *, answers: bool) -> None:
+    def __init__(self, run: Run, name: str, *, answers: bool, asks: bool) -> None:
         self.name, self.failed = name, ""
+        self._refused = InvalidInput if asks else ()
         self._run = run
         self._answers = answers
         self._began = asyncio.get_running_loop().time()
@@ -45,7 +46,7 @@ class Under:
     ) -> bool:
         if isinstance(error, TimeoutError):
             self.failed = _LATE
-        elif isinstance(error, PerdureError) and not isinstance(error, InvalidInput):
+        elif isinstance(error, PerdureError) and not isinstance(error, self._refused):
             self.failed = error.message
         elif error is not None:
             return False  # a mistake, or the deadline: `Run.answer` tells of that
@@ -106,12 +107,13 @@ class Run:
         """Seconds until the answer has to be put together, without `kept` for others."""
         return self._ends - _MARGIN - kept - self._now()
 
-    def step(self, name: str, *, answers: bool = False) -> Under:
-        """Keep time, and note what goes wrong. Raises nothing of ours but `InvalidInput`.
+    def step(self, name: str, *, answers: bool = False, asks: bool = False) -> Under:
+        """Keep time, and note what goes wrong, which is not raised.
 
-        If all goes well, a step that `answers` is the stage that was reached.
+        If all goes well, a step that `answers` is the stage that was reached. One that `asks` tells
+        by `InvalidInput` that the question cannot be meant: that is raised.
         """
-        self._under_way = Under(self, name, answers=answers)
+        self._under_way = Under(self, name, answers=answers, asks=asks)
         return self._under_way
 
     def noted(self, step: Under) -> None:

@@ -141,7 +141,7 @@ def _sorted_out(bare: str, *, named: bool) -> Iterator[_Token]:
     if (number := _number(bare)) is not None:
         yield from _counted(number[1], number[2].casefold())
     elif bare in {"=", "=="}:
-        yield "=", "word"
+        yield IS, "name"  # as a sign; see `merging`
     elif _identifier(bare):
         yield bare, "name"
     elif (contraction := _contracted(bare)) is not None or bare.casefold() == "cannot":
@@ -232,7 +232,7 @@ def _without_label(tokens: list[_Token]) -> list[_Token]:
     if words[1:2] == [":"] and words[0] in all_folded(_LABELS):
         return _without_label(tokens[2:])
     if words.count(":") == 1 and not {IS, ARE, END, ASKS} & set(words[:-1]):
-        return [(IS, "word") if word == ":" else (word, sort) for word, sort in tokens]
+        return [(IS, "name") if word == ":" else (word, sort) for word, sort in tokens]
     return tokens
 
 

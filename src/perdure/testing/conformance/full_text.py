@@ -173,6 +173,9 @@ async def the_rarest_terms_come_first(bench: Bench) -> None:
         same(lengths, [0, 1, 21], "the number of occurrences")
         same([each.complete for each in found.terms], [False, True, True], "what is complete")
         same([each.documents for each in found.terms], [40, 1, 21], "the counts")
+        within = [(3, 5), (50, 60)]
+        found = await shelf.search("all", "rare", "half", within=within, most=13)
+        same([len(rows) for rows in occurrences(found)], [9, 1, 3], "what fits, within ranges")
         found = await shelf.search("all", "half", "absent", most=10)
         same([len(rows) for rows in occurrences(found)], [0, 0, 0], "what fits into 10")
         await shelf.tend()

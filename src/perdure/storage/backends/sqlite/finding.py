@@ -80,6 +80,10 @@ class Finder:
             f' (SELECT doc, col << {OFFSET_BITS} | "offset" AS at FROM "{name}__found"'
             " WHERE term = ?{within} LIMIT ?)"
         )
+        self._matches = (
+            f'SELECT count(*) FROM "{name}__words"'
+            f' WHERE "{name}__words" MATCH ? AND rowid BETWEEN ? AND ?'
+        )
         self._matching = (
             f'SELECT {_SPOTS}("{name}__words") FROM "{name}__words"'
             f' WHERE "{name}__words" MATCH ? AND rowid BETWEEN ? AND ?'
@@ -95,7 +99,7 @@ class Finder:
         left = search.most
         for number, term in enumerate(sorted(terms, key=lambda term: terms[term].documents)):
             known = terms[term]
-            if number and scope.least(known) > left:
+            if number and self._exceeds(db, known, scope, left):
                 found[term] = Postings(known.documents, _rows([]), complete=False)
                 continue
             rows = self._occurrences(db, known, scope, left + 1)
@@ -105,6 +109,18 @@ class Finder:
             left -= len(rows)
             found[term] = Postings(known.documents, rows, complete)
         return TextFound(documents, tuple(found[term] for term in search.terms))
+
+    def _exceeds(self, db: apsw.Connection, term: _Term, scope: _Scope, left: int) -> bool:
+        """Whether a term is known to be there more often: then it need not be read at all."""
+        if scope.least(term) > left:
+            return True
+        if not scope.is_narrow(term) or scope.likely(term) <= left:
+            return False
+        # To read them one by one takes ten times as long as to count them. With some allowance:
+        # how often it is in a document may differ from one range to another.
+        text, asked = self._matches, f'"{term.text}"'
+        documents = sum(db.execute(text, (asked, *span)).get for span in scope.within or ())
+        return bool(documents * term.times / term.documents > 1.5 * left)
 
     # Counting ---------------------------------------------------------------------------------
 
@@ -118,10 +134,14 @@ class Finder:
         documents, times = self._counted(db, (term,), self._count)
         return _Term(term, documents, times, fresh)
 
-    def _inside(self, db: apsw.Connection, within: Sequence[Range] | None, documents: int) -> int:
-        """How many documents are within the ranges; all, if it does not pay to know."""
-        if within is None or documents < _FREQUENT:
+    def _inside(
+        self, db: apsw.Connection, within: Sequence[Range] | None, documents: int
+    ) -> int | None:
+        """How many documents are within the ranges; None if it does not pay to know."""
+        if within is None:
             return documents
+        if documents < _FREQUENT:
+            return None
         ranges = tuple(within)
         known = self._counts.get(ranges)
         if known is None:
@@ -152,7 +172,8 @@ class Finder:
         if not _TERM.fullmatch(term.text):
             return _rows([])  # no document can have it
         narrow = scope.is_narrow(term)
-        rows = self._looked_up(db, term, scope) if narrow else self._read(db, term, scope, limit)
+        read = self._looked_up if narrow else self._read
+        rows = read(db, term, scope, limit)
         if term.fresh:
             rows = np.concatenate((rows, _rows(term.fresh)))
             rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
@@ -169,17 +190,18 @@ class Finder:
         params = (term.text, *itertools.chain.from_iterable(spans), limit if exact else -1)
         return _taken_apart(*db.execute(text, params).get)
 
-    def _looked_up(self, db: apsw.Connection, term: _Term, scope: _Scope) -> np.ndarray:
+    def _looked_up(self, db: apsw.Connection, term: _Term, scope: _Scope, limit: int) -> np.ndarray:
         """Where a term stands, range by range: FTS5 finds its way to each."""
         import numpy as np
 
         asked = f'"{term.text}"'
-        texts = [
+        texts = (
             text
             for first, last in scope.within or ()
             for (text,) in db.execute(self._matching, (asked, first, last))
-        ]
-        found = np.fromstring(" ".join(texts), dtype=np.int64, sep=" ")
+        )
+        some = " ".join(itertools.islice(texts, limit))  # in each it stands at least once
+        found = np.fromstring(some, dtype=np.int64, sep=" ")
         return _unpacked(found[0::2], found[1::2])
 
 
@@ -196,20 +218,29 @@ class _Term:
 class _Scope:
     """Where it is looked for, and how much that is of all."""
 
-    def __init__(self, within: Sequence[Range] | None, documents: int, inside: int) -> None:
+    def __init__(self, within: Sequence[Range] | None, documents: int, inside: int | None) -> None:
         self.within = within
-        self._outside = documents - inside
-        self._share = inside / documents if documents else 1.0
+        #: Not known if there are few: then nothing is to be gained.
+        self._inside = inside
+        self._documents = max(documents, 1)
 
     def least(self, term: _Term) -> int:
         """How often a term is there at least."""
-        return term.documents - self._outside if self._outside else term.times
+        if self._inside is None:
+            return 0
+        outside = self._documents - self._inside
+        return term.documents - outside if outside else term.times
+
+    def likely(self, term: _Term) -> float:
+        """How often a term is there, if it is no more frequent there than elsewhere."""
+        share = 1.0 if self._inside is None else self._inside / self._documents
+        return term.times * share
 
     def is_narrow(self, term: _Term) -> bool:
         """Whether looking a term up in each range takes less than reading all of it."""
-        if self.within is None:
+        if self.within is None or self._inside is None:
             return False
-        inside = term.times * self._share
+        inside = self.likely(term)
         looking_up = len(self.within) * _LOOK_UP + inside * _LOOK_AT
         return looking_up < term.times * _PASS_BY + inside * _TAKE
 
