@@ -1,8 +1,8 @@
 """Bytes on disk per byte of text with everything: the log, all levels, the index, the vectors.
 
 The text is counted as in `disk_turns`. Nothing is asked of a model, and nothing is composed: what
-epochs keep depends on how a session is used. Everything in the bank's folder counts, the write-ahead
-log and what can be made again included; the bank is closed.
+epochs keep depends on how a session is used. Everything in the folder of the bank counts, its
+write-ahead log and what can be made again included; the bank is closed.
 """
 
 from __future__ import annotations

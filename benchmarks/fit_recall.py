@@ -36,8 +36,9 @@ from perdure.session import Session
 
 Array: TypeAlias = np.ndarray
 
-#: How much weights are held small.
+#: How much weights are held small; those of length and questions more, which are habits of a chat.
 _SMALL = 0.003
+_HELD = np.array([10.0 if name in GROUPS["shape"] else 1.0 for name in NAMES])
 #: How often each question counts without these groups; all of them count once.
 _WITHOUT: tuple[tuple[float, tuple[str, ...]], ...] = (
     (1.0, ()),
@@ -125,7 +126,7 @@ def fitted(given: Iterable[Example], small: float = _SMALL) -> Array:
     total = sum(share * len(batch.right) for share, batch in batches)
     weights = np.zeros(len(NAMES))
     for _ in range(_STEPS):
-        slope, bend = small * weights, small * np.eye(len(NAMES))
+        slope, bend = small * _HELD * weights, small * np.diag(_HELD)
         for share, batch in batches:
             down, curved = batch.derivatives(weights)
             slope, bend = slope + share / total * down, bend + share / total * curved

@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,8 +31,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from benchmarks.chats import Asked, Chats, Line
 from benchmarks.harness import Block, Report, Tally, alternate, millis, percentile, work_folder
+from benchmarks.small_talk import Asked, Line, SmallTalk
 from perdure.config import RecallConfig
 from perdure.core.clock import SECOND, now, to_datetime
 from perdure.core.messages import user
@@ -40,7 +42,7 @@ from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord, agent_of
 from perdure.recall import noting, weighing
 from perdure.recall.embedders import Wordllama
-from perdure.recall.evidence import gathered
+from perdure.recall.evidence import TURNS
 from perdure.recall.filling import document
 from perdure.recall.index import RecallIndex
 from perdure.recall.passages import passage
@@ -60,8 +62,8 @@ if TYPE_CHECKING:
 _TOGETHER = 500
 #: Hits that are looked at, and documents that the dense leg is asked for.
 _BEST, _NEAREST = 10, 60
-#: The turns that `recall.evidence` weighs, and how many times as many where nothing is cut off.
-_TURNS, _WIDER = 400, 10
+#: How many times as many turns are weighed where nothing is cut off.
+_WIDER = 10
 _ALL = 2**31
 
 
@@ -87,8 +89,8 @@ class _Shelf:
         start = perf_counter()
         adapter = self.store.adapter
         await adapter.prepare_search(INDEX)
-        for session in dict.fromkeys(line.session for line in self.lines):
-            own = [line for line in self.lines if line.session == session]
+        for session, said in groupby(self.lines, attrgetter("session")):
+            own = list(said)
             await self._session(session, len(own))
             number = await self.index.numbered(self.store, session)
             if number is None:
@@ -146,8 +148,8 @@ class _Shelf:
 async def run(report: Report, *, quick: bool) -> None:
     sizes = (40, 200, 1_000) if quick else (1_000, 10_000, 100_000)
     rounds, count, compared = (1, 4, 5) if quick else (10, 20, 60)
-    chats = Chats()
-    lines = list(chats.lines(sizes[-1]))
+    talk = SmallTalk()
+    lines = list(talk.lines(sizes[-1]))
     figures = report.figures
     with work_folder() as folder:
         async with AsyncExitStack() as stack:
@@ -160,14 +162,14 @@ async def run(report: Report, *, quick: bool) -> None:
                 report.say(f"  {size:,} turns are there after {figures[f'filled_s_{size}']} s")
             askers = {
                 f"{size:,} turns": partial(
-                    _block, shelf, chats.questions(lines[:size], 2_000), count
+                    _block, shelf, talk.questions(lines[:size], 2_000), count
                 )
                 for size, shelf in shelves.items()
             }
             tallies = await alternate(askers, rounds, quick=quick)
             _tell(report, {size: tallies[f"{size:,} turns"] for size in sizes}, shelves)
             largest = shelves[sizes[-1]]
-            questions = chats.questions(lines, compared)
+            questions = talk.questions(lines, compared)
             figures |= await _losses(largest, questions)
     for metric in (
         "found",
@@ -321,9 +323,8 @@ class _Store:
 @contextmanager
 def _wider() -> Iterator[None]:
     """Let searchers weigh many more turns than they do."""
-    wide = partial(gathered, turns=_WIDER * _TURNS)
     with (
-        patch.object(weighing, "gathered", wide),
+        patch.object(weighing, "TURNS", _WIDER * TURNS),
         patch.object(noting, "CHUNK", _WIDER * noting.CHUNK),
     ):
         yield

@@ -75,6 +75,7 @@ async def test_what_stands_in_the_window_is_not_repeated(bank: Bank, strategy: s
     await remember(session, SAID)
     await bank.settle()
     assert layer(await session.context(ASKED)) == ""
+    raw, recalled = set[str](), set[str]()
     for _ in range(12):
         await talk(session, 6)
         await remember(session, f"{SAID} Again.")

@@ -39,6 +39,16 @@ async def test_a_second_hop_adds_behind_the_first() -> None:
     assert "by way of Vera" in far.why
 
 
+async def test_who_was_found_first_keeps_its_score_also_behind_the_limit() -> None:
+    library = Library(FIRST, hopped=[candidate(7, 0.99), candidate(8, 0.98)])
+    recall = pipeline(library, Words(TEXTS))
+    found = await recall.recall(question(limit=7), judged=False)
+    assert library.also
+    assert [hit.key for hit in found.hits] == [f"T-{number}.1" for number in range(1, 8)]
+    assert not [hit for hit in found.hits if "by way of" in hit.why]
+    assert found.hits[-1].score == round(FIRST[6].score, 4)
+
+
 async def test_it_can_be_switched_off() -> None:
     library = Library(FIRST, hopped=[FAR])
     recall = pipeline(library, Words(TEXTS), hops=False)
@@ -46,10 +56,3 @@ async def test_it_can_be_switched_off() -> None:
     assert not library.also
     assert f"{SESSION}#T-90.1" not in [hit.key for hit in found.hits]
     assert "hops" not in [step.name for step in found.steps]
-
-
-async def test_weak_hits_lead_nowhere() -> None:
-    weak = [candidate(1, 0.01)]
-    library = Library(weak, hopped=[FAR])
-    await pipeline(library, Words(TEXTS)).recall(question(), judged=False)
-    assert not library.also

@@ -9,6 +9,7 @@ import pytest
 
 import perdure
 from perdure.core.errors import Conflict, InvalidInput, TooLarge
+from perdure.core.messages import assistant, user
 from perdure.history.forgetting import Scope
 from perdure.history.records import SessionRecord, Stretch
 from perdure.recall.memories import Memories
@@ -334,6 +335,15 @@ async def test_retired_rivals_are_silent(memories: Memories) -> None:
     assert said(new, rivals.values()) == "The port is 9000."
 
 
+async def test_what_comes_back_meets_its_rivals(memories: Memories) -> None:
+    await memories.add("planner", "The port is 8123.")
+    await memories.retire("planner/M-1")
+    new = await memories.add("planner", "The port is 9000.")
+    assert new.contradicts == ()
+    back = await memories.restore("planner/M-1")
+    assert back.contradicts == (new.id,)
+
+
 # Changing -------------------------------------------------------------------------------------
 
 
@@ -477,15 +487,33 @@ async def test_deleting_takes_everything_along(
 
 
 async def test_nothing_readable_is_left_of_what_was_deleted(tmp_path: Path) -> None:
-    file = tmp_path / "bank.db"
-    async with perdure.open(f"sqlite:///{file}") as bank:
-        cleanse = bank._care.cleanse
-        memories = Memories(bank.store, cleanse=cleanse)
-        made = await memories.add("planner", "xylophone-quartz-one")
-        await memories.edit(made.name, text="xylophone-quartz-two")
-        assert await memories.delete(made.name)
-    kept = b"".join(each.read_bytes() for each in tmp_path.rglob("*") if each.is_file())
-    assert b"xylophone" not in kept
+    async with perdure.open(f"sqlite:///{tmp_path / 'bank.db'}") as bank:
+        made = await bank.memories.add("planner", "xylophone quartz", tags=["marimba"])
+        await bank.memories.edit(made.name, text="xylophone zither")
+        assert await bank.memories.delete(made.name)
+    assert not readable(tmp_path, b"xylophon", b"zither", b"quartz", b"marimba")
+
+
+async def test_forgetting_reaches_the_memories_of_a_bank(tmp_path: Path) -> None:
+    async with perdure.open(f"sqlite:///{tmp_path / 'bank.db'}") as bank:
+        session = await bank.session("planner/auth")
+        await session.append([user("We keep the xylophone in the cellar."), assistant("Noted.")])
+        source = ["planner/auth#T-1.1"]
+        await bank.memories.add("planner", "The xylophone is downstairs.", provenance=source)
+        await bank.memories.add("planner", "A zither is upstairs.", by=ADA)
+        found = await session.recall("Where is the xylophone?")
+        assert {hit.key for hit in found.hits if hit.kind == "memory"} >= {"M-1"}
+        await bank.forget("planner/auth", turns=["T-1"])
+        assert [memory.key for memory in await bank.memories.list("planner")] == ["M-2"]
+        await bank.forget_agent("planner")
+        assert await bank.memories.list() == []
+    assert not readable(tmp_path, b"xylophon", b"zither")
+
+
+def readable(folder: Path, *words: bytes) -> list[bytes]:
+    """Which of the words stand in the files of a folder."""
+    kept = b"".join(each.read_bytes() for each in folder.rglob("*") if each.is_file()).lower()
+    return [word for word in words if word in kept]
 
 
 @pytest.fixture

@@ -100,19 +100,19 @@ async def test_what_is_no_other_agent_is_refused(bank: Bank, agent: str) -> None
     assert await ours.shared_with() == []
 
 
-async def test_a_fork_shares_what_is_its_agents_own(bank: Bank) -> None:
-    foreign = await _said(bank, "cy/root")
-    root = await foreign.fork("ann/root")
-    await root.append([user("More?"), assistant("More.")])
-    fork = await root.fork("ann/fork", at=2)
+async def test_a_fork_shares_its_own_turns(bank: Bank) -> None:
+    root = await _said(bank, "ann/root")
+    fork = await root.fork("ann/fork")
     await fork.append([user("And?"), assistant("Done.")])
-    await root.append([user("Elsewhere?"), assistant("No.")])
+    await fork.append([user("No."), assistant("Pity.")])
+    await fork.undo()
     bob = await _said(bank, "bob/a")
     await fork.share("bob")
-    assert await _sees(bank, bob, "ann/fork", 3)
-    assert await _sees(bank, bob, "ann/root", 2)
-    assert not await _sees(bank, bob, "ann/root", 3)
-    assert not await _sees(bank, bob, "cy/root", 1)
+    assert await _sees(bank, bob, "ann/fork", 2)
+    assert not await _sees(bank, bob, "ann/fork", 3)
+    assert not await _sees(bank, bob, "ann/root", 1)
+    await root.share("bob")
+    assert await _sees(bank, bob, "ann/root", 1)
 
 
 async def test_forgetting_reaches_shares(bank: Bank) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from perdure.bank import Bank
@@ -16,7 +18,7 @@ from perdure.recall.cabinets import Kept
 from perdure.recall.excerpts import excerpt, looked_for
 from perdure.recall.index import RecallIndex
 from perdure.recall.pipeline import Pipeline
-from perdure.recall.places import Spot
+from perdure.recall.places import INDEX, Spot
 from perdure.recall.scanning import Scan
 from perdure.recall.scope import Scopes
 from perdure.recall.searching import Searcher
@@ -174,6 +176,22 @@ async def test_a_bank_without_an_index_is_read(tmp_path: Path) -> None:
         found = await desk.recall(session, "parrot", filters=Filters(tools=("shell",)))
         assert not found.hits
         assert "has no index" in found.steps[-1].failed
+        await desk.pipeline.close()
+
+
+async def test_an_index_that_is_gone_under_a_running_process(tmp_path: Path) -> None:
+    file = tmp_path / "bank.db"
+    async with indexed(f"sqlite:///{file}", tmp_path) as (bank, index):
+        desk = Desk(bank, index)
+        session = await bank.session("planner/auth")
+        await session.append([user("The parrot sings."), assistant("It does.")])
+        assert (await desk.recall(session, "parrot")).hits
+        with closing(apsw.Connection(str(file))) as other:
+            other.set_busy_timeout(5_000)
+            other.execute(f"DROP TABLE {INDEX.name}__documents")
+        found = await desk.recall(session, "parrot sings")
+        assert (found.stage, [hit.key for hit in found.hits]) == ("keyword", ["T-1.1"])
+        assert "damaged" in found.steps[0].failed
         await desk.pipeline.close()
 
 

@@ -65,11 +65,11 @@ class World:
         """The words that a question of this session may find, in turns and memories."""
         others = list[Said]()
         for talk in self.talks:
-            if talk.agent == asking.agent and (wide or talk.root != asking.root):
-                others += talk.shown_own()
-            elif talk.agent != asking.agent and talk.shared & {asking.agent, EVERYBODY}:
-                owned = talk.shown()
-                others += [said for said in owned if said.owner.partition("/")[0] == talk.agent]
+            if talk.agent == asking.agent:
+                seen = wide or talk.root != asking.root
+            else:
+                seen = bool(talk.shared & {asking.agent, EVERYBODY})
+            others += talk.shown_own() if seen else []
         # Of its own line it sees what that has, whatever else was said in the same turn.
         line = {(said.owner, said.turn) for said in (*asking.inherited, *asking.own)}
         found = {said.word for said in others if (said.owner, said.turn) not in line}

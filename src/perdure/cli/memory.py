@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.recall.memory_records import FormerMemory, Memory
 
 app = typer.Typer(
-    help="Look at memories: what an agent has learnt. Correct them, pin them, forget them.",
+    help="Look at memories, what an agent has learnt, and correct them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -36,9 +36,7 @@ TagOption = Annotated[
 ]
 SharedOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--share", metavar="AGENT", help="Let this agent see it, too; '*' is all. Repeatable."
-    ),
+    typer.Option("--share", metavar="AGENT", help="Who sees it, too; '*': all. Repeatable."),
 ]
 WeightOption = Annotated[
     float | None, typer.Option("--weight", min=0, max=1, help="How much it matters, from 0 to 1.")
@@ -158,9 +156,7 @@ def show(
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> tuple[Memory, dict[str, Memory]]:
-        memory = await bank.memories.get(key)
-        if memory is None:
-            raise InvalidInput(f"There is no memory {key}.", hint="List them: perdure memory list.")
+        memory = await _found(bank, key)
         return memory, await bank.memories.rivals([memory])
 
     memory, rivals = with_bank(settings, work)
@@ -190,9 +186,7 @@ def edit(
     ] = None,
     share: Annotated[
         list[str] | None,
-        typer.Option(
-            "--share", metavar="AGENT", help="Who sees it, too; '*' is all, '' none. Repeatable."
-        ),
+        typer.Option("--share", metavar="AGENT", help="Who sees it, too; '': none. Repeatable."),
     ] = None,
     expected: Annotated[
         int | None, typer.Option("--expected", help="Only if it still has this version.")
@@ -202,7 +196,10 @@ def edit(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Change a memory. No machine changes it from then on; the former version is kept."""
+    """Change a memory, and keep its former version.
+
+    No machine changes it from then on.
+    """
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> Memory:
@@ -236,7 +233,10 @@ def merge(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Make several memories one. The others are kept as merged into it, and can be restored."""
+    """Make several memories one.
+
+    The others are kept as merged into it, and can be restored.
+    """
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> Memory:
@@ -337,7 +337,10 @@ def delete(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Delete a memory for good, with its former versions and what was merged into it."""
+    """Delete a memory for good.
+
+    Its former versions go with it, and what was merged into it.
+    """
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     if settings.json and not yes:
         raise InvalidInput("With --json nobody is asked.", hint="Add --yes to delete it.")
@@ -369,10 +372,7 @@ def history(
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> tuple[Memory, list[FormerMemory]]:
-        memory = await bank.memories.get(key)
-        if memory is None:
-            raise InvalidInput(f"There is no memory {key}.", hint="List them: perdure memory list.")
-        return memory, await bank.memories.history(key)
+        return await _found(bank, key), await bank.memories.history(key)
 
     memory, former = with_bank(settings, work)
     versions = [*(each.memory for each in former), memory]
@@ -381,11 +381,14 @@ def history(
             {"memory": memory.name, "versions": [memory_words.plain(each) for each in versions]}
         )
         return
-    rows = [
-        (str(each.version), each.status, memory_words.who(each.author), " ".join(each.text.split()))
-        for each in versions
-    ]
-    terminal.table(("Version", "Status", "By", "Text"), rows)
+    memory_words.versions(versions)
+
+
+async def _found(bank: Bank, key: str) -> Memory:
+    memory = await bank.memories.get(key)
+    if memory is None:
+        raise InvalidInput(f"There is no memory {key}.", hint="`perdure memory list` has all.")
+    return memory
 
 
 def _agreed(key: str) -> bool:

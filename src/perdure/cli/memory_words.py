@@ -71,6 +71,15 @@ def table(memories: Sequence[Memory]) -> None:
         terminal.table(("Memory", "Kind", "Status", "Weight", "Seen", "Text"), rows)
 
 
+def versions(found: Sequence[Memory]) -> None:
+    """Print the versions of a memory, a line each."""
+    rows = [
+        (str(each.version), each.status, who(each.author), " ".join(each.text.split()))
+        for each in found
+    ]
+    terminal.table(("Version", "Status", "By", "Text"), rows)
+
+
 def facts(memory: Memory) -> list[tuple[str, str]]:
     """What is known about a memory beside its text, by name."""
     from perdure.cli import moments

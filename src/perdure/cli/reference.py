@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from perdure.recall.references import Synced
 
 app = typer.Typer(
-    help="Look at reference layers: Markdown files of the folder in recall.references, or records.",
+    help="Look at reference layers: knowledge that is loaded when it matters.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

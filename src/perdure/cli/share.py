@@ -41,7 +41,8 @@ def share(
 ) -> None:
     """Let other agents recall a session, or show who may.
 
-    A session is its agent's own until it is shared. Stopping holds at once, everywhere.
+    A session is its agent's own until it is shared; what a fork has from its parent is shared with
+    the parent. Stopping holds at once, everywhere.
     """
     import asyncio
 

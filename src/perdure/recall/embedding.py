@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import NamedTuple, TypeAlias
 
 from perdure.core.errors import PerdureError
@@ -107,6 +107,10 @@ class Embeddings:
                 except PerdureError as exc:
                     self._failed(exc)
 
+    def paused(self) -> AbstractAsyncContextManager[None]:
+        """Nothing is written meanwhile; what is being written is waited for."""
+        return self._working
+
     def look(self) -> None:
         """There may be documents without a vector that were not given to `add`."""
         self._behind = True
@@ -168,6 +172,8 @@ class Embeddings:
     async def _work(self, progress: Progress | None = None) -> None:
         self._woken.clear()
         self._since = 0.0
+        # First, because it gives room back that vectors can take.
+        await self._tend()
         if self._is_able:
             await self._drain()
             if self._behind:
@@ -177,6 +183,9 @@ class Embeddings:
                 except BaseException:
                     self._behind = True
                     raise
+            await self._tend()
+
+    async def _tend(self) -> None:
         is_left = True
         while is_left:
             is_left = await self._store.adapter.tend_search(INDEX.name)

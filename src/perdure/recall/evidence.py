@@ -37,9 +37,9 @@ WINDOWS = {
 }
 #: Seconds after which what is said next is another conversation.
 _PAUSE = 2 * 3_600
-#: Turns whose surroundings are counted exactly, and how far their neighbours are taken along: an
+#: Turns whose surroundings are counted exactly; how far their neighbours are taken along: an
 #: answer need not have a word of its question.
-_TURNS, _REACH = 400, 2
+TURNS, _REACH = 400, 2
 #: Rounds of one turn that may be candidates.
 _ROUNDS_OF_TURN = 4
 #: A turn's number has so many bits; turns of groups without an order are put so far apart.
@@ -121,52 +121,64 @@ def sittings(axis: Array, times: Array) -> Array:
     return begins
 
 
-def gathered(
-    found: TextFound,
-    pairs: Sequence[tuple[int, int]] = (),
-    *,
-    alone: Callable[[int], bool] = lambda _: False,
-    also: Collection[int] = (),
-    turns: int = _TURNS,
-) -> Evidence:
-    """Count what was found around the best `turns` turns, their neighbours, and the places `also`.
+class Tally:
+    """What was found, counted by turn and term. Evidence is taken from it, as often as needed."""
 
-    `pairs` are numbers of terms that stand side by side in the question. `alone` says of a place
-    that its group has no order (memories, reference layers): nothing is near it.
-    """
-    given = np.array(list(also), np.int64)
-    rarity = _rarity(found)
-    occurrences = [postings.found for postings in found.terms]
-    term = np.repeat(np.arange(len(occurrences)), [len(each) for each in occurrences])
-    whole = np.concatenate(occurrences) if occurrences else np.zeros((0, 3), np.int64)
-    whole = whole.reshape(-1, 3)
-    place, field, offset = whole[:, 0], whole[:, 1], whole[:, 2]
-    spread = _Axis(np.concatenate([place, given]), alone)
-    weight = np.array([FIELD_WEIGHTS[each] for each in (SAID, ANSWERED, TOOLS)])[field]
+    def __init__(
+        self,
+        found: TextFound,
+        pairs: Sequence[tuple[int, int]] = (),
+        *,
+        alone: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        """`pairs` are numbers of terms that stand side by side in the question.
 
-    occupied, at = np.unique(spread.of(place), return_inverse=True)
-    shape = (len(occupied), max(1, len(occurrences)))
-    counts = np.bincount(at * shape[1] + term, weights=weight, minlength=shape[0] * shape[1])
-    counts = counts.reshape(shape)
+        `alone` says of a place that its group has no order (memories, reference layers): nothing
+        is near it.
+        """
+        self._pairs, self._is_alone = pairs, alone
+        self._rarity = _rarity(found)
+        occurrences = [postings.found.reshape(-1, 3) for postings in found.terms]
+        whole = np.concatenate([np.zeros((0, 3), np.int64), *occurrences])
+        term = np.repeat(np.arange(len(occurrences)), [len(each) for each in occurrences])
+        self._all = _Occurrences(whole[:, 0], whole[:, 1], whole[:, 2], term)
+        self._axis = _Axis(self._all.place, alone)
+        weight = np.array([FIELD_WEIGHTS[each] for each in (SAID, ANSWERED, TOOLS)])
+        self._occupied, self._at = np.unique(self._axis.of(self._all.place), return_inverse=True)
+        shape = (len(self._occupied), max(1, len(occurrences)))
+        self._counts = np.bincount(
+            self._at * shape[1] + term,
+            weights=weight[self._all.field],
+            minlength=shape[0] * shape[1],
+        ).reshape(shape)
+        running = np.concatenate([np.zeros((1, shape[1])), np.cumsum(self._counts, axis=0)])
+        self._counted = Counted(self._occupied, running)
+        self._rarities = _rarities(found, self._occupied, self._counts)
 
-    best = _best_turns(occupied, counts, rarity, turns)
-    axis = np.unique(np.concatenate([spread.with_neighbours(occupied[best]), spread.of(given)]))
-    here = np.isin(occupied, axis)[at] if len(at) else np.zeros(0, bool)
-    chosen = _Occurrences(place[here], field[here], offset[here], term[here])
-    rounds, own = _own(chosen, rarity, axis, spread, given)
-    running = np.concatenate([np.zeros((1, shape[1])), np.cumsum(counts, axis=0)])
-    counted, turn = Counted(occupied, running), spread.of(rounds)
-    return Evidence(
-        places=rounds,
-        axis=turn,
-        rarity=rarity,
-        rarities=_rarities(found, occupied, counts),
-        own=own,
-        windows=counted.windows(turn),
-        phrases=_phrases(chosen, rounds, pairs, rarity),
-        parts=np.unique(chosen.place),
-        counted=counted,
-    )
+    def evidence(self, also: Collection[int] = (), turns: int = TURNS) -> Evidence:
+        """What stands around the best `turns` turns, their neighbours, and the places `also`."""
+        given = np.array(list(also), np.int64)
+        spread = self._axis
+        if len(given):
+            spread = _Axis(np.concatenate([self._all.place, given]), self._is_alone)
+        best = _best_turns(self._occupied, self._counts, self._rarity, turns)
+        axis = spread.with_neighbours(self._occupied[best])
+        axis = np.unique(np.concatenate([axis, spread.of(given)]))
+        here = np.isin(self._occupied, axis)[self._at]
+        chosen = _Occurrences(*(each[here] for each in self._all))
+        rounds, own = _own(chosen, self._rarity, axis, spread, given)
+        turn = spread.of(rounds)
+        return Evidence(
+            places=rounds,
+            axis=turn,
+            rarity=self._rarity,
+            rarities=self._rarities,
+            own=own,
+            windows=self._counted.windows(turn),
+            phrases=_phrases(chosen, rounds, self._pairs, self._rarity),
+            parts=np.unique(chosen.place),
+            counted=self._counted,
+        )
 
 
 def inside(ranges: Sequence[Range], places: Array) -> Array:
@@ -317,10 +329,12 @@ def _phrases(
     key = (document * len(FIELD_WEIGHTS) + chosen.field << 32) + chosen.offset
     row = np.searchsorted(rounds, documents >> PART_BITS << PART_BITS)
     known = rounds[np.minimum(row, len(rounds) - 1)] == documents >> PART_BITS << PART_BITS
+    # Sorted once, so that a pair is looked up instead of compared.
+    code = np.sort(key * len(rarity) + chosen.term)
     for first, second in pairs:
-        starts = key[chosen.term == first] + 1
-        both = starts[np.isin(starts, key[chosen.term == second])]
-        where = np.unique((both >> 32) // len(FIELD_WEIGHTS))
+        wanted = (key[chosen.term == first] + 1) * len(rarity) + second
+        at = np.minimum(np.searchsorted(code, wanted), len(code) - 1)
+        where = np.unique((wanted[code[at] == wanted] // len(rarity) >> 32) // len(FIELD_WEIGHTS))
         where = where[known[where]]
         np.add.at(total, row[where], float(rarity[first] + rarity[second]))
     return total

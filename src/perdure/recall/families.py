@@ -29,9 +29,12 @@ class Families:
         #: By agent and root: its forks.
         self._forks = dict[str, dict[str, set[str]]]()
         self._roots = dict[str, str]()
+        self._kept = dict[tuple[str, str], frozenset[str]]()
 
-    async def relatives(self, record: SessionRecord, sessions: AbstractSet[str]) -> set[str]:
+    async def relatives(self, record: SessionRecord, sessions: AbstractSet[str]) -> frozenset[str]:
         """The sessions of its agent that are of its family, itself included.
+
+        The very same object as long as nothing has changed.
 
         `sessions` are all of its agent that matter, read before this is called.
         """
@@ -41,13 +44,19 @@ class Families:
             await self._learn(agent, new, first=not known)
             known |= new
         root = await self._root(record)
-        return {record.id, root, *self._forks.get(agent, {}).get(root, ())}
+        kept = self._kept.get((agent, root), frozenset())
+        forks = self._forks.get(agent, {}).get(root, set())
+        # At most the root and the session itself are no forks that were learned.
+        if not {record.id, root} <= kept or not forks <= kept:
+            kept = self._kept[agent, root] = frozenset({record.id, root, *forks, *kept})
+        return kept
 
     def forget(self) -> None:
         """Learn everything anew: sessions are gone, and may be back as something else."""
         self._known.clear()
         self._forks.clear()
         self._roots.clear()
+        self._kept.clear()
 
     async def _learn(self, agent: str, sessions: AbstractSet[str], *, first: bool) -> None:
         """Find out of which families these sessions are."""

@@ -187,14 +187,16 @@ def _by_shape(
     lengths = np.array([note.lengths for note in notes], float).reshape(len(notes), -1)
     sizes = lengths @ np.array(list(FIELD_WEIGHTS.values()))
     column["length"] = np.minimum(1.0, np.log1p(sizes) / np.log1p(_ENOUGH))
-    # A question that is answered in the same round is as good as its answer.
-    alone = lengths[:, ANSWERED] < _AN_ANSWER
-    column["asks"] = alone * np.array([float(note.asks) for note in notes])
-    asked = [
-        float(note is not None and note.asks and note.lengths[ANSWERED] < _AN_ANSWER) for note in before
-    ] or [0.0] * len(notes)
-    column["answers"] = np.array(asked)
+    column["asks"] = np.array([_only_asks(note) for note in notes], float)
+    if before:
+        asked = [note is not None and _only_asks(note) for note in before]
+        column["answers"] = np.array(asked, float)
     column["answers_own"] = column["answers"] * column["before"]
+
+
+def _only_asks(note: Note) -> bool:
+    """A question that is answered in the same round is as good as its answer."""
+    return note.asks and note.lengths[ANSWERED] < _AN_ANSWER
 
 
 def _scaled(values: Array) -> Array:

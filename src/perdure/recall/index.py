@@ -91,17 +91,14 @@ class RecallIndex:
         self._is_prepared = self._is_refilled = False
         self._preparing = asyncio.Lock()
         self._filling = asyncio.Lock()
+        #: Whether what is missing is being written now.
+        self.is_filling = False
         self._task: asyncio.Task[None] | None = None
 
     @property
     def is_on(self) -> bool:
         """Whether turns are indexed."""
         return self._is_able and self.is_wanted and not self._encrypts(_TURNS)
-
-    @property
-    def is_filling(self) -> bool:
-        """Whether what is missing is being written now."""
-        return self._filling.locked()
 
     async def exists(self) -> bool:
         """Whether there is an index, even if turns are not indexed any more."""
@@ -185,7 +182,7 @@ class RecallIndex:
     async def erase(self) -> None:
         """Remove the index and make an empty one, which has to be filled."""
         await self.filler.note(complete=False)
-        async with self._preparing:
+        async with self._preparing, self.embeddings.paused():
             self._is_prepared = False
             await self.store.adapter.erase_search(INDEX.name)
             await self.store.adapter.prepare_search(INDEX)
@@ -316,10 +313,14 @@ class RecallIndex:
         return not await self.store.adapter.places(INDEX.name, -1, 1)
 
     async def _fill(self, progress: Progress | None = None, *, anew: bool = False) -> None:
-        await self.filler.fill(self.embeddings, progress, anew=anew)
-        for refill in self.sources:
-            await refill()
-        await self.filler.note(complete=True)
+        self.is_filling = True
+        try:
+            await self.filler.fill(self.embeddings, progress, anew=anew)
+            for refill in self.sources:
+                await refill()
+            await self.filler.note(complete=True)
+        finally:
+            self.is_filling = False
         self.embeddings.look()
 
     async def _texts(self, places: Sequence[int]) -> Mapping[int, str]:

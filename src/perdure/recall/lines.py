@@ -8,7 +8,7 @@ words may be found, and are not shown, as turns are read along the line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from perdure.history.lines import ENDLESS, Owned, owners
@@ -52,17 +52,9 @@ class Lines:
         record: SessionRecord,
         undone: Sequence[Span],
         numbers: Mapping[str, int],
-        of: Callable[[str], bool] = lambda _: True,
     ) -> tuple[Range, ...]:
-        """The places of its line without what was undone; only turns that lie in sessions `of`.
-
-        `numbers` are those of the groups.
-        """
-        parts = [
-            owned
-            for owned in owners(record, 1, ENDLESS)
-            if owned.session in numbers and of(owned.session)
-        ]
+        """The places of its line without what was undone. `numbers` are those of the groups."""
+        parts = [owned for owned in owners(record, 1, ENDLESS) if owned.session in numbers]
         shared = [owned for owned in parts if owned.piece != ENDLESS]
         late = dict(zip(shared, await self._added(shared), strict=True))
         found = list[Range]()

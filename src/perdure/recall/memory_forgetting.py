@@ -91,14 +91,12 @@ class MemoryTraces:
             return
         left = _without(memory, scope)
         if left is not None:
-            await writing.write(transaction, left, is_new=False)
+            await writing.write(transaction, left)
             return
         for part in await memories.query().where("into", "=", id).values():
             freed = _without(part, scope)
             if part.status == "merged" and freed is not None:
-                await writing.write(
-                    transaction, replace(freed, status="active", into=None), is_new=False
-                )
+                await writing.write(transaction, replace(freed, status="active", into=None))
         await writing.remove(transaction, memory)
 
     async def _all(self, cls: type[T]) -> AsyncIterator[T]:

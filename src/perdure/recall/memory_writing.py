@@ -52,12 +52,15 @@ class Writing:
         last = await numbers.get(key) or LastNumber(key)
         sources = await _owned(transaction, draft.provenance)
         new = replace(draft, provenance=sources)
-        for memory, says in await self._compared(transaction, new):
+        related = await self._compared(transaction, new)
+        for memory, says in related:
             if says == "same":
                 return await self._seen_again(transaction, memory, new)
         number = last.last + 1
         await numbers.put(replace(last, last=number))
-        return await self.write(transaction, replace(new, id=records.memory_id(new.agent, number)))
+        numbered = replace(new, id=records.memory_id(new.agent, number))
+        linked = await self._linked(transaction, numbered, [rival for rival, _ in related])
+        return await self.write(transaction, linked)
 
     async def change(
         self, transaction: Transaction, former: Memory, changed: Memory, author: Author
@@ -66,25 +69,23 @@ class Writing:
         await transaction.collection(FormerMemory).put(
             FormerMemory(records.version_id(former), former, self._store.now())
         )
-        return await self.write(
-            transaction,
-            replace(
-                changed,
-                provenance=await _owned(transaction, changed.provenance, former.provenance),
-                is_shared=bool(changed.shared),
-                author=author,
-                by_person=former.by_person or author.person,
-                version=former.version + 1,
-            ),
-            is_new=changed.text != former.text,
+        written = replace(
+            changed,
+            provenance=await _owned(transaction, changed.provenance, former.provenance),
+            is_shared=bool(changed.shared),
+            author=author,
+            by_person=former.by_person or author.person,
+            version=former.version + 1,
         )
+        says_anew = written.text != former.text or not former.is_active
+        if says_anew and written.is_active:
+            related = await self._compared(transaction, written)
+            rivals = [rival for rival, says in related if says == "contrary"]
+            written = await self._linked(transaction, written, rivals)
+        return await self.write(transaction, written)
 
-    async def write(
-        self, transaction: Transaction, memory: Memory, *, is_new: bool = True
-    ) -> Memory:
-        """Write a memory as it is given, in the index too; if its text is new, with its rivals."""
-        if is_new and memory.is_active:
-            memory = await self._linked(transaction, memory)
+    async def write(self, transaction: Transaction, memory: Memory) -> Memory:
+        """Write a memory as it is given, in the index too."""
         await transaction.collection(Memory).put(memory)
         await self.index(transaction, memory)
         return memory
@@ -155,7 +156,7 @@ class Writing:
             pinned=memory.pinned or new.pinned,
         )
         if memory.by_person and not new.by_person:
-            return await self.write(transaction, seen, is_new=False)
+            return await self.write(transaction, seen)
         seen = replace(
             seen,
             weight=max(memory.weight + _GAIN * (1 - memory.weight), new.weight),
@@ -164,14 +165,13 @@ class Writing:
         if _is_better(new, memory):
             better = replace(seen, text=new.text)
             return await self.change(transaction, memory, better, new.author)
-        return await self.write(
-            transaction, replace(seen, is_shared=bool(seen.shared)), is_new=False
-        )
+        return await self.write(transaction, replace(seen, is_shared=bool(seen.shared)))
 
-    async def _linked(self, transaction: Transaction, memory: Memory) -> Memory:
+    async def _linked(
+        self, transaction: Transaction, memory: Memory, rivals: Sequence[Memory]
+    ) -> Memory:
         """The memory with the names of those that it contradicts now; they get its name."""
         memories = transaction.collection(Memory)
-        rivals = [m for m, says in await self._compared(transaction, memory) if says == "contrary"]
         ids = tuple(sorted(rival.id for rival in rivals))
         await self._unlink(transaction, memory, [i for i in memory.contradicts if i not in ids])
         for rival in rivals:

@@ -35,7 +35,7 @@ from perdure.recall.words import terms
 #: Characters at most: of what was said, answered, and done with tools; of one call's arguments,
 #: and of one result, as many from its end as from its beginning.
 _SAID, _ANSWERED, _TOOLS = 20_000, 8_000, 6_000
-_ARGUMENTS, _RESULT = 400, 400
+_ARGUMENTS, _RESULT = 240, 240
 #: Characters that are embedded: what was said, then what was answered, then what tools were asked.
 _PLAIN, _PLAIN_SAID = 1_500, 1_000
 #: Characters of tags that are kept in a note.

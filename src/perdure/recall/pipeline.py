@@ -209,7 +209,7 @@ class Pipeline:
     async def _hop(self, run: Run, scope: Bounds, found: Results) -> None:
         """What the first hits mention."""
         best = run.candidates[: hops.HITS]
-        if not hops.is_worth_it(best) or run.left() < run.seconds / 2:
+        if not best or run.left() < run.seconds / 2:
             return
         with run.step("hops"):
             seconds = min(self._config.keyword, run.left())
@@ -223,7 +223,8 @@ class Pipeline:
         names = hops.further(found.terms, [shown.text for shown in texts.values()])
         if names:
             second = await self._search.keyword(run.question, scope, also=names)
-            run.rank(hops.joined(run.candidates, second.candidates, names))
+            # All of the first ranking, not what the limit left of it: its scores hold.
+            run.rank(hops.joined(found.candidates, second.candidates, names))
 
     async def _read(self, run: Run, scope: Bounds | None) -> None:
         """The words of all candidates, and of neighbours that come along."""

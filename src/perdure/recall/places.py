@@ -18,7 +18,7 @@ from perdure.storage.searching import Range, SearchIndex
 INDEX = SearchIndex("perdure_recall", ("said", "answered", "tools"))
 SAID, ANSWERED, TOOLS = range(3)
 
-_PART, _ROUND, _TURN, _GROUP = 6, 12, 20, 23
+_PART, _ROUND, _TURN = 6, 12, 20
 PART_BITS, ROUND_BITS, TURN_BITS = _PART, _PART + _ROUND, _PART + _ROUND + _TURN
 
 
@@ -52,9 +52,9 @@ class Spot(NamedTuple):
         """Beyond what fits, several share the last number: turn 1,048,575, round 4,095."""
         return (
             self.group << TURN_BITS
-            | min(self.turn, 2**_TURN - 1) << ROUND_BITS
-            | min(self.round, 2**_ROUND - 1) << PART_BITS
-            | min(self.part, 2**_PART - 1)
+            | min(self.turn, (1 << _TURN) - 1) << ROUND_BITS
+            | min(self.round, (1 << _ROUND) - 1) << PART_BITS
+            | min(self.part, (1 << _PART) - 1)
         )
 
 

@@ -48,6 +48,7 @@ class Resemblance:
     def drop(self) -> None:
         """Know nothing any more: something was forgotten."""
         self._agents.clear()
+        read.cache_clear()
 
     async def _refresh(self, agent: str, known: _Words) -> None:
         query = self._store.collection(Memory).query().where("agent", "=", agent)

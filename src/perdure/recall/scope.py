@@ -11,9 +11,11 @@ By default a session sees
 
 A turn that was taken back is not seen, neither in this session nor in another, and what is
 forgotten is gone. Of a turn of its own line a session sees what its line has, whatever others see
-of it: not what was added to it after the fork left, and nothing if it took it back itself. A sub-agent's session is its own agent's: whoever started it sees it only if they
-are of the same name, or it is shared. Turns that a fork has from another agent's session are seen
-by that fork alone.
+of it: not what was added to it after the fork left, and nothing if it took it back itself.
+
+A turn is its owner's, the session in whose log it lies. What a fork has from another agent's
+session is seen by that fork alone, not by its agent's other sessions. A sub-agent's session is its
+own agent's: whoever started it sees it only if they are of the same name, or it is shared.
 
 On request (`Question.wide`) all sessions of the agent are seen, the forks that left this line and
 what its ancestors went on with included; of other agents no more than by default.
@@ -32,13 +34,13 @@ from typing import Protocol
 import msgspec
 
 from perdure.core.errors import Corrupted, InvalidInput
-from perdure.history.records import Head, SessionRecord, agent_of
+from perdure.history.records import Head
 from perdure.recall import places
 from perdure.recall.families import Families
 from perdure.recall.filters import narrowed
 from perdure.recall.lines import LAST_TURN, Lines, turns_of, whole_line
 from perdure.recall.memory_records import Memory
-from perdure.recall.places import REFERENCES, TURN_BITS, Spot, memories_of
+from perdure.recall.places import REFERENCES, TURN_BITS, memories_of
 from perdure.recall.ranges import common, covers, joined, without
 from perdure.recall.sharing import Sharing
 from perdure.recall.undone import undone_of
@@ -68,6 +70,8 @@ class Groups:
             if not name.startswith(" "):
                 self._sessions.setdefault(name.partition("/")[0], set()).add(name)
         self._ranges = dict[str, tuple[Range, ...]]()
+        #: By agent, for the family that was asked for last.
+        self._besides = dict[str, tuple[frozenset[str], tuple[Range, ...]]]()
 
     def sessions(self, agent: str) -> set[str]:
         """The sessions of an agent. Not to be changed."""
@@ -79,9 +83,17 @@ class Groups:
             self._ranges[agent] = self.whole(self.sessions(agent))
         return self._ranges[agent]
 
+    def besides(self, agent: str, family: frozenset[str]) -> tuple[Range, ...]:
+        """All places of an agent's turns, but for those of a family."""
+        kept = self._besides.get(agent)
+        if kept is None or kept[0] is not family:
+            found = without(self.turns(agent), self.whole(family & self.sessions(agent)))
+            kept = self._besides[agent] = family, found
+        return kept[1]
+
     def whole(self, names: Iterable[str]) -> tuple[Range, ...]:
         """All places of groups, as far as they have a number."""
-        return joined(places.turns(self.numbers[name]) for name in names if name in self.numbers)
+        return joined(_whole(self.numbers[name]) for name in names if name in self.numbers)
 
 
 class Scope(msgspec.Struct, frozen=True, dict=True):
@@ -110,9 +122,17 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         return covers(self.line, place)
 
     def shows(self, session: str, turn: int, round: int = 1) -> bool:
-        """Whether a round of a session's own log may be seen; not if it was never indexed."""
+        """Whether a turn of a session's own log, and so a round of it, may be seen by its key.
+
+        Only if all of it may: of a turn that its line has in part, a session reads what that has.
+        Not if it was never indexed.
+        """
+        del round  # the parts of a turn are not told apart by those who read it
         number = self.groups.numbers.get(session)
-        return number is not None and self.allows(Spot(number, turn, round).place)
+        if number is None or not 0 < turn < LAST_TURN:
+            return False
+        whole = (places.turns(number, turn, turn),)
+        return common(self.ranges, whole) == whole
 
     def name(self, place: int) -> tuple[Kind, str]:
         """What stands in a place, and whose it is: the session of a turn, the agent of a memory.
@@ -159,9 +179,10 @@ class Scopes:
         line = await self._lines.ranges(record, question.head.undone, groups.numbers)
         own = await self._of_agent(question, groups)
         shared = await self._shared(record.agent, groups)
+        others = joined(own, shared) if shared else own
         scope = Scope(
             groups,
-            turns=joined(line, without(joined(own, shared), whole_line(record, groups.numbers))),
+            turns=joined(line, without(others, whole_line(record, groups.numbers))),
             line=line,
             memories=await self._of_memories(record.agent, groups),
             references=groups.whole((REFERENCES,)),
@@ -181,11 +202,10 @@ class Scopes:
         """The turns of the agent's other sessions."""
         record = question.record
         sessions = groups.sessions(record.agent)
-        found = groups.turns(record.agent)
-        family = set[str]()
+        family = frozenset[str]()
         if not question.wide:
             family = await self._families.relatives(record, sessions)
-            found = without(found, groups.whole(family & sessions))
+        found = groups.besides(record.agent, family)
         holes = list[Range]()
         for undone in await undone_of(self._store, record.agent):
             if undone.id in sessions and undone.id not in family:
@@ -194,33 +214,25 @@ class Scopes:
 
     async def _shared(self, agent: str, groups: Groups) -> tuple[Range, ...]:
         """The turns of others' sessions that are shared with an agent."""
-        names = await self._sharing.sessions_for(agent)
-        if not names:
-            return ()
-        found = list[Range]()
-        for record, head in await self._readable(names):
-            owner = record.agent
+        names = [name for name in await self._sharing.sessions_for(agent) if name in groups.numbers]
+        holes = list[Range]()
+        heads = await self._heads(names)
+        for head in heads:
+            holes += turns_of(groups.numbers[head.id], head.undone)
+        return without(groups.whole(head.id for head in heads), joined(holes))
 
-            def of_owner(session: str, owner: str = owner) -> bool:
-                return agent_of(session) == owner
-
-            found += await self._lines.ranges(record, head.undone, groups.numbers, of_owner)
-        return joined(found)
-
-    async def _readable(self, names: Sequence[str]) -> list[tuple[SessionRecord, Head]]:
-        """The sessions that are there, and not about to be forgotten.
+    async def _heads(self, names: Sequence[str]) -> list[Head]:
+        """The heads of the sessions that are there, and not about to be forgotten.
 
         One whose agent's keys were destroyed is not there any more, and hides no other.
         """
         try:
-            records = await self._store.collection(SessionRecord).get_many(names, STRONG)
-            heads = await self._store.collection(Head).get_many(names, STRONG)
+            found = await self._store.collection(Head).get_many(names, STRONG)
         except Corrupted:
             if len(names) == 1:
                 return []
-            return [found for name in names for found in await self._readable((name,))]
-        pairs = zip(records, heads, strict=True)
-        return [(record, head) for record, head in pairs if record is not None and head is not None]
+            return [head for name in names for head in await self._heads((name,))]
+        return [head for head in found if head is not None]
 
     async def _of_memories(self, agent: str, groups: Groups) -> tuple[Range, ...]:
         """The agent's memories, and those that are shared with it."""
@@ -243,6 +255,12 @@ class Scopes:
                 with suppress(Corrupted):
                     found += await shared.where("agent", "=", owner["agent"]).values(STRONG)
             return found
+
+
+def _whole(number: int) -> Range:
+    """All places of a group: `places.turns`, for thousands of them."""
+    first = number << TURN_BITS
+    return first, first | (1 << TURN_BITS) - 1
 
 
 async def scope_of(store: Store, index: Directory, question: Question) -> Scope:

@@ -19,6 +19,7 @@ from perdure.storage.searching import TextFound, TextSearch, VectorSearch
 
 if TYPE_CHECKING:
     from perdure.recall.embedders import Embedder
+    from perdure.recall.evidence import Tally
     from perdure.recall.meanings import Meant
     from perdure.recall.scope import Scope
     from perdure.recall.weighing import Weighed
@@ -35,6 +36,7 @@ class Found:
 
     def __init__(self, question: Question, scope: Scope, cues: Cues, text: TextFound) -> None:
         self.question, self.scope, self.cues, self.text = question, scope, cues, text
+        self.tally: Tally | None = None
         #: None if nothing was found.
         self.weighed: Weighed | None = None
         #: Notes that were read, by place.
@@ -92,19 +94,21 @@ class Searcher:
         if not near:
             return found
         again = Found(found.question, found.scope, found.cues, found.text)
-        again.known = found.known
+        again.known, again.tally = found.known, found.tally
         return await self._weighed(again, Meant(model, asked, [each.place for each in near]))
 
     async def _weighed(self, found: Found, meant: Meant | None = None) -> Found:
         # Here, because it takes numpy: whoever only opens a bank and appends does not need that.
-        from perdure.recall.weighing import weighed
+        from perdure.recall.weighing import tallied, weighed
 
+        if found.tally is None:
+            found.tally = tallied(found.scope, found.cues, found.text)
         found.weighed = await weighed(
             self._store,
             found.question,
             found.scope,
             found.cues,
-            found.text,
+            found.tally,
             meant=meant,
             known=found.known,
         )

@@ -1,8 +1,8 @@
 """Who else may see a session.
 
 A session is its agent's own until it is shared, with agents by name or with everybody. That lets
-recall on their behalf find the session's turns: its own, and those that it has from ancestors of
-the same agent. Turns that a fork has from *another* agent's session are not its to share.
+recall on their behalf find the turns of the session's own. Those that a fork has from its parent
+are the parent's, and are shared by sharing that.
 
 Sharing is looked up for every question, past all caches and replicas: once `unshare` has returned,
 no question that is asked afterwards, in whatever process, sees the session.

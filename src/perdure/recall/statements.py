@@ -111,6 +111,7 @@ class Statement(msgspec.Struct, frozen=True):
         return frozenset(self.words) - JOINING
 
 
+@lru_cache(maxsize=2_000)
 def read(text: str) -> Statement:
     """Take a text apart."""
     tokens = _without_label(list(_meant(list(_tokens(text)))))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.core.turns import Position
 from perdure.recall.cues import Cues
-from perdure.recall.evidence import Evidence, gathered
+from perdure.recall.evidence import TURNS, Tally
 from perdure.recall.features import Features, features
 from perdure.recall.meanings import Meant, meanings
 from perdure.recall.noting import Noted, Noting
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.storage.searching import TextFound
     from perdure.storage.store import Store
 
-#: Turns that are counted if there are filters, which may leave few of them.
+#: Turns that are looked at if there are filters, which may leave few of them.
 _TURNS_FILTERED = 3_000
 
 
@@ -67,7 +66,7 @@ async def weighed(
     question: Question,
     scope: Scope,
     cues: Cues,
-    text: TextFound,
+    tally: Tally,
     *,
     meant: Meant | None = None,
     known: dict[int, Note | None],
@@ -77,8 +76,9 @@ async def weighed(
     `known` are notes that were read already; those that are read now are added.
     """
     nearest = () if meant is None else meant.nearest
+    turns = TURNS if question.filters == Filters() else _TURNS_FILTERED
     noting = Noting(store, question, scope, cues, known)
-    noted = await noting.read(_counted(question, scope, cues, text, nearest), nearest)
+    noted = await noting.read(tally.evidence(nearest, turns), nearest)
     if noted is None:
         return None
     alike = None
@@ -88,18 +88,15 @@ async def weighed(
     return Weighed(question, scope, cues, noted, values)
 
 
-def _counted(
-    question: Question, scope: Scope, cues: Cues, text: TextFound, also: Collection[int]
-) -> Evidence:
+def tallied(scope: Scope, cues: Cues, text: TextFound) -> Tally:
+    """What was found by words, counted."""
     numbers = {term: number for number, term in enumerate(cues.terms)}
     pairs = [(numbers[one], numbers[two]) for one, two in cues.pairs]
 
     def alone(place: int) -> bool:
         return scope.name(place)[0] != "turn"
 
-    if question.filters == Filters():
-        return gathered(text, pairs, alone=alone, also=also)
-    return gathered(text, pairs, alone=alone, also=also, turns=_TURNS_FILTERED)
+    return Tally(text, pairs, alone=alone)
 
 
 def _key(question: Question, kind: Kind, owner: str, at: Spot) -> str:

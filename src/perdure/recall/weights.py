@@ -1,36 +1,35 @@
-"""What each feature weighs. Made by `python -m benchmarks.fit_recall`; nothing is tuned by hand."""
+"""What each feature weighs. Made by `python -m benchmarks.fit_recall`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+#: By the name of the feature: see `perdure.recall.features`.
 WEIGHTS: Mapping[str, float] = {
-    "own": 0.74,
-    "cover": 0.19,
-    "rarest": 0.15,
-    "phrase": 0.36,
-    "pair": 0.32,
-    "next": 0.44,
-    "around": 0.97,
-    "wider": 1.43,
-    "stretch": 0.55,
-    "cover_pair": 1.51,
+    "own": 0.39,
+    "cover": 0.31,
+    "rarest": 0.27,
+    "phrase": 0.42,
+    "pair": 0.59,
+    "next": 0.46,
+    "around": 0.96,
+    "wider": 1.50,
+    "stretch": 0.47,
+    "cover_pair": 1.45,
     "cover_around": 0.80,
-    "cover_stretch": 0.85,
-    "alike": 0.36,
-    "alike_near": 1.61,
+    "cover_stretch": 0.90,
+    "alike": 0.33,
+    "alike_near": 1.69,
     "alike_stretch": 0.88,
-    "speaker": 0.62,
-    "on_day": 1.12,
-    "in_month": 2.81,
-    "tells_when": 1.81,
-    "length": 1.81,
-    "asks": -0.64,
-    "answers": 0.52,
-    "answers_own": 1.00,
+    "speaker": 0.61,
+    "on_day": 1.13,
+    "in_month": 2.80,
+    "tells_when": 1.86,
+    "length": 0.54,
+    "asks": -0.58,
+    "answers": 0.58,
+    "answers_own": 0.60,
 }
-
-
-#: From a score to how likely it is: of the score, of how much of the question was found at all, of
-#: the largest cosine, and a constant.
-LIKELY: tuple[float, float, float, float] = (1.0, 2.0, 0.0, -10.0)
+#: From the sum to how likely a candidate is: times the sum, the largest coverage of the question by
+#: any candidate's surroundings, the largest cosine, and a constant.
+LIKELY: tuple[float, float, float, float] = (0.89, 0.04, -3.03, -8.93)

@@ -161,7 +161,9 @@ def _of_spaced(name: str) -> Iterator[str]:
     if (date := _iso(whole)) is not None:
         yield from _of_date(date[1], date[2], date[3])
         return
-    parts = list(islice(_parts(name), _MOST_PARTS))
+    # A letter alone is no word of a name: OAuth, a/b.
+    several = (part for part in _parts(name) if len(part) > 1 or not part.isalpha())
+    parts = list(islice(several, _MOST_PARTS))
     if whole in STOP_WORDS or (not parts and not whole.isalnum()):
         return  # e.g., and/or
     yield _bounded(whole.replace("@", "="))

@@ -12,7 +12,7 @@ class Shared(Conversation):
     async def share(self, *agents: str) -> None:
         """Let these agents recall the turns of this session; ``*`` is everybody, now and later.
 
-        Turns that it has from a session of another agent are not shared with it.
+        Those are its own turns. What a fork has from its parent is the parent's to share.
 
         Raises `InvalidInput` if one of them cannot be an agent, or is this session's own.
         """

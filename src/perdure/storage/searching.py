@@ -7,7 +7,7 @@ whoever filled it can fill it again. It is written in the same commit as the row
 
 Texts are *terms*, one space between two of them: whoever writes them has folded case, cut words and
 taken endings off. A backend neither cuts nor changes them, so every backend finds the same. A term
-has letters and digits of any script, and ``_ = : . / -``.
+has letters and digits of any script, but no capital A to Z, and ``_ = : . / -``.
 
 A search by words answers with occurrences, not with scores: which of the terms stand where. Scores
 are the caller's business, who knows what a place means; that neighbours have neighbouring numbers,

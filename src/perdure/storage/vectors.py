@@ -134,7 +134,7 @@ class Vectors:
         guide = self.guide if share >= _BROAD else None
         wanted = limit
         while True:
-            rows = self._rows(query, guide, int(wanted / max(share, _BROAD)), inside)
+            rows = self._rows(query, guide, int(wanted * _spare(share)), inside)
             scores = self._scores(query, rows)
             best = _best(scores, self._places[rows], wanted)
             ids = self._ids[rows[best]].tolist()
@@ -181,6 +181,11 @@ class Vectors:
         lengths = self._norms[rows] * _norms(query[np.newaxis])
         scores: np.ndarray = products.astype(np.float32) / lengths
         return scores
+
+
+def _spare(share: float) -> float:
+    """How many to ask a guide for, for each that is wanted: only a share of them is inside."""
+    return 1.0 if share >= 1.0 else 1.6 / max(share, _BROAD)
 
 
 def _norms(rows: np.ndarray) -> np.ndarray:

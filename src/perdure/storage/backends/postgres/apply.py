@@ -176,7 +176,7 @@ class Applier:
         With a reason to leave the documents `unfiled`, that is noted instead. Raises `Unfiled` if
         there may be one.
         """
-        with suspected(batch.documents):
+        with suspected(() if unfiled else batch.documents):
             return await self._apply(conn, batch, unfiled)
 
     async def _apply(self, conn: Connection, batch: Batch, unfiled: str) -> list[int]:

@@ -190,6 +190,7 @@ class SQLiteAdapter(SearchingInSQLite):
         if self._writer is None or self._reader is None:
             return
         await self._reader.close()
+        self._stop_searching()
         await self._writer.close()
         self._db.close()
 

@@ -27,12 +27,14 @@ from perdure.storage.searching import (
 )
 from perdure.storage.vectors import check_lengths
 
-#: Documents that wait to be filed, at most. Every search looks through them.
+#: Documents that wait to be filed, at most, and their bytes. Every search looks through them.
 MOST_UNFILED = 512
+MOST_BYTES = 512 * 1024
 #: Documents that are filed in one transaction.
 TOGETHER = 64
-#: Documents between two looks at how many wait.
+#: Documents between two looks at how many wait; a long one counts for several.
 _LOOK = 64
+_LONG = 2_048
 #: Pages that one step of merging writes, about. Meanwhile nobody else can write.
 _PAGES = 48
 #: A range that is withdrawn on the event loop: a place and some more.
@@ -57,9 +59,6 @@ class Filing:
     def define(self, index: SearchIndex) -> None:
         """Let this index be written to from now on."""
         self._shelves[index.name] = Shelf(self._db, index)
-
-    def forget(self, index: str) -> None:
-        self._shelves.pop(index, None)
 
     def knows(self, index: str) -> bool:
         return index in self._shelves
@@ -106,7 +105,7 @@ class Shelf:
         self._refresh = f'UPDATE "{x}__fresh" SET texts = ? WHERE place = ?'
         self._unfile = f'DELETE FROM "{x}__words" WHERE rowid = ?'
         self._fresh = f'INSERT INTO "{x}__fresh" VALUES(?, ?)'
-        self._unfiled = f'SELECT count(*) FROM "{x}__fresh"'
+        self._unfiled = f'SELECT count(*), sum(octet_length(texts)) FROM "{x}__fresh"'
         self._waiting = f'SELECT place, texts FROM "{x}__fresh" ORDER BY place LIMIT ?'
         self._filed = f'DELETE FROM "{x}__fresh" WHERE place <= ?'
         columns = ", ".join(f'"{number}"' for number in numbers)
@@ -150,11 +149,15 @@ class Shelf:
         if not db.changes() and self._replace(place, texts, document.note):
             return
         db.execute(self._fresh, (place, texts))
-        self._since_look += 1
+        self._since_look += 1 + len(texts) // _LONG
         if self._since_look >= _LOOK:
             self._since_look = 0
-            while db.execute(self._unfiled).get > MOST_UNFILED:
+            while self._are_too_many():
                 self.file(2 * TOGETHER)
+
+    def _are_too_many(self) -> bool:
+        documents, size = self._db.execute(self._unfiled).get
+        return documents > MOST_UNFILED or (size or 0) > MOST_BYTES
 
     def _replace(self, place: int, texts: str, note: bytes) -> bool:
         """Whether the document that was there had not been filed, and so is replaced now."""

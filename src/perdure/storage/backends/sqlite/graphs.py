@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import numpy as np
     from usearch.index import Index
 
-#: Vectors that are added in one step: some tenths of a second.
-STEP = 2_000
-#: How thoroughly neighbours are looked for. Chosen on embeddings of sentences: of the true hundred
-#: nearest among 100,000, about 99 are found.
+#: Vectors that are added in one step: one or two tenths of a second.
+STEP = 500
+#: How thoroughly neighbours are looked for. Measured on embeddings of 100,000 sentences: 98.5 of
+#: the hundred nearest are found, and 9.97 of the ten nearest.
 _NEIGHBOURS, _ADDING, _SEARCHING = 16, 96, 400
 
 _MARK = b"perdure vectors 1\n"

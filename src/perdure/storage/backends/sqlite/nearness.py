@@ -73,6 +73,12 @@ class Nearness:
         finally:
             self._tending.release()
 
+    def abandon(self) -> None:
+        """Leave to others what was begun."""
+        for model in self._models.values():
+            if model.making is not None:
+                model.making.end()
+
     def _tend(self, db: apsw.Connection) -> bool:
         more = False
         for row in [_Row(*found) for found in db.execute(self._many, (EXACT,))]:
@@ -83,7 +89,10 @@ class Nearness:
                 more = True
                 if making.step():
                     with self._lock:
-                        model.finish(db, making)
+                        is_used = model.finish(making)
+                    if is_used:
+                        model.save(db, making)
+                    making.end()
         return more
 
     def _followed(self, db: apsw.Connection, row: _Row) -> _Model:
@@ -110,6 +119,10 @@ class _Making:
         matrix: np.ndarray = self.over[2]
         self.graph.extend(matrix)
         return self.graph.rows == len(matrix)
+
+    def end(self) -> None:
+        if self.claim is not None:
+            self.claim.end()
 
 
 class _Model:
@@ -160,15 +173,16 @@ class _Model:
         self.making = _Making(self.vectors, claim)
         return self.making
 
-    def finish(self, db: apsw.Connection, making: _Making) -> None:
-        """Use the graph from now on, and save it."""
+    def finish(self, making: _Making) -> bool:
+        """Whether the graph is used from now on: not if vectors were let go of meanwhile."""
         self.making = None
-        ids = making.over[0]
-        if self.vectors.begins_with(ids):  # else some were let go of meanwhile: begin again
-            self.vectors.guide = making.graph
-            # What was removed since must not come back in a file.
-            kept = {id for (id,) in db.execute(self._kept, (self._id,))}
-            if self._file is not None and kept.issuperset(ids.tolist()):
-                graphs.write(self._file, self._made, self._id, making.over, making.graph)
-        if making.claim is not None:
-            making.claim.end()
+        if not self.vectors.begins_with(making.over[0]):
+            return False
+        self.vectors.guide = making.graph
+        return True
+
+    def save(self, db: apsw.Connection, making: _Making) -> None:
+        """Keep the graph in a file. What was removed since must not come back in it."""
+        kept = {id for (id,) in db.execute(self._kept, (self._id,))}
+        if self._file is not None and kept.issuperset(making.over[0].tolist()):
+            graphs.write(self._file, self._made, self._id, making.over, making.graph)

@@ -158,6 +158,12 @@ class SearchingInSQLite(Adapter):
 
     # ------------------------------------------------------------------------------------------
 
+    def _stop_searching(self) -> None:
+        """Nobody searches any more."""
+        for known in self._opened.values():
+            known.nearness.abandon()
+        self._opened.clear()
+
     async def _read(self, index: str, label: str, work: Callable[[apsw.Connection], T]) -> T:
         """Something short."""
         self._check_prepared(index)
