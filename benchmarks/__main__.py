@@ -18,7 +18,7 @@ from benchmarks.harness import Report
 from benchmarks.targets import TARGETS, missed
 
 #: Whose modules cannot have their names: one is a word of Python, one a module of its own.
-_MODULES = {"copy": "copying", "import": "importing"}
+_MODULES = {"copy": "copying", "import": "importing", "index": "index_turns"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from perdure.bank.restoring import restore
     from perdure.config import Config
     from perdure.context.desk import Rendering
-    from perdure.context.tools import HISTORY_TOOLS
+    from perdure.context.tools import HISTORY_TOOLS, MEMORY_TOOLS
     from perdure.core.actors import acting_as
     from perdure.core.messages import (
         Media,
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from perdure.history.pruning import prune_tool_results
     from perdure.history.records import Link
     from perdure.jobs import Job
+    from perdure.recall.values import Hit, Recalled
     from perdure.session import Said, Session
     from perdure.storage.assembly import open_store
     from perdure.storage.collection import Collection, Stored
@@ -105,7 +106,7 @@ _LAZY = {
     "perdure.bank.restoring": ("restore",),
     "perdure.config": ("Config",),
     "perdure.context.desk": ("Rendering",),
-    "perdure.context.tools": ("HISTORY_TOOLS",),
+    "perdure.context.tools": ("HISTORY_TOOLS", "MEMORY_TOOLS"),
     "perdure.core.actors": ("acting_as",),
     "perdure.core.messages": (
         "Media",
@@ -123,6 +124,7 @@ _LAZY = {
     "perdure.gateway.gateway": ("Gateway",),
     "perdure.history.pruning": ("prune_tool_results",),
     "perdure.history.records": ("Link",),
+    "perdure.recall.values": ("Hit", "Recalled"),
     "perdure.session": ("Said", "Session"),
     "perdure.jobs": ("Job",),
     "perdure.storage.assembly": ("open_store",),
@@ -141,6 +143,7 @@ _MODULES = {name: module for module, names in _LAZY.items() for name in names}
 
 __all__ = [
     "HISTORY_TOOLS",
+    "MEMORY_TOOLS",
     "AccessDenied",
     "AllFailed",
     "Artifact",
@@ -165,6 +168,7 @@ __all__ = [
     "EventReceived",
     "Gateway",
     "GatewayError",
+    "Hit",
     "Index",
     "Indexed",
     "InvalidConfig",
@@ -193,6 +197,7 @@ __all__ = [
     "ProviderDown",
     "RateLimited",
     "Reasoning",
+    "Recalled",
     "Reference",
     "Rejected",
     "Rendering",

@@ -16,6 +16,12 @@ EXPECTED = {
     *("import", "sessions", "show", "turn", "tail", "fork", "export", "forget"),
     *("context", "simulate", "renditions"),
     *("ask", "models", "costs"),
+    *("recall", "share", "index", "index check", "index rebuild"),
+    "memory",
+    *(f"memory {each}" for each in ("add", "list", "show", "edit", "merge", "pin", "unpin")),
+    *(f"memory {each}" for each in ("retire", "restore", "delete", "history")),
+    "reference",
+    *(f"reference {each}" for each in ("add", "list", "show", "check", "remove")),
     *("artifacts", *(f"artifacts {each}" for each in ("list", "check", "collect", "move"))),
     *("audit", "metrics", "verify", "conformance", "doctor"),
     *("bank", "bank init", "bank info", "bank migrate", "bank encrypt", "bank decrypt"),
@@ -24,7 +30,7 @@ EXPECTED = {
     *("schema", "schema list", "schema show", "schema proto", "schema check"),
 }
 #: Commands that hold others.
-GROUPS = {"artifacts", "bank", "keys", "schema"}
+GROUPS = {"artifacts", "bank", "index", "keys", "memory", "reference", "schema"}
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -163,6 +163,17 @@ async def test_by_meaning_what_no_word_finds() -> None:
         assert "similar in meaning" in found.candidates[0].why
 
 
+@pytest.mark.parametrize("asked", ["And now?", "the of and", "?", "Who was it then?"])
+async def test_a_question_without_terms_is_left_to_its_meaning(asked: str) -> None:
+    async with library(Letters()) as books:
+        await books.put(1, "And now?")
+        await books.put(30, "lunch")
+        found = await _both(books, asked)
+        assert found.terms == ()
+        assert {each.turn for each in found.candidates} <= {1, 30}
+        assert all("similar in meaning" in each.why for each in found.candidates[:1])
+
+
 async def test_vectors_join_what_words_found() -> None:
     async with library(Letters()) as books:
         await books.put(1, "tokens rotate")

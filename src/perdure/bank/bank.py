@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,6 @@ from perdure.bank import sessions
 from perdure.bank.care import Care
 from perdure.bank.folders import artifact_place, former_place, make_folder
 from perdure.bank.infos import Info, SessionInfo
-from perdure.bank.recalling import RecallRoom
 from perdure.bank.sealing import SealedObjects, object_sealer
 from perdure.config import Config
 from perdure.context.composer import Rooms as ContextRooms
@@ -34,7 +34,7 @@ from perdure.gateway.traces import Traces
 from perdure.history.epochs import Epochs
 from perdure.history.forgetting import Forgetting, Forgotten
 from perdure.history.intake import Intake
-from perdure.history.log import Hook, TurnLog
+from perdure.history.log import Hook, TurnLog, Written
 from perdure.history.meter import Meter
 from perdure.history.reading import Reader, position
 from perdure.history.records import Link, SessionRecord
@@ -60,9 +60,13 @@ from perdure.storage.windows import MemoryWindows
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
+    from perdure.bank.recalling import RecallRoom
     from perdure.bank.restoring import Moved
     from perdure.gateway.gateway import Gateway
     from perdure.history.secrets import Masker
+    from perdure.recall.index import RecallIndex
+    from perdure.recall.memories import Memories
+    from perdure.recall.references import References
     from perdure.storage.audit import AuditTrail
     from perdure.storage.cache import Cache
     from perdure.storage.encryption import Encryption
@@ -87,6 +91,8 @@ _NEEDED = frozenset(
 )
 #: Seconds to give leases back in, when the bank is closed.
 _RELEASE_PATIENCE = 2.0
+#: Seconds after which recall begins its work, if nothing is appended before.
+_RECALL_AFTER = 0.5
 
 
 class Bank:
@@ -138,8 +144,7 @@ class Bank:
         self.log = TurnLog(self.store, self.artifacts)
         reader = Reader(self.store)
         self.meter = Meter(self.store, reader, self.artifacts)
-        self.forgetting = Forgetting(self.store, reader, self.artifacts, self._care.cleanse)
-        self.forgetting.join(Traces(self.store, self._flush_outcomes))
+        self._reader = reader
         history = self.config.history
         self._masker: Masker | None = None
         self._gateway: Gateway | None = None
@@ -153,23 +158,10 @@ class Bank:
             gateway=(lambda: self.gateway) if self.config.gateway.models.compress else None,
         )
         self.epochs = Epochs(self.store)
-        self.forgetting.join(self.epochs)
-        self.forgetting.join(Shows(self.store, self.epochs))
+        self._shows = Shows(self.store, self.epochs)
         desk = Desk(reader, self.artifacts, self.meter, self.scribe, self.epochs)
-        self._recalling = RecallRoom(
-            self.store,
-            reader,
-            self.scribe,
-            self.config,
-            gateway=lambda: self.gateway,
-            counter=lambda: self.meter.counter,
-            plain=self._plain,
-            cleanse=self._care.cleanse,
-            encrypts=self._chain.encryption.encrypts if self._chain.encryption else None,
-        )
-        self._recalling.join(self.log, self.forgetting)
-        self.index = self._recalling.index
-        self.memories, self.references = self._recalling.memories, self._recalling.references
+        self._beginning: asyncio.Task[None] | None = None
+        self.log.join(self._index)
         self._rooms = Rooms(
             self.store,
             self.log,
@@ -179,7 +171,11 @@ class Bank:
             tuple(history.prune),
             history.heartbeat,
             ContextRooms(
-                self.store, desk, history, recall=self._recalling.recall, plain=self._plain
+                self.store,
+                desk,
+                history,
+                recalling=lambda: self._recalling.recall,
+                plain=self._plain,
             ),
         )
 
@@ -200,7 +196,7 @@ class Bank:
             await self.jobs.start()
             self._care.schedule()
             await self.scribe.start()
-            await self._recalling.start()
+            self._beginning = asyncio.create_task(self._begin_recall(), name="perdure-recall")
         except BaseException:
             await self.close()  # nobody else closes a bank that could not be opened
             raise
@@ -213,7 +209,11 @@ class Bank:
         try:
             await self.meter.stop()
             await self.scribe.stop()
-            await self._recalling.stop()
+            if self._beginning is not None:
+                self._beginning.cancel()
+                await asyncio.wait({self._beginning})
+            if "_recalling" in self.__dict__:
+                await self._recalling.stop()
             if self._gateway is not None:
                 await self._gateway.close()
             await self.jobs.stop(self.config.jobs.grace)
@@ -298,6 +298,49 @@ class Bank:
     def cache(self) -> Cache | None:
         """The cache of records, if `cache.entries` asks for one."""
         return self._chain.cache
+
+    # Recall -----------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _recalling(self) -> RecallRoom:
+        """Made when it is first needed: who only reads a bank does not wait for it."""
+        from perdure.bank.recalling import RecallRoom
+
+        return RecallRoom(
+            self.store,
+            self._reader,
+            self.scribe,
+            self.config,
+            gateway=lambda: self.gateway,
+            counter=lambda: self.meter.counter,
+            plain=self._plain,
+            cleanse=self._care.cleanse,
+            withdraw=self._shows.forget_memories,
+            encrypts=self._chain.encryption.encrypts if self._chain.encryption else None,
+        )
+
+    async def _begin_recall(self) -> None:
+        await asyncio.sleep(_RECALL_AFTER)
+        await self._recalling.start()
+
+    async def _index(self, transaction: Transaction, written: Written) -> None:
+        await self._recalling.start()
+        await self._recalling.index.hook(transaction, written)
+
+    @property
+    def index(self) -> RecallIndex:
+        """What recall searches in: see `perdure index`."""
+        return self._recalling.index
+
+    @property
+    def memories(self) -> Memories:
+        """What was distilled: lessons, preferences, patterns, decisions, facts, topics."""
+        return self._recalling.memories
+
+    @property
+    def references(self) -> References:
+        """The reference layers."""
+        return self._recalling.references
 
     # Models -----------------------------------------------------------------------------------
 
@@ -386,6 +429,17 @@ class Bank:
             return await self.forgetting.turns(found.record, numbers)
         return await self.forgetting.sessions([session], reroot=reroot)
 
+    @functools.cached_property
+    def forgetting(self) -> Forgetting:
+        """Forgets, everywhere that content is kept."""
+        made = Forgetting(self.store, self._reader, self.artifacts, self._care.cleanse)
+        made.join(Traces(self.store, self._flush_outcomes))
+        made.join(self.epochs)
+        self._recalling.join(made)
+        # Asked before memories are gone: it looks up which of them prompts were told of.
+        made.join(self._shows)
+        return made
+
     async def forget_agent(self, name: str, *, reroot: bool = False) -> Forgotten:
         """Forget an agent for good: its sessions and whatever is kept under its name."""
         return await self.forgetting.agent(name, reroot=reroot)
@@ -419,6 +473,7 @@ class Bank:
         """Wait until background work that is due is done."""
         await self.meter.settle()
         await self.scribe.settle()
+        await self._recalling.start()
         await self._recalling.settle()
         await self._flush_outcomes()
         await self._chain.compression.train()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.config import Config, data_folder
-from perdure.history.forgetting import Forgetting
-from perdure.history.log import TurnLog
+from perdure.core.errors import PerdureError
+from perdure.history.forgetting import AgentOnly, Forgetting
 from perdure.history.reading import Reader
 from perdure.history.renditions.scribe import Scribe
 from perdure.recall import cabinets
@@ -27,11 +29,14 @@ from perdure.recall.searching import Searcher
 from perdure.recall.sharing import Sharing
 from perdure.recall.showing import Showing
 from perdure.recall.ticklers import Ticklers
+from perdure.recall.undone import Undone
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:
     from perdure.core.tokens import Counter
     from perdure.gateway.gateway import Gateway
+
+_log = logging.getLogger(__name__)
 
 #: Reference layers lie here, beside the default bank, unless the configuration says where.
 _FOLDER = "references"
@@ -51,13 +56,19 @@ class RecallRoom:
         counter: Callable[[], Counter],
         plain: Callable[[Mapping[str, Any]], dict[str, Any]],
         cleanse: Callable[[Iterable[str]], Awaitable[bool]],
+        withdraw: Callable[[Iterable[str]], Awaitable[None]],
         encrypts: Callable[[str], bool] | None,
     ) -> None:
         settings = config.recall
-        self._ahead = Ahead(embedder(settings, gateway))
+        self._ahead = Ahead(embedder(settings, gateway, config.gateway))
         self.index = RecallIndex(store, reader, settings, self._ahead, encrypts=encrypts)
         self.memories = Memories(
-            store, self.index, plain=plain, cleanse=cleanse, embedder=self._ahead
+            store,
+            self.index,
+            plain=plain,
+            cleanse=cleanse,
+            withdraw=withdraw,
+            embedder=self._ahead,
         )
         folder = Path(settings.references) if settings.references else data_folder() / _FOLDER
         self.references = References(
@@ -92,28 +103,52 @@ class RecallRoom:
             counter,
         )
         self._store = store
+        self._is_started = False
+        self._starting = asyncio.Lock()
+        self._syncing: asyncio.Task[None] | None = None
 
-    def join(self, log: TurnLog, forgetting: Forgetting) -> None:
-        """Index what is appended; forget what is forgotten."""
-        log.join(self.index.hook)
+    def join(self, forgetting: Forgetting) -> None:
+        """Forget what is forgotten."""
         for place in (
             IndexPlace(self.index),
             MemoryTraces(self._store, self.memories),
             Sharing(self._store),
+            AgentOnly(self._store, Undone),
             self.recall.ticklers,
         ):
             forgetting.join(place)
         forgetting.rerooted.append(IndexPlace(self.index).rerooted)
 
     async def start(self) -> None:
-        await self.index.start()
+        """Begin the work in the background. Safe to call again; never raises for a damaged index."""
+        if self._is_started:
+            return
+        async with self._starting:
+            if not self._is_started:
+                try:
+                    await self.index.start()
+                except PerdureError as exc:  # nobody's append fails for it
+                    _log.warning("The index of recall cannot be used: %s", exc)
+                self._is_started = True
+                self._syncing = asyncio.create_task(self._sync(), name="perdure-references")
+
+    async def _sync(self) -> None:
+        try:
+            await self.references.sync()
+        except PerdureError as exc:
+            _log.warning("The reference layers could not be read: %s", exc)
 
     async def stop(self) -> None:
         """End what is under way in the background; what is left is done later."""
+        if self._syncing is not None:
+            self._syncing.cancel()
+            await asyncio.wait({self._syncing})
         await self._pipeline.close()
         await self._ahead.close()
         await self.index.stop()
 
     async def settle(self) -> None:
         """Wait until everything is indexed and has its vector."""
+        if self._syncing is not None:
+            await asyncio.wait({self._syncing})
         await self.index.settle()

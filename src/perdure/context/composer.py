@@ -50,10 +50,14 @@ class Rooms(msgspec.Struct, frozen=True):
     store: Store
     desk: Desk
     config: HistoryConfig
-    #: None: nothing is recalled.
-    recall: Recall | None = None
+    #: Gives recall, which is made when it is first needed. None: nothing is recalled.
+    recalling: Callable[[], Recall] | None = None
     #: Plain data without secrets; None: as it is.
     plain: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+
+    @property
+    def recall(self) -> Recall | None:
+        return None if self.recalling is None else self.recalling()
 
 
 class Prompted(msgspec.Struct, frozen=True, kw_only=True):

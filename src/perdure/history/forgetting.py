@@ -68,6 +68,8 @@ WITHOUT_CONTENT = {
     "perdure_dictionaries": "replaced after forgetting, by compression itself",
     "perdure_dictionaries_in_use": "numbers of dictionaries",
     "perdure_keys": "wrapped keys; of an agent's, its name stays",
+    "perdure_layer_texts": "reference layers, which people write: not made from turns",
+    "perdure_layers": "what reference layers are called and when they are loaded",
     "perdure_metrics": "counts",
     "perdure_jobs": "keys of what is to be worked on, never its content",
     "perdure_recall_filling": "whether the search index is complete",

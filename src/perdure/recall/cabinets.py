@@ -13,6 +13,9 @@ from perdure.recall.references import References
 from perdure.recall.scope import Directory
 from perdure.recall.values import Candidate, Note, Question, Reason
 
+#: Seconds for which the files of the folder are believed to be as they were.
+_SYNCED = 5.0
+
 
 class Kept(NamedTuple):
     """What was kept: its words, the key that it is fetched by, when it was last changed."""
@@ -60,6 +63,7 @@ def called_for(references: References, index: Directory) -> Finds:
     """Layers that the words of a question call for."""
 
     async def find(question: Question) -> list[Candidate]:
+        await references.sync(max_age=_SYNCED)
         fitting = dict(await references.matching(question.text))
         group = (await index.groups()).get(REFERENCES) if fitting else None
         if group is None:

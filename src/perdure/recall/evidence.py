@@ -145,7 +145,7 @@ class Tally:
         self._axis = _Axis(self._all.place, alone)
         weight = np.array([FIELD_WEIGHTS[each] for each in (SAID, ANSWERED, TOOLS)])
         self._occupied, self._at = np.unique(self._axis.of(self._all.place), return_inverse=True)
-        shape = (len(self._occupied), max(1, len(occurrences)))
+        shape = (len(self._occupied), len(occurrences))
         self._counts = np.bincount(
             self._at * shape[1] + term,
             weights=weight[self._all.field],
@@ -287,7 +287,7 @@ def _own(
     chosen: _Occurrences, rarity: Array, axis: Array, spread: _Axis, also: Array
 ) -> tuple[Array, Array]:
     """The candidates, and what stands in each: the best rounds of each turn, or its first."""
-    terms = max(1, len(rarity))
+    terms = len(rarity)
     rounds = chosen.place >> PART_BITS << PART_BITS
     there = np.unique(rounds)
     there = there[_few_each(spread.of(there), _weights(rounds, there, chosen, rarity))]

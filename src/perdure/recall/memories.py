@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 Plain: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
 #: Leaves nothing readable of what was deleted from collections; False if some may still be.
 Cleanse: TypeAlias = Callable[[Iterable[str]], Awaitable[bool]]
+#: Removes what prompts were told of memories, by their names.
+Withdraw: TypeAlias = Callable[[Iterable[str]], Awaitable[None]]
 _PAGE = 100
 
 
@@ -58,12 +60,14 @@ class Memories(MemoryReader):
         *,
         plain: Plain | None = None,
         cleanse: Cleanse | None = None,
+        withdraw: Withdraw | None = None,
         embedder: Embedder | None = None,
     ) -> None:
         super().__init__(store, embedder)
         self.writing = Writing(store, index, self.resemblance)
         self._plain = plain
         self._cleanse = cleanse
+        self._withdraw = withdraw
 
     # Writing ----------------------------------------------------------------------------------
 
@@ -254,8 +258,10 @@ class Memories(MemoryReader):
             await self.writing.remove(transaction, memory)
             return memory
 
-        await self._transact(body)
+        gone = await self._transact(body)
         self.resemblance.drop()
+        if self._withdraw is not None:
+            await self._withdraw([gone.name])
         if self._cleanse is None:
             return True
         return await self._cleanse(("perdure_memories", "perdure_memory_versions"))

@@ -30,7 +30,7 @@ from perdure.history.packing import RoundWritten
 from perdure.history.records import Piece
 from perdure.recall import tool_names
 from perdure.recall.values import Note
-from perdure.recall.words import terms
+from perdure.recall.words import tells_time, terms
 
 #: Characters at most: of what was said, answered, and done with tools; of one call's arguments,
 #: and of one result, as many from its end as from its beginning.
@@ -117,6 +117,7 @@ def passage(
         speaker=speaker_of(round.messages),
         tools=tuple(dict.fromkeys(words.names))[:_NOTED],
         tags=_kept(tags),
+        timed=tells_time(words.said),
     )
     return Passage((" ".join(said), " ".join(answered), " ".join(tools)), note, words.plain)
 
@@ -124,7 +125,9 @@ def passage(
 def of_text(text: str, note: Note) -> Passage:
     """What is indexed of a text that somebody wrote down: a memory, a reference layer."""
     found = terms(text[:_SAID])
-    known = msgspec.structs.replace(note, lengths=(len(found), 0, 0))
+    known = msgspec.structs.replace(
+        note, lengths=(len(found), 0, 0), timed=tells_time(text[:_SAID])
+    )
     return Passage((" ".join(found), "", ""), known, text.strip()[:_PLAIN])
 
 

@@ -15,7 +15,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 
 from perdure.history.searching import folded
@@ -220,6 +220,7 @@ def _stemmer() -> Callable[[str], str]:
     return stem
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _stem(word: str) -> str:
     return _stemmer()(word) if len(word) <= LONGEST else word
 

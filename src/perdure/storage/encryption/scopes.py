@@ -42,6 +42,8 @@ OF_AGENTS = frozenset(
         "perdure_heads",
         "perdure_imports",
         "perdure_injections",
+        "perdure_memories",
+        "perdure_memory_versions",
         "perdure_prefix_texts",
         "perdure_prefixes",
         "perdure_ranges",

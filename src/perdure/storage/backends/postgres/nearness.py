@@ -203,7 +203,11 @@ class VectorReader:
         candidates = min(max(_CANDIDATES, 2 * search.limit), _MOST_CANDIDATES)
         distance = f"v.vector::{kind} OPERATOR({place}<=>) %s::{kind}"
         async with conn.transaction(), conn.pipeline():
-            await conn.execute("SELECT set_config('hnsw.ef_search', %s, true)", (str(candidates),))
+            # The planner thinks that ranges exclude nearly all, and would compare one by one.
+            await conn.execute(
+                "SELECT set_config('hnsw.ef_search', %s, true), set_config('enable_sort', 'off', true)",
+                (str(candidates),),
+            )
             if model.persistent:
                 await conn.execute(_PERSIST)
             cursor = await conn.execute(
