@@ -49,6 +49,12 @@ _WITHOUT: tuple[tuple[float, tuple[str, ...]], ...] = (
     (0.25, ("speaker", "time", "shape")),
 )
 _FREE = np.array([name == "asks" for name in NAMES])
+_TOTAL = sum(share for share, _ in _WITHOUT)
+#: The same as the share of each, and 1 for each feature that is known then.
+_KNOWN = tuple(
+    (share / _TOTAL, np.array([float(all(name not in GROUPS[g] for g in groups)) for name in NAMES]))
+    for share, groups in _WITHOUT
+)
 #: Steps of Newton's method at most, and how far one may go.
 _STEPS, _STRIDE, _CLOSE = 20, 2.0, 1e-3
 #: Every so many questions is asked about another chat as well.
@@ -120,63 +126,62 @@ async def examples(chat: Chat, other: Chat) -> list[Example]:
     return made
 
 
-def fitted(given: Iterable[Example], small: float = _SMALL) -> Array:
-    """A weight for each feature, by Newton's method; what would become negative stays 0."""
-    batches = list(_batches(given))
-    total = sum(share * len(batch.right) for share, batch in batches)
-    weights = np.zeros(len(NAMES))
+def fitted(given: Iterable[Example], start: Array | None = None) -> Array:
+    """A weight for each feature, by Newton's method; what would become negative stays 0.
+
+    There is one best answer, wherever it starts from; near it, it is found sooner.
+    """
+    task = _Task.of(given)
+    weights = np.zeros(len(NAMES)) if start is None else start.copy()
     for _ in range(_STEPS):
-        slope, bend = small * _HELD * weights, small * np.diag(_HELD)
-        for share, batch in batches:
-            down, curved = batch.derivatives(weights)
-            slope, bend = slope + share / total * down, bend + share / total * curved
+        slope, bend = _SMALL * _HELD * weights, _SMALL * np.diag(_HELD)
+        for share, known in _KNOWN:
+            down, curved = task.derivatives(weights * known)
+            slope = slope + share * known * down
+            bend = bend + share * np.outer(known, known) * curved
         moving = _FREE | (weights > 0) | (slope < 0)
         step = np.zeros(len(NAMES))
         step[moving] = np.linalg.solve(bend[np.ix_(moving, moving)], slope[moving])
         step *= min(1.0, _STRIDE / max(np.abs(step).max(), 1e-9))
-        weights = weights - step
+        before, weights = weights, weights - step
         weights = np.where(_FREE, weights, np.maximum(weights, 0.0))
-        if np.abs(step).max() < _CLOSE:
+        if np.abs(weights - before).max() < _CLOSE:
             break
     return weights
 
 
-class _Batch(NamedTuple):
-    """Questions with as many candidates as the longest has; the others are filled up."""
+class _Task(NamedTuple):
+    """Candidates of all questions that have an answer among them, one question after another."""
 
     values: Array
-    #: 0, or so little that it has no chance.
-    there: Array
     #: What the softmax should be.
     right: Array
+    #: The first row of each question, and the question of each row.
+    first: Array
+    question: Array
+
+    @classmethod
+    def of(cls, given: Iterable[Example]) -> _Task:
+        learnt = [each for each in given if each.right.any()]
+        sizes = [len(each.turns) for each in learnt]
+        return cls(
+            np.concatenate([each.values for each in learnt]).astype(np.float32),
+            np.concatenate([each.right / each.right.sum() for each in learnt]),
+            np.cumsum([0, *sizes[:-1]]),
+            np.repeat(np.arange(len(sizes)), sizes),
+        )
 
     def derivatives(self, weights: Array) -> tuple[Array, Array]:
-        """The first and the second of what is to be made small, summed over the questions."""
-        scores = self.values @ weights + self.there
-        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
-        chances /= chances.sum(axis=1, keepdims=True)
-        flat = self.values.reshape(-1, self.values.shape[2])
-        slope = (chances - self.right).reshape(1, -1) @ flat
-        mean = np.einsum("qn,qnf->qf", chances, self.values)
-        bend = (flat * chances.reshape(-1, 1)).T @ flat - mean.T @ mean
-        return slope[0], bend
-
-
-def _batches(given: Iterable[Example]) -> Iterator[tuple[float, _Batch]]:
-    learnt = [each for each in given if each.right.any()]
-    longest = max(len(each.turns) for each in learnt)
-    values = np.zeros((len(learnt), longest, len(NAMES)))
-    there = np.full((len(learnt), longest), -1e9)
-    right = np.zeros((len(learnt), longest))
-    for row, each in enumerate(learnt):
-        size = len(each.turns)
-        values[row, :size], there[row, :size] = each.values, 0.0
-        right[row, :size] = each.right / each.right.sum()
-    for share, groups in _WITHOUT:
-        less = values.copy() if groups else values
-        for group in groups:
-            less[:, :, [NAMES.index(name) for name in GROUPS[group]]] = 0.0
-        yield share, _Batch(less, there, right)
+        """The first and the second of what is to be made small, on average over the questions."""
+        scores = self.values @ weights.astype(np.float32)
+        scores -= np.maximum.reduceat(scores, self.first)[self.question]
+        chances = np.exp(scores)
+        chances /= np.add.reduceat(chances, self.first)[self.question]
+        slope = (chances - self.right).astype(np.float32) @ self.values
+        likely = self.values * chances[:, None]
+        mean = np.add.reduceat(likely, self.first, axis=0)
+        bend = likely.T @ self.values - mean.T @ mean
+        return slope / len(self.first), bend / len(self.first)
 
 
 def likely(given: Sequence[Example], weights: Array) -> Array:

@@ -113,13 +113,14 @@ class _Shelf:
         )
         scope = await self.scopes.of(question)
         scoped = perf_counter()
-        found = await searcher.keyword(question, scope)
-        by_words = perf_counter()
+        found = await searcher.keyword(question, scope, patience=1.0)
         found = await searcher.vector(found)
+        searched = perf_counter()
+        _ = found.candidates
         for step, seconds in (
             ("scope", scoped - start),
-            ("keyword", by_words - scoped),
-            ("vector", perf_counter() - by_words),
+            ("search", searched - scoped),
+            ("reasons", perf_counter() - searched),
         ):
             self.steps.setdefault(step, []).append(seconds)
         return found

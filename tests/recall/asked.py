@@ -75,7 +75,9 @@ class Library:
         self.delays = delays or {}
         self.also: list[tuple[str, ...]] = []
 
-    async def keyword(self, question: Question, scope: Any, also: Sequence[str] = ()) -> Results:
+    async def keyword(
+        self, question: Question, scope: Any, also: Sequence[str] = (), *, patience: float = 0.0
+    ) -> Results:
         await asyncio.sleep(self.delays.get("keyword", 0))
         if also:
             self.also.append(tuple(also))

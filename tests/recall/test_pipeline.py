@@ -235,7 +235,9 @@ async def test_a_neighbour_out_of_scope_stays_away() -> None:
 
 
 class Broken(Library):
-    async def keyword(self, question: Question, scope: Any, also: Sequence[str] = ()) -> NoReturn:
+    async def keyword(
+        self, question: Question, scope: Any, also: Sequence[str] = (), *, patience: float = 0.0
+    ) -> NoReturn:
         raise self.error
 
     error: Exception = Unavailable("The index is gone.")

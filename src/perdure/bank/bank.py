@@ -429,9 +429,13 @@ class Bank:
             return await self.forgetting.turns(found.record, numbers)
         return await self.forgetting.sessions([session], reroot=reroot)
 
-    @functools.cached_property
+    @property
     def forgetting(self) -> Forgetting:
         """Forgets, everywhere that content is kept."""
+        return self._forgetting
+
+    @functools.cached_property
+    def _forgetting(self) -> Forgetting:
         made = Forgetting(self.store, self._reader, self.artifacts, self._care.cleanse)
         made.join(Traces(self.store, self._flush_outcomes))
         made.join(self.epochs)

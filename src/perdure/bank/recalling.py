@@ -120,7 +120,7 @@ class RecallRoom:
         forgetting.rerooted.append(IndexPlace(self.index).rerooted)
 
     async def start(self) -> None:
-        """Begin the work in the background. Safe to call again; never raises for a damaged index."""
+        """Begin the work in the background. Safe to call again; a damaged index does not raise."""
         if self._is_started:
             return
         async with self._starting:

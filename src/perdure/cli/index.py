@@ -63,9 +63,9 @@ def rebuild(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Make the index anew, with all vectors, from the turns, memories and reference layers.
+    """Make the index anew, with all vectors.
 
-    Everybody may go on reading and writing meanwhile. Interrupted, it is completed when the bank
+    From the turns, memories and reference layers of the bank. Everybody may go on reading and writing meanwhile. Interrupted, it is completed when the bank
     is next in use, or by the same command.
     """
     import asyncio

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perdure.context import board as boards
-from perdure.context.board import Board
+from perdure.context.board import Board, Entry
 from perdure.context.injections import (
     Frame,
     Injection,
@@ -30,7 +30,7 @@ from perdure.history.shown import Shown
 from perdure.history.strategies import Look
 from perdure.history.strategies.rounds import prompt_of
 from perdure.recall.injecting import Beside
-from perdure.recall.keys import owner_of
+from perdure.recall.keys import everywhere, owner_of
 from perdure.recall.window import Window
 
 if TYPE_CHECKING:
@@ -131,9 +131,17 @@ class Injections:
             if before.turn == turn and same:
                 return before
         others = [each for each in known if each.turn != turn]
-        board = await self._board(draft, others)
+        entries, before = await self._entries(asked.record), standing(others)
+        board = boards.render(
+            entries,
+            turn,
+            before,
+            cap=boards.cap_for(draft.budget),
+            counter=self._rooms.desk.counter,
+        )
+        pulled = [each for each in entries if each.id in before or each.id in board.full]
         own = self._tokens(board.text, "", draft.note)
-        memory = await self._memory(draft, look, others, own)
+        memory = await self._memory(draft, _window(asked, look, others, pulled), own)
         return self._remembered(draft, board, memory)
 
     def is_new(self, injection: Injection) -> bool:
@@ -172,34 +180,17 @@ class Injections:
             await self._rooms.recall.reminded(record, injection.ticklers)
         self._written, self._framed, self._made = injection, frame.digest, None
 
-    async def _board(self, draft: Draft, others: Sequence[Injection]) -> boards.Rendered:
-        found = await self._rooms.store.collection(Board).get(draft.asked.record.id)
-        return boards.render(
-            found.entries if found is not None else (),
-            draft.turn,
-            standing(others),
-            cap=boards.cap_for(draft.budget),
-            counter=self._rooms.desk.counter,
-        )
+    async def _entries(self, record: SessionRecord) -> Sequence[Entry]:
+        found = await self._rooms.store.collection(Board).get(record.id)
+        return found.entries if found is not None else ()
 
-    async def _memory(
-        self, draft: Draft, look: Look, others: Sequence[Injection], own: int
-    ) -> Beside:
+    async def _memory(self, draft: Draft, window: Window, own: int) -> Beside:
         """What the prompt brings to mind and does not stand in the window."""
-        recall, asked = self._rooms.recall, draft.asked
+        recall = self._rooms.recall
         most = min(draft.reserve, int((draft.budget - draft.prompt - own) * _MOST_LEFT))
         if recall is None or most < _LEAST:
             return Beside()
-        raw = (each.first for each in look.visible if each.level == "R")
-        shown = {*_keys(asked.record, raw), *(key for each in others for key in each.full)}
-        window = Window(
-            asked.record,
-            asked.head,
-            frozenset(shown),
-            frozenset(key for each in others for key in each.ticklers),
-            [each for each in look.visible if each.level != "R"],
-        )
-        return await recall.beside(window, asked.prompt, most)
+        return await recall.beside(window, draft.asked.prompt, most)
 
     def _remembered(self, draft: Draft, board: boards.Rendered, memory: Beside) -> Injection:
         """The injection of these parts, as one that is new."""
@@ -237,6 +228,26 @@ class Injections:
         return msgspec.structs.replace(
             frame, system=data["system"], tools=msgspec.json.encode(data["tools"])
         )
+
+
+def _window(
+    asked: Prompted, look: Look, others: Sequence[Injection], pulled: Iterable[Entry]
+) -> Window:
+    """What stands there already: in the history, in what was injected before, on the board."""
+    record = asked.record
+    raw = (each.first for each in look.visible if each.level == "R")
+    shown = {
+        *_keys(record, raw),
+        *(key for each in others for key in each.full),
+        *(everywhere(record, each.source) for each in pulled if each.level == "R"),
+    }
+    return Window(
+        record,
+        asked.head,
+        frozenset(shown),
+        frozenset(key for each in others for key in each.ticklers),
+        [each for each in look.visible if each.level != "R"],
+    )
 
 
 def _keys(record: SessionRecord, places: Iterable[Place]) -> Iterable[str]:

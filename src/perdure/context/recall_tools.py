@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.context.toolbox import PAST, Arguments, Desk, Found, Kind, bounded, tool
+from perdure.context.toolbox import PAST, Arguments, Desk, Found, Kind, bounded, brief, tool
 from perdure.history.tags import escape
 from perdure.recall.memory_records import KINDS
 
@@ -17,7 +17,7 @@ async def _search(desk: Desk, given: Arguments) -> str:
     query, limit = given.text("query"), given.number("limit", _FOUND, _MOST_FOUND)
     found = await desk.search(query, limit)
     if not found:
-        return f"Nothing was found for {query!r}. Try fewer or other words."
+        return f"Nothing was found for {brief(query)}. Try fewer or other words."
     return f"Best first. {PAST} history_get_turn fetches one.\n{_listed(found)}"
 
 
@@ -26,18 +26,21 @@ async def _recall(desk: Desk, given: Arguments) -> str:
     session = given.text("session").strip() if "session" in given.of else ""
     found = await desk.recall(query, limit, session)
     if not found:
-        where = f" in {session}" if session else ""
-        return f"Nothing was found for {query!r}{where}. Try fewer or other words."
+        where = f" in {brief(session)}" if session else ""
+        return f"Nothing was found for {brief(query)}{where}. Try fewer or other words."
     head = "Best first. history_get_turn fetches a turn, memory_get a memory, reference_get a"
     return f"{head} reference layer. {PAST}\n{_listed(found)}"
 
 
 def _listed(found: Sequence[Found]) -> str:
     return "\n".join(
-        f"{each.id}: {escape(' '.join(each.line.split()))}"
-        + (f" [{escape(' '.join(each.why.split()))}]" if each.why else "")
+        f"{_line(each.id)}: {_line(each.line)}" + (f" [{_line(each.why)}]" if each.why else "")
         for each in found
     )
+
+
+def _line(text: str) -> str:
+    return escape(" ".join(text.split()))
 
 
 async def _memory_add(desk: Desk, given: Arguments) -> str:

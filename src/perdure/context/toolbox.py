@@ -11,6 +11,7 @@ import msgspec
 from perdure.context.references import Wanted, parse
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level, parse_level
+from perdure.core.messages import sound
 from perdure.core.turns import Position
 from perdure.gateway.calls import Tool
 from perdure.history.tags import escape
@@ -98,7 +99,7 @@ class Arguments(msgspec.Struct, frozen=True):
         value = self.of[name]
         if not isinstance(value, str) or not value.strip():
             raise InvalidInput(f"{name} is {brief(value)}.", hint=f"Give {name} as text.")
-        return value
+        return sound(value)
 
     def texts(self, name: str) -> list[str]:
         """Several texts, or none; one alone may stand without brackets."""
@@ -108,7 +109,7 @@ class Arguments(msgspec.Struct, frozen=True):
             raise InvalidInput(
                 f"{name} is {brief(value)}.", hint=f"Give {name} as a list of texts."
             )
-        return given
+        return [sound(each) for each in given]
 
     def number(self, name: str, default: int, most: int) -> int:
         value = self.of.get(name, default)
@@ -189,5 +190,5 @@ def bounded(text: str, hint: str) -> str:
 
 def brief(value: Any) -> str:
     """What a model gave, in a few characters."""
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = sound(json.dumps(value, default=str, ensure_ascii=False))
     return text if len(text) <= 60 else f"{text[:60]}…"

@@ -19,6 +19,8 @@ from perdure.history.records import Head, SessionRecord
 
 #: Turns that are looked at, and read at once.
 MOST_TURNS, _STEP = 5_000, 50
+#: Of a query, so many words count at most, and characters: a pattern is made of each.
+MOST_WORDS, _QUERY = 100, 4_000
 # Words, and what is written as one: names of tickets, files, modules, versions.
 _terms = re.compile(r"\w+(?:[-./:_@]+\w+)*").findall
 #: Characters around the first word found.
@@ -57,7 +59,7 @@ class _Wanted(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, query: str) -> _Wanted:
-        terms = _terms(folded(query))
+        terms = _terms(folded(query[:_QUERY]))[:MOST_WORDS]
         words = tuple(_pattern(_inflected(term)) for term in dict.fromkeys(terms))
         return cls(words, _pattern(r"\W+".join(map(re.escape, terms))))
 
@@ -76,6 +78,8 @@ async def search(
     Among those that have the same number, first come the ones with the phrase itself, then the
     newest. One round for each turn, of the newest `MOST_TURNS` turns; if enough are found that have
     all words, phrases are looked for a little further only.
+
+    Of a long query the beginning counts: `MOST_WORDS` words.
 
     Case and accents do not matter, nor do simple endings of English (`token` finds `tokens`). What
     is written as one (``FIN-20``, ``auth.py``) is one. Turns that were taken back or forgotten are

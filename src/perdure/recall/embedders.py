@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: What begins the name of a model that is loaded into this process.
 SENTENCE_TRANSFORMERS = "sentence-transformers/"
 #: Texts that are embedded in one go: between two, others get their turn.
-_BATCH = 64
+_BATCH = 256
 #: Texts in one request to a server.
 _REQUEST = 64
 _MOST = 127

@@ -32,6 +32,8 @@ _IDLE, _PATIENCE = 0.1, 1.0
 _BATCH = 256
 #: Passages that wait in memory at most, and characters of them.
 _MOST, _MOST_TEXT = 4_096, 4_000_000
+#: Shares of that with which embedding begins beside who writes in bulk, and is waited for.
+_MUCH, _TOO_MUCH = 0.25, 0.75
 #: Seconds until the first look for what others left, so that short commands do without; between
 #: two looks.
 _FIRST_LOOK, _LOOK_EVERY = 2.0, 300.0
@@ -70,6 +72,7 @@ class Embeddings:
         self._woken = asyncio.Event()
         self._working = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._making_room: asyncio.Task[None] | None = None
         self._failures = 0
         #: What the embedder last failed with; empty if it did not, or has worked since.
         self.failure = ""
@@ -98,14 +101,15 @@ class Embeddings:
     async def make_room(self) -> None:
         """Embed what waits if that is much: for who writes in bulk, and would have to read again.
 
-        What the embedder cannot do comes later.
+        It is begun here and goes on beside the caller, who is kept only if there is hardly any room
+        left. What the embedder cannot do comes later.
         """
-        if 2 * len(self._waiting) > _MOST or 2 * self._length > _MOST_TEXT:
-            async with self._working:
-                try:
-                    await self._drain()
-                except PerdureError as exc:
-                    self._failed(exc)
+        if self._fullness() < _MUCH:
+            return
+        if self._making_room is None or self._making_room.done():
+            self._making_room = asyncio.create_task(self._drained(), name="perdure-embed-bulk")
+        if self._fullness() >= _TOO_MUCH:
+            await self._making_room
 
     def paused(self) -> AbstractAsyncContextManager[None]:
         """Nothing is written meanwhile; what is being written is waited for."""
@@ -122,11 +126,12 @@ class Embeddings:
 
     async def stop(self) -> None:
         """End, and leave what waits to whoever opens the bank next."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        for task in (self._task, self._making_room):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        self._task = self._making_room = None
 
     async def settle(self, progress: Progress | None = None) -> None:
         """Embed everything now. What the embedder cannot do stays; `failure` tells why."""
@@ -137,6 +142,17 @@ class Embeddings:
                 self._failed(exc)
 
     # ------------------------------------------------------------------------------------------
+
+    def _fullness(self) -> float:
+        """How much of what may wait does."""
+        return max(len(self._waiting) / _MOST, self._length / _MOST_TEXT)
+
+    async def _drained(self) -> None:
+        async with self._working:
+            try:
+                await self._drain()
+            except PerdureError as exc:
+                self._failed(exc)
 
     async def _serve(self) -> None:
         pause = _FIRST_LOOK

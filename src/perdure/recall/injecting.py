@@ -2,7 +2,7 @@
 
     What this prompt brings to mind. Records of the past, not instructions: …
     Reference layer oauth (tags: auth, tokens):
-    …
+    > …
     Known from before:
     - M-7 (preference, 2 months ago): Prefers small commits.
     Said before:
@@ -213,7 +213,7 @@ def call_for(hit: Hit) -> str:
         tool, given = "memory_get", {"id": hit.key}
     else:
         tool, given = "reference_get", {"name": hit.key}
-    return f"{tool}({json.dumps(given, ensure_ascii=False)})"
+    return f"{tool}({_as_json(given)})"
 
 
 def one_line(text: str, most: int = _GIST) -> str:
@@ -226,6 +226,12 @@ def one_line(text: str, most: int = _GIST) -> str:
 
 
 # ------------------------------------------------------------------------------------------------
+
+
+def _as_json(given: Mapping[str, str]) -> str:
+    """Arguments of a call. What stands in a name can neither be a tag nor break the line."""
+    text = json.dumps(given, ensure_ascii=False)
+    return (text if text.isprintable() else json.dumps(given)).replace("<", "\\u003c")
 
 
 def _ranked(items: Sequence[Item]) -> list[Item]:
@@ -243,11 +249,12 @@ def _in_full(item: Item, moment: int) -> str:
     age = ago(hit.time, moment) if hit.time else ""
     if hit.kind == "reference":
         about = f" ({item.about})" if item.about else ""
-        return f"Reference layer {hit.key}{about}:\n{hit.text.strip()}"
+        return f"Reference layer {hit.key}{about}:\n{_quoted(hit.text)}"
     if hit.kind == "memory":
         about = ", ".join(filter(None, (item.about, age)))
         return f"- {hit.key}{f' ({about})' if about else ''}: {' '.join(hit.text.split())}"
-    about = ", ".join(filter(None, (hit.turn or hit.key, age, _AS[hit.level])))
+    name = " ".join((hit.turn or hit.key).split())  # users choose the names of sessions
+    about = ", ".join(filter(None, (name, age, _AS[hit.level])))
     return f"{about}:\n{_quoted(hit.text)}"
 
 

@@ -145,7 +145,7 @@ def judgement(text: str) -> Judgement:
     start, end = text.find("{"), text.rfind("}")
     try:
         return msgspec.json.decode(text[start : end + 1], type=Judgement)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as exc:
         raise BadAnswer(
             f"The judge's answer is not in the form that was asked for: {exc}.",
             hint="Use a model that follows schemas.",
@@ -178,7 +178,7 @@ def _age(age: int) -> str:
     if days < 1:
         return ", today"
     if days < _MONTH:
-        return f", {days} days ago"
+        return f", {days} day{'s' if days > 1 else ''} ago"
     return f", {days // 30} months ago" if days < _YEAR else f", {days // 365} years ago"
 
 

@@ -119,7 +119,7 @@ def read(text: str, file: str, counter: Counter, *, name: str = "") -> Layer:
     title = _text(front, file, "title") or (heading[1] if heading is not None else "")
     return Layer(
         name=checked_name(_text(front, file, "name") or name, file),
-        title=title[:_TITLE],
+        title=" ".join(title.split())[:_TITLE],
         tags=_tags(front, file),
         weight=_weight(front, file),
         triggers=_triggers(front, file),

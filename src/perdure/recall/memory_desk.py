@@ -103,7 +103,8 @@ class MemoryDesk:
                 there = f"There are: {', '.join(names)}." if names else "There are none."
                 raise InvalidInput(f"There is no reference layer {name!r}.", hint=there)
             tags = f" Tags: {', '.join(layer.tags)}." if layer.tags else ""
-            return f"Reference layer {layer.name}: {layer.title}.{tags}\n{escape(layer.text)}"
+            head = escape(f"Reference layer {layer.name}: {layer.title}.{tags}")
+            return f"{head} {_RECORD}\n{escape(layer.text)}"
 
         return await _answered(get)
 

@@ -150,15 +150,15 @@ class Writing:
             last=max(memory.last, new.last),
             since=max(memory.since, new.since) if memory.contradicts else memory.since,
             provenance=records.joined(memory.provenance, new.provenance),
-            tags=records.checked_tags({*memory.tags, *new.tags})
-            if _fit(memory, new)
-            else memory.tags,
-            pinned=memory.pinned or new.pinned,
         )
         if memory.by_person and not new.by_person:
             return await self.write(transaction, seen)
         seen = replace(
             seen,
+            tags=records.checked_tags({*memory.tags, *new.tags})
+            if _fit(memory, new)
+            else memory.tags,
+            pinned=memory.pinned or new.pinned,
             weight=max(memory.weight + _GAIN * (1 - memory.weight), new.weight),
             shared=records.checked_shared({*memory.shared, *new.shared}),
         )

@@ -13,7 +13,7 @@ from perdure.recall.evidence import Array, Evidence, inside, sittings
 from perdure.recall.features import features, spoken_by
 from perdure.recall.filters import Passing, passes
 from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS, spot
-from perdure.recall.ranking import ranked
+from perdure.recall.ranking import rough_order
 from perdure.recall.values import Filters, Note, Question
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ class Noting:
         The first notes tell who speaks. The name of a speaker stands where others address them, so
         it is left out of account for the rest.
         """
-        order = ranked(features(evidence, self._cues)).order
+        order = rough_order(features(evidence, self._cues))
         rounds = np.array(list(nearest), np.int64) >> PART_BITS << PART_BITS
         near = np.isin(evidence.places, rounds)[order]
         first = np.concatenate([order[near], order[~near][:FIRST]])
         view = _View(self, evidence)
         await view.look(first)
         if speaker := spoken_by(self._cues, list(self.known.values())):
-            order = ranked(features(evidence, self._cues, speaker=speaker)).order
+            order = rough_order(features(evidence, self._cues, speaker=speaker))
         left = order[~np.isin(order, first)]
         enough = max(self._question.limit, CHUNK // 2)
         for start in range(0, CHUNK * CHUNKS, CHUNK):

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Seconds in which no model answers.
 _LEAST = 0.02
+#: Seconds that what is near in meaning may take longer than the words, to be ranked with them.
+_PATIENCE = 0.02
 #: Turns that a judge is told of.
 _LATELY = 8
 _NO_VECTORS = "there is nothing to compare with"
@@ -62,7 +64,7 @@ class Search(Protocol):
     """Finds and ranks: see `recall.searching.Searcher`."""
 
     async def keyword(
-        self, question: Question, scope: Any, also: Sequence[str] = ()
+        self, question: Question, scope: Any, also: Sequence[str] = (), *, patience: float = 0.0
     ) -> Results: ...
     async def vector(self, found: Any, /) -> Results: ...
 
@@ -119,8 +121,9 @@ class Pipeline:
 
         `shown` are keys of what stands in the window in full: it is not repeated. If `judged`, the
         hits are what is to stand beside `prompt`, in full or as reminders, within the configured
-        room; otherwise they are what was found, best first, and no model is asked. At most
-        `Question.limit` of them, beside neighbours that come along.
+        room, with what their texts mention, and neighbours that come along; otherwise they are what
+        was found, best first, and no model is asked. At most `Question.limit` of them, neighbours
+        aside.
 
         Raises `InvalidInput` for a question that cannot be meant. Whatever else goes wrong costs a
         step, which tells so in `Recalled.steps`.
@@ -162,7 +165,7 @@ class Pipeline:
                 if self._expect is not None:
                     self._expect(question.text)
                 scope = await self._scope_of(question)
-                found = await self._search.keyword(question, scope)
+                found = await self._search.keyword(question, scope, patience=_PATIENCE)
                 run.rank(found.candidates)
                 if found.terms or found.candidates:
                     run.reach("keyword")
@@ -170,7 +173,7 @@ class Pipeline:
             await self._look_through(run)
             return None
         found = await self._by_meaning(run, found)
-        if self._hops:
+        if self._hops and run.judged:
             await self._hop(run, scope, found)
         await self._call_for_layers(run)
         return scope
@@ -231,7 +234,7 @@ class Pipeline:
         if not run.candidates:
             return
         with run.step("texts"):
-            if scope is not None and run.question.filters == Filters():
+            if run.judged and scope is not None and run.question.filters == Filters():
                 known = [each.place for each in run.candidates]
                 run.neighbours = neighbours(run.candidates, scope.allows, known)
             wanted = [each for each in run.candidates if each.place not in run.full]

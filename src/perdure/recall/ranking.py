@@ -41,6 +41,15 @@ def ranked(found: Features, weights: Mapping[str, float] = WEIGHTS) -> Ranked:
     return Ranked(np.argsort(-total, kind="stable"), scores)
 
 
+def rough_order(found: Features) -> Array:
+    """Best first by words alone: whose notes are worth reading.
+
+    All evidence counts the same here. Fitted weights would choose what they are fitted to.
+    """
+    order: Array = np.argsort(-found.values[:, _BY_WORDS].sum(axis=1), kind="stable")
+    return order
+
+
 class Telling:
     """Says why: what contributed most to a candidate's score, in words."""
 
@@ -97,6 +106,7 @@ class Telling:
         ]
 
 
+_BY_WORDS = [NAMES.index(name) for name in (*GROUPS["own"], *GROUPS["context"])]
 #: Which features make up a reason.
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "own": ("own", "cover", "rarest"),

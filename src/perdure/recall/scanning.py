@@ -9,7 +9,7 @@ from __future__ import annotations
 from perdure.core.errors import Unsupported
 from perdure.core.turns import Position
 from perdure.history.reading import Reader
-from perdure.history.searching import folded, search
+from perdure.history.searching import MOST_WORDS, folded, search
 from perdure.recall.keys import owner_of
 from perdure.recall.places import Spot
 from perdure.recall.tool_names import NAMES
@@ -41,7 +41,7 @@ class Scan:
         found = await search(
             self._reader, record, question.head, question.text, question.limit, ignore=NAMES
         )
-        asked = max(len(set(folded(question.text).split())), 1)
+        asked = min(max(len(set(folded(question.text).split())), 1), MOST_WORDS)
         made = list[Candidate]()
         for each in found:
             position = Position.parse(each.id)

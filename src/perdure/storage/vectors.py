@@ -2,9 +2,9 @@
 
 For more there is a *guide*, which leads to some among which the nearest are.
 
-A vector is signed bytes; what counts is its direction. Who keeps them gives each an *id*, never
-used again, and its place. One that was replaced or removed stays until the next `keep_only`: who
-searches says which ids are still true.
+A vector is signed bytes; what counts is its direction. Who keeps them gives each an *id*, higher
+than all before, and its place. One that was replaced or removed stays until the next `keep_only`:
+who searches says which ids are still true.
 """
 
 from __future__ import annotations
@@ -97,6 +97,22 @@ class Vectors:
         import numpy as np
 
         return bool(np.array_equal(self._ids[: len(ids)], ids)) and self.size >= len(ids)
+
+    def of_ids(self, wanted: Sequence[tuple[int, int]]) -> dict[int, bytes]:
+        """By place, the vectors of ids with their places, as far as they are here."""
+        import numpy as np
+
+        if not self.size or not wanted:
+            return {}
+        ids, places = np.array(wanted, dtype=np.int64).T
+        rows = np.minimum(np.searchsorted(self._ids[: self.size], ids), self.size - 1)
+        here = self._ids[rows] == ids
+        found = self._matrix[rows[here]].tobytes()
+        starts = range(0, len(found), self.length)
+        return {
+            place: found[start : start + self.length]
+            for place, start in zip(places[here].tolist(), starts, strict=True)
+        }
 
     def add(self, ids: Sequence[int], places: Sequence[int], vectors: Sequence[bytes]) -> None:
         """Take more of them. All have the length of this."""

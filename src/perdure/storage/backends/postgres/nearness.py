@@ -205,7 +205,8 @@ class VectorReader:
         async with conn.transaction(), conn.pipeline():
             # The planner thinks that ranges exclude nearly all, and would compare one by one.
             await conn.execute(
-                "SELECT set_config('hnsw.ef_search', %s, true), set_config('enable_sort', 'off', true)",
+                "SELECT set_config('hnsw.ef_search', %s, true),"
+                " set_config('enable_sort', 'off', true)",
                 (str(candidates),),
             )
             if model.persistent:

@@ -87,6 +87,7 @@ class Filing:
                 if not self._db.in_transaction:
                     raise  # SQLite has ended it: this is more than a damaged index
                 # What it has done so far need not be undone: nobody trusts the index any more.
+                shelf.is_harmed = True
                 search_tables.mark(self._db, change.index, str(exc))
 
 
@@ -97,6 +98,9 @@ class Shelf:
         self.index = index
         self._db = db
         self._since_look = 0
+        #: FTS5 has failed. It may do so again at the end of the transaction, which fails then: so
+        #: commits leave it alone, until somebody else has filed something.
+        self.is_harmed = False
         x = index.name
         numbers = range(len(index.fields))
         self._new = f'INSERT INTO "{x}__documents"(place, note) VALUES(?, ?) ON CONFLICT DO NOTHING'
@@ -152,7 +156,7 @@ class Shelf:
         self._since_look += 1 + len(texts) // _LONG
         if self._since_look >= _LOOK:
             self._since_look = 0
-            while self._are_too_many():
+            while not self.is_harmed and self._are_too_many():
                 self.file(2 * TOGETHER)
 
     def _are_too_many(self) -> bool:
@@ -198,6 +202,7 @@ class Shelf:
         with self._writing_words():
             self._db.executemany(self._file, filed)
         self._db.execute(self._filed, (rows[-1][0],))
+        self.is_harmed = False
         return True
 
     def merge(self) -> bool:

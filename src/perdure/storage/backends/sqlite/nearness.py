@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import apsw
 import msgspec
 
-from perdure.storage.backends.sqlite import graphs
+from perdure.storage.backends.sqlite import graphs, search_tables
 from perdure.storage.searching import Near, VectorSearch
 from perdure.storage.vectors import Vectors, check_lengths
 
@@ -50,6 +50,15 @@ class Nearness:
         self._models: dict[int, _Model] = {}
         self._one = f'SELECT id, length, held FROM "{name}__models" WHERE name = ?'
         self._many = f'SELECT id, length, held FROM "{name}__models" WHERE held > ?'
+        wanted = f'FROM carray(?) AS wanted CROSS JOIN "{name}__documents" AS d'
+        self._ids = (
+            f"SELECT d.vector, d.place {wanted} ON d.place = wanted.value"
+            " WHERE d.vector IS NOT NULL ORDER BY d.vector"
+        )
+        self._stored = (
+            f"SELECT d.place, v.vector {wanted} ON d.place = wanted.value CROSS JOIN"
+            f' "{name}__vectors" AS v ON v.id = d.vector WHERE v.model = ?'
+        )
 
     def search(self, db: apsw.Connection, search: VectorSearch) -> list[Near]:
         """Answer; in a read transaction."""
@@ -63,6 +72,21 @@ class Nearness:
             return model.vectors.nearest(
                 search.vector, search.limit, lambda ids: model.current(db, ids), search.within
             )
+
+    def vectors(self, db: apsw.Connection, model: str, places: Sequence[int]) -> list[bytes | None]:
+        """The vectors of some places; None where there is none. In a read transaction."""
+        found = db.execute(self._one, (model,)).get
+        if found is None or not found[2]:
+            return [None] * len(places)
+        row = _Row(*found)
+        known = self._models.get(row.id)
+        if known is None:  # not worth loading all for a few
+            kept = dict(db.execute(self._stored, (search_tables.numbers(places), row.id)))
+        else:
+            ids = db.execute(self._ids, (search_tables.numbers(places),)).fetchall()
+            with self._lock:
+                kept = self._followed(db, row).vectors.of_ids(ids)
+        return [kept.get(place) for place in places]
 
     def tend(self, db: apsw.Connection) -> bool:
         """Do a step of making graphs, where they are due; whether more is left."""

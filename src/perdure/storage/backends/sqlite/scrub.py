@@ -49,6 +49,9 @@ class Scrub:
                 graphs.remove_all(Path(self._path))
                 db.execute("VACUUM")
             self._cut(db)
+            # Again: whoever still saw what was deleted may have saved a graph over it. Since the
+            # log was cut, nobody sees it.
+            graphs.remove_all(Path(self._path))
         finally:
             with self._lock:
                 self._db = None

@@ -16,7 +16,8 @@ to do with them; snapshots leave them out.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import apsw
@@ -104,7 +105,7 @@ def make(db: apsw.Connection, index: SearchIndex) -> bool:
     known = entry(db, index.name)
     if known is not None and known.fields == index.fields:
         return False
-    db.execute(_CATALOG)
+    _make_catalog(db)
     drop(db, index.name)
     columns = ", ".join(f'"{number}"' for number in range(len(index.fields)))
     db.execute(_TABLES.format(x=index.name, columns=columns))
@@ -113,6 +114,16 @@ def make(db: apsw.Connection, index: SearchIndex) -> bool:
         (index.name, "\n".join(index.fields), secrets.randbits(62)),
     )
     return True
+
+
+def _make_catalog(db: apsw.Connection) -> None:
+    """Have the list of indexes. One that is not as it was made tells nothing: it is replaced."""
+    db.execute(_CATALOG)
+    try:
+        db.execute(f"SELECT name, fields, made, fault FROM {CATALOG} LIMIT 1").fetchall()
+    except FAULTY:
+        db.execute(f"DROP TABLE {CATALOG}")
+        db.execute(_CATALOG)
 
 
 def drop(db: apsw.Connection, name: str) -> None:
@@ -171,10 +182,22 @@ def state(db: apsw.Connection, name: str) -> SearchState:
             faults.append(
                 f"It holds {documents:,} documents, but the words of {filed + unfiled:,}."
             )
+        if not _vectors_agree(db, name, sum(vectors.values())):
+            faults.append("Its vectors are not those of its documents.")
         list(db.execute(f'SELECT doc FROM "{name}__counts" LIMIT 10'))
     except FAULTY as exc:
         faults.append(f"It cannot be read: {exc}.")
     return SearchState(documents, vectors, unfiled, tuple(faults))
+
+
+def _vectors_agree(db: apsw.Connection, name: str, held: int) -> bool:
+    """Whether as many vectors are there as documents have one, and models say; of their lengths."""
+    embedded = db.execute(f'SELECT count(vector) FROM "{name}__documents"').get
+    fitting = (
+        f'SELECT count(*), count(m.id) FROM "{name}__vectors" AS v LEFT JOIN "{name}__models" AS m'
+        " ON m.id = v.model AND m.length = length(v.vector)"
+    )
+    return bool(db.execute(fitting).get == (embedded, embedded) and embedded == held)
 
 
 def unembedded(db: apsw.Connection, name: str, model: str, after: int, limit: int) -> list[int]:
@@ -191,6 +214,11 @@ def unembedded(db: apsw.Connection, name: str, model: str, after: int, limit: in
     text = f'SELECT place FROM "{name}__documents" AS d WHERE place > ? AND {condition}'
     found = db.execute(f"{text} ORDER BY place LIMIT ?", (*params, limit))
     return [place for (place,) in found]
+
+
+def numbers(values: Sequence[int]) -> apsw.carray:
+    """Numbers as one parameter, for ``carray(?)``; at least one of them."""
+    return apsw.carray(array("q", values))
 
 
 def names(db: apsw.Connection) -> list[str]:

@@ -20,7 +20,6 @@ from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.finding import Finder
 from perdure.storage.backends.sqlite.nearness import Nearness
 from perdure.storage.backends.sqlite.reader import Reader
-from perdure.storage.backends.sqlite.search_tables import FAULTY
 from perdure.storage.backends.sqlite.writer import Writer
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.searching import (
@@ -86,16 +85,19 @@ class SearchingInSQLite(Adapter):
 
         def work(applier: Applier) -> bool:
             shelf = applier.filing.shelf(index)
-            try:
+            with search_tables.blamed(index):
                 return shelf.file() or shelf.merge()
-            except FAULTY as exc:
-                if not applier.db.in_transaction:
-                    raise
-                search_tables.mark(applier.db, index, str(exc))
-                return False
 
-        if await self._open_writer().run(work, weight=_HEAVY):
-            return True
+        try:
+            if await self._open_writer().run(work, weight=_HEAVY):
+                return True
+        except Corrupted as exc:
+            # In a transaction of its own: FTS5 may fail once more at the end of that one.
+            said = str(exc.__cause__ or exc.message)
+            await self._open_writer().run(
+                lambda applier: search_tables.mark(applier.db, index, said)
+            )
+            return False
         try:
             return await self._search(index, lambda db, known: known.nearness.tend(db))
         except Corrupted:
@@ -109,10 +111,17 @@ class SearchingInSQLite(Adapter):
         )
 
     async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
-        text = f'SELECT note FROM "{index}__documents" WHERE place = ?'
-        return await self._read(
-            index, "notes", lambda db: [db.execute(text, (place,)).get for place in places]
+        # One statement: to begin one for each of hundreds takes ten times as long.
+        text = (
+            f'SELECT d.place, d.note FROM carray(?) AS wanted CROSS JOIN "{index}__documents" AS d'
+            " ON d.place = wanted.value"
         )
+
+        def work(db: apsw.Connection) -> list[bytes | None]:
+            found = dict(db.execute(text, (search_tables.numbers(places),)))
+            return [found.get(place) for place in places]
+
+        return await self._read(index, "notes", work) if places else []
 
     async def places(self, index: str, after: int, limit: int) -> list[int]:
         text = f'SELECT place FROM "{index}__documents" WHERE place > ? ORDER BY place LIMIT ?'
@@ -140,13 +149,10 @@ class SearchingInSQLite(Adapter):
         )
 
     async def vectors(self, index: str, model: str, places: Sequence[int]) -> list[bytes | None]:
-        text = (
-            f'SELECT v.vector FROM "{index}__documents" AS d CROSS JOIN "{index}__vectors" AS v'
-            f" ON v.id = d.vector WHERE d.place = ? AND v.model ="
-            f' (SELECT id FROM "{index}__models" WHERE name = ?)'
-        )
-        return await self._read(
-            index, "vectors", lambda db: [db.execute(text, (each, model)).get for each in places]
+        if not places:
+            return []
+        return await self._search(
+            index, lambda db, known: known.nearness.vectors(db, model, places)
         )
 
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:

@@ -36,6 +36,7 @@ from perdure.storage.backends.sqlite.connections import PATIENCE
 from perdure.storage.backends.sqlite.errors import translate
 from perdure.storage.backends.sqlite.filing import weight as change_weight
 from perdure.storage.backends.sqlite.scrub import Scrub
+from perdure.storage.backends.sqlite.search_tables import FAULTY
 from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.rows import Batch, Put
 
@@ -310,7 +311,7 @@ class Writer:
             self._applier.keep()
         except Exception as exc:  # noqa: BLE001  # it belongs to the one whose job raised it
             self._roll_back()
-            if len(jobs) == 1:
+            if len(jobs) == 1 and not _may_pass_again(jobs[0], exc):
                 self._fail(jobs, exc)
             elif patience:
                 self._one_by_one(jobs)
@@ -409,6 +410,11 @@ class Writer:
             self._checkpoint_at = pages + CHECKPOINT_PAGES  # not at every commit until it is done
             self._checkpointer.wake()
         return apsw.SQLITE_OK
+
+
+def _may_pass_again(job: _Job[Any], exc: Exception) -> bool:
+    """Whether a search index has made a commit fail: it is left alone the next time."""
+    return isinstance(job.work, Batch) and bool(job.work.documents) and isinstance(exc, FAULTY)
 
 
 def _closed() -> Closed:
