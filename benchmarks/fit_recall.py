@@ -7,8 +7,9 @@ several times, each time without another group of features: no vectors yet, nobo
 dates. So no group becomes indispensable. All weights but that of a question are kept from being
 negative: what is found never speaks against a candidate.
 
-How likely a candidate is, on its own, follows from the same sum by a logistic function, fitted with
-questions about other chats mixed in, whose answer is nowhere.
+How likely a candidate is follows from how far its sum is behind the best one, and how well the
+question is met at all, by a logistic function. It is fitted to the first candidates of each
+question, with questions about other chats mixed in, whose answer is nowhere.
 
 Run it after a change to features; look at `locomo`, which fits without the chat that it asks about;
 then paste what it prints over `perdure/recall/weights.py`.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -52,13 +53,18 @@ _FREE = np.array([name == "asks" for name in NAMES])
 _TOTAL = sum(share for share, _ in _WITHOUT)
 #: The same as the share of each, and 1 for each feature that is known then.
 _KNOWN = tuple(
-    (share / _TOTAL, np.array([float(all(name not in GROUPS[g] for g in groups)) for name in NAMES]))
+    (
+        share / _TOTAL,
+        np.array([float(all(name not in GROUPS[g] for g in groups)) for name in NAMES]),
+    )
     for share, groups in _WITHOUT
 )
 #: Steps of Newton's method at most, and how far one may go.
 _STEPS, _STRIDE, _CLOSE = 20, 2.0, 1e-3
 #: Every so many questions is asked about another chat as well.
-_STRANGE = 4
+_STRANGE = 2
+#: Candidates of each question that tell how likely one is: those that anybody looks at.
+_LOOKED_AT = 20
 
 
 class Example(NamedTuple):
@@ -96,10 +102,11 @@ class Asking:
         assert head is not None
         return cls(bank, record, head)
 
-    async def found(self, text: str, moment: int, *, vectors: bool = True) -> Found:
+    async def found(self, text: str, moment: int) -> tuple[Found, Found]:
+        """By words, and by meaning as well."""
         question = Question(text=text, record=self._record, head=self._head, moment=moment)
         found = await self._searcher.keyword(question, await self._scopes.of(question))
-        return await self._searcher.vector(found) if vectors else found
+        return found, await self._searcher.vector(found)
 
 
 def example(asked: Asked, found: Found, *, strange: bool = False) -> Example:
@@ -116,13 +123,12 @@ async def examples(chat: Chat, other: Chat) -> list[Example]:
     """An example for each question, and some for questions about the other chat."""
     async with chats.banked(chat) as (bank, session):
         asking = await Asking.of(bank, session)
-        made = [
-            example(asked, await asking.found(asked.text, chat.moment)) for asked in chat.questions
-        ]
-        made += [
-            example(asked, await asking.found(asked.text, chat.moment), strange=True)
-            for asked in other.questions[::_STRANGE]
-        ]
+        mine = [(asked, False) for asked in chat.questions]
+        strange = [(asked, True) for asked in other.questions[::_STRANGE]]
+        made = list[Example]()
+        for asked, is_strange in mine + strange:
+            _, found = await asking.found(asked.text, chat.moment)
+            made.append(example(asked, found, strange=is_strange))
     return made
 
 
@@ -188,10 +194,13 @@ def likely(given: Sequence[Example], weights: Array) -> Array:
     """What turns a score into how likely it is: see `perdure.recall.weights.LIKELY`."""
     rows, right = list[Array](), list[Array]()
     for each in given:
-        size = len(each.turns)
-        asked = np.tile([each.coverage, each.likeness, 1.0], (size, 1))
-        rows.append(np.column_stack([each.values @ weights, asked]))
-        right.append(each.right)
+        if not len(each.turns):
+            continue
+        total = each.values @ weights
+        best = np.argsort(-total, kind="stable")[:_LOOKED_AT]
+        asked = np.tile([each.coverage, each.likeness, 1.0], (len(best), 1))
+        rows.append(np.column_stack([total[best] - total.max(), asked]))
+        right.append(each.right[best])
     known, wanted = np.concatenate(rows), np.concatenate(right)
     found = np.zeros(known.shape[1])
     for _ in range(_STEPS):
@@ -216,8 +225,8 @@ from collections.abc import Mapping
 WEIGHTS: Mapping[str, float] = {{
 {chr(10).join(lines)}
 }}
-#: From the sum to how likely a candidate is: times the sum, the largest coverage of the question by
-#: any candidate's surroundings, the largest cosine, and a constant.
+#: How likely a candidate is: times how far its sum is behind the largest, the largest share of the
+#: question that stands in one candidate and the turn before it, the largest cosine; a constant.
 LIKELY: tuple[float, float, float, float] = ({numbers})'''
 
 

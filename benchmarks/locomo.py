@@ -106,19 +106,23 @@ async def _all_questions(chat: Chat, bank: Bank, session: Session) -> _Asked:
     asking = await Asking.of(bank, session)
     made = _Asked([], [], [])
     for asked in chat.questions:
-        made.examples.append(example(asked, await asking.found(asked.text, chat.moment)))
-        by_words = await asking.found(asked.text, chat.moment, vectors=False)
+        by_words, found = await asking.found(asked.text, chat.moment)
+        made.examples.append(example(asked, found))
         made.by_words.append(example(asked, by_words))
         recalled = await session.recall(asked.text, limit=_HITS, deadline=_PATIENCE)
-        turns = [Position.parse(hit.turn).turn for hit in recalled.hits if hit.turn]
+        turns = [Position.parse(hit.turn).turn for hit in recalled.hits if not hit.neighbour]
         made.recalled.append(Answered(asked, list(dict.fromkeys(turns))))
     return made
 
 
 def _left_out(given: Sequence[list[Example]]) -> list[list[Answered]]:
-    """Each chat by weights from the others."""
+    """Each chat by weights from the others.
+
+    What the candidates are does not depend on weights: see `perdure.recall.ranking.rough_order`.
+    """
+    near = fitted(one for each in given for one in each)  # where it starts changes only how long
     return [
-        _by(each, fitted(one for other in given if other is not each for one in other))
+        _by(each, fitted((one for other in given if other is not each for one in other), near))
         for each in given
     ]
 

@@ -128,6 +128,14 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("cache_hit_ms", 50, "p95 of a call that the cache answers", strict=True),
         Target("memory_growth", 1.1, "after 100k calls, to after 5k, 32 at a time"),
     ),
+    "locomo": (
+        Target("r5", 0.74, "of the evidence, among 5 hits; weights of other chats", at_least=True),
+        Target("r10", 0.82, "the same among 10", at_least=True),
+        Target("r20", 0.88, "the same among 20", at_least=True),
+        Target("at_1000", 0.88, "the same among hits that fit 1,000 tokens", at_least=True),
+        Target("at_2000", 0.92, "the same in 2,000", at_least=True),
+        Target("at_4000", 0.95, "the same in 4,000", at_least=True),
+    ),
     "copy": (
         Target("to_postgresql_rows_per_s", 10_000, "100k records to PostgreSQL", at_least=True),
         Target("to_sqlite_rows_per_s", 10_000, "the same back into a file", at_least=True),

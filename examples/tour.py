@@ -175,6 +175,7 @@ async def look_back(session: Session, turns: int, url: str, work: Work) -> None:
     context = await compose(session, prompt)
     show("Window", f"{context.tokens:,} of {BUDGET:,} tokens for “{prompt}”\n")
     console.print(Padding(Bands(context.bands, BUDGET), (0, 0, 1, 2)))
+    await show_recall(session, prompt, ticket)
     await show_levels(session, f"T-{number}", ticket)
     await show_tools(session, f"T-{number}", fact)
     cold = await in_a_new_process(url, prompt)
@@ -197,6 +198,18 @@ def old_fact(turns: int) -> tuple[int, str]:
 
 def ticket_of(fact: str) -> str:
     return fact.rstrip(".").rpartition(" ")[2]
+
+
+async def show_recall(session: Session, prompt: str, ticket: str) -> None:
+    """What stands beside the prompt: found by words and meaning in all that was ever said."""
+    found = await session.recall(prompt, limit=3)
+    hit = next((each for each in found.hits if ticket in each.text), None)
+    assert hit is not None
+    show(
+        "Recall",
+        f"beside the prompt stands {hit.turn}, found in {found.took_ms:.0f} ms ({hit.why}):"
+        f" {escape(around(' '.join(hit.text.split()), ticket))}",
+    )
 
 
 async def show_levels(session: Session, id: str, ticket: str) -> None:

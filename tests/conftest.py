@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -158,3 +159,26 @@ async def make_store(store_url: str, clock: ManualClock) -> AsyncIterator[MakeSt
 async def store(make_store: MakeStore) -> Store:
     """An open store, empty."""
     return await make_store()
+
+
+class _Faults(logging.Handler):
+    """Errors of our own that were logged instead of raised."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.found.append(self.format(record))
+
+
+@pytest.fixture(autouse=True)
+def no_hidden_faults() -> Iterator[None]:
+    """Recall never breaks a prompt, so a fault in it would pass unseen."""
+    faults = _Faults()
+    logger = logging.getLogger("perdure.recall.recall")
+    logger.addHandler(faults)
+    yield
+    logger.removeHandler(faults)
+    assert faults.found == []

@@ -28,7 +28,6 @@ from perdure.recall.values import Note
 GROUPS: Mapping[str, tuple[str, ...]] = {
     # What the round itself says.
     "own": ("own", "cover", "rarest", "phrase"),
-    "extra": ("spk_own", "spk_pair", "best_1", "best_2", "many"),
     # What was said around it: with the turn before, behind, and so on.
     "context": (
         "pair",
@@ -71,7 +70,7 @@ class Features(NamedTuple):
     """A row for each candidate, a column for each of `NAMES`."""
 
     values: Array
-    #: The largest share of the question that stands in one candidate and around it.
+    #: The largest share of the question that stands in one candidate and the turn before it.
     coverage: float
     #: The largest cosine; 0 without vectors.
     likeness: float
@@ -99,22 +98,16 @@ def features(
         speaker = spoken_by(cues, [*notes, *before])
     kept = _kept(cues, speaker)
     _Evident(evidence, kept, notes).fill(column)
-    for k in (1, 2):
-        close = np.abs(evidence.axis[:, None] - evidence.axis[None, :])
-        close = (close <= k) & (close > 0)
-        column[f"best_{k}"] = np.where(close, column["own"][None, :], 0.0).max(axis=1, initial=0.0)
     if meanings is not None:
         column["alike"], column["alike_near"] = _scaled(meanings.own), _scaled(meanings.near)
         column["alike_stretch"] = _scaled(meanings.stretch)
     if notes is not None:
         _by_speaker(column, notes, speaker)
-        sp = np.maximum(column["speaker"], 0.0)
-        column["spk_own"], column["spk_pair"] = sp * column["own"], sp * column["pair"]
         _by_time(column, notes, cues)
         _by_shape(column, notes, before)
     return Features(
         values=np.stack([column[name] for name in NAMES], axis=1),
-        coverage=float(column["cover_around"].max(initial=0.0)),
+        coverage=float(column["cover_pair"].max(initial=0.0)),
         likeness=0.0 if meanings is None else float(meanings.own.max(initial=0.0)),
         speaker=speaker,
         rarity=evidence.rarity * kept,

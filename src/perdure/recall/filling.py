@@ -17,11 +17,13 @@ from typing import Annotated
 
 import msgspec
 
+from perdure.core.errors import Corrupted
 from perdure.history.records import Head, Piece, SessionRecord
 from perdure.recall.embedding import Embeddings, Waiting
 from perdure.recall.groups import Groups
 from perdure.recall.passages import Moment, Passage, Thread, moments
 from perdure.recall.places import INDEX, Spot, spot, turns
+from perdure.recall.values import Note
 from perdure.storage.keys import numbered
 from perdure.storage.options import STRONG
 from perdure.storage.records import Key, system_record
@@ -43,6 +45,7 @@ _SLICE = 0.004
 _STATE = "index"
 
 _encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Note).decode
 
 
 @system_record("recall_filling")
@@ -59,10 +62,22 @@ def document(place: int, passage: Passage) -> Document:
     return Document(INDEX.name, place, passage.texts, _encode(passage.note))
 
 
+def read_note(note: bytes) -> Note:
+    """The note of a document. Raises `Corrupted`."""
+    try:
+        return _decode(note)
+    except msgspec.DecodeError as exc:
+        raise Corrupted(
+            f"A note in the index of recall is damaged: {exc}.",
+            hint="Run `perdure index rebuild`: it is made again from what is stored.",
+        ) from exc
+
+
 class Difference(msgspec.Struct):
     """How the index differs from the log, for one session: places."""
 
     expected: int = 0
+    #: Passages without a document, or with one whose note cannot be read.
     missing: list[int] = []
     #: Documents of what is not in the log.
     orphans: list[int] = []
@@ -202,7 +217,7 @@ class Filler:
         if number is None:
             return Difference(len(expected), list(expected))
         there = await self._places(number)
-        missing = [place for place in expected if place not in there]
+        missing = await self._unreadable([*expected])
         orphans = sorted(there.keys() - expected.keys())
         # What was written, or forgotten, since the log was read looks like either.
         if missing:
@@ -213,9 +228,21 @@ class Filler:
         return Difference(len(expected), missing, orphans)
 
     async def _still_missing(self, places: Sequence[int]) -> list[int]:
-        notes = await self._store.adapter.notes(INDEX.name, places)
-        absent = [place for place, note in zip(places, notes, strict=True) if note is None]
+        absent = await self._unreadable(places)
         return list(await self.texts(absent)) if absent else []
+
+    async def _unreadable(self, places: Sequence[int]) -> list[int]:
+        """Those of some places that have no document, or one whose note cannot be read."""
+        found = list[int]()
+        for start in range(0, len(places), _PLACES):
+            some = places[start : start + _PLACES]
+            notes = await self._store.adapter.notes(INDEX.name, some)
+            found += [
+                place
+                for place, note in zip(some, notes, strict=True)
+                if note is None or not _is_readable(note)
+            ]
+        return found
 
     async def _places(self, number: int) -> dict[int, None]:
         """The places of a group that hold a document."""
@@ -303,6 +330,14 @@ class _Step:
             return frozenset()
         notes = await self._store.adapter.notes(INDEX.name, places)
         return frozenset(p for p, note in zip(places, notes, strict=True) if note is not None)
+
+
+def _is_readable(note: bytes) -> bool:
+    try:
+        read_note(note)
+    except Corrupted:
+        return False
+    return True
 
 
 def _place(number: int, moment: Moment) -> int:

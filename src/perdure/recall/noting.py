@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 
 from perdure.recall.cues import Cues
 from perdure.recall.evidence import Array, Evidence, inside, sittings
 from perdure.recall.features import features, spoken_by
+from perdure.recall.filling import read_note
 from perdure.recall.filters import Passing, passes
 from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS, spot
 from perdure.recall.ranking import rough_order
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 #: Rows whose notes are read first, to learn who speaks; then; and how often, if filters leave fewer
 #: than are asked for.
 FIRST, CHUNK, CHUNKS = 40, 220, 8
-_note = msgspec.msgpack.Decoder(Note).decode
 
 
 class Noted(NamedTuple):
@@ -80,7 +79,7 @@ class Noting:
         if wanted:
             read = await self._store.adapter.notes(INDEX.name, wanted)
             for place, note in zip(wanted, read, strict=True):
-                self.known[place] = None if note is None else _note(note)
+                self.known[place] = None if note is None else read_note(note)
 
     def allowed(self, places: Array) -> Array:
         return inside(self._scope.ranges, places)

@@ -1,8 +1,9 @@
 """Features to an order, a score from 0 to 1, and reasons in words.
 
 The order is that of a weighted sum; the weights are frozen in `weights`. The score says how likely
-a candidate is what was asked for: a logistic function of the same sum and of how much of the
-question was found at all, so that scores of different questions can be compared, roughly.
+a candidate is what was asked for: a logistic function of how far it is behind the best one, and of
+how well the question was met at all, by words and by meaning. So the best of nothing has a low
+score, however few there are, and scores of different questions can be compared, roughly.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ class Ranked(NamedTuple):
 def ranked(found: Features, weights: Mapping[str, float] = WEIGHTS) -> Ranked:
     """Best first; of equals, the one that stands first."""
     total = found.values @ np.array([weights[name] for name in NAMES])
-    by_score, by_coverage, by_likeness, constant = LIKELY
+    by_gap, by_coverage, by_likeness, constant = LIKELY
     asked = by_coverage * found.coverage + by_likeness * found.likeness + constant
-    scores = 1 / (1 + np.exp(-(by_score * total + asked)))
+    gap = total - total.max(initial=-np.inf)
+    scores = 1 / (1 + np.exp(-(by_gap * gap + asked)))
     return Ranked(np.argsort(-total, kind="stable"), scores)
 
 

@@ -100,6 +100,9 @@ class Recall:
         except PerdureError as exc:
             _log.warning("Nothing is recalled for %s: %s", record.id, exc)
             return Beside()
+        except Exception:  # the border of what a prompt can do without: a fault of ours, told
+            _log.exception("Nothing is recalled for %s", record.id)
+            return Beside()
         if not items:
             return Beside()
         return injecting.beside(

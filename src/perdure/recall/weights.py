@@ -30,6 +30,6 @@ WEIGHTS: Mapping[str, float] = {
     "answers": 0.58,
     "answers_own": 0.60,
 }
-#: From the sum to how likely a candidate is: times the sum, the largest coverage of the question by
-#: any candidate's surroundings, the largest cosine, and a constant.
-LIKELY: tuple[float, float, float, float] = (0.89, 0.04, -3.03, -8.93)
+#: How likely a candidate is: times how far its sum is behind the largest, the largest share of the
+#: question that stands in one candidate and the turn before it, the largest cosine; a constant.
+LIKELY: tuple[float, float, float, float] = (0.9, 2.0, 3.0, -3.0)

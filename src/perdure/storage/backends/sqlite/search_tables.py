@@ -145,10 +145,16 @@ def drop_all(db: apsw.Connection) -> None:
 def rewrite(db: apsw.Connection, name: str) -> None:
     """Make one piece of all words: nothing of what was withdrawn is left in it.
 
-    An index that is too damaged for that is removed: it has to be made again anyway.
+    An index that is damaged is removed, because what was withdrawn from it may still be there: it
+    has to be made again anyway.
     """
     db.execute("BEGIN IMMEDIATE")
     try:
+        known = entry(db, name)
+        if known is not None and known.fault:
+            drop(db, name)
+            db.execute("COMMIT")
+            return
         db.execute(f'INSERT INTO "{name}__words"("{name}__words") VALUES(\'optimize\')')
     except FAULTY:
         drop(db, name)
