@@ -136,6 +136,18 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target("at_2000", 0.92, "the same in 2,000", at_least=True),
         Target("at_4000", 0.95, "the same in 4,000", at_least=True),
     ),
+    "recall_latency": (
+        Target("p50_ms", 10, "keyword, vector and ranking at 100k turns, in a warm process"),
+        Target("p95_ms", 40, "the same"),
+    ),
+    "index": (
+        Target("p95_added_ms", 0.6, "what the index adds to the append of a turn with a tool"),
+        Target("seconds_100k", 120, "100k turns indexed and embedded", strict=True),
+    ),
+    "deadline": (Target("p99_ms", 1050, "a recall whose models sleep; its deadline is 1,000"),),
+    "disk": (
+        Target("ratio", 1, "all levels, words, vectors on disk, per byte of message and tool text"),
+    ),
     "copy": (
         Target("to_postgresql_rows_per_s", 10_000, "100k records to PostgreSQL", at_least=True),
         Target("to_sqlite_rows_per_s", 10_000, "the same back into a file", at_least=True),

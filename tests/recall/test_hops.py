@@ -28,7 +28,7 @@ def test_what_most_hits_mention_comes_first() -> None:
 
 async def test_a_second_hop_adds_behind_the_first() -> None:
     library = Library(FIRST, hopped=[FAR, FIRST[6]])
-    found = await pipeline(library, Words(TEXTS)).recall(question(limit=20), judged=False)
+    found = await pipeline(library, Words(TEXTS)).recall(question(limit=20))
     assert library.also == [("Vera", "src/auth/login.py")]
     keys = [hit.key for hit in found.hits]
     assert keys[:5] == ["T-1.1", "T-2.1", "T-3.1", "T-4.1", "T-5.1"], "as without it"
@@ -42,7 +42,7 @@ async def test_a_second_hop_adds_behind_the_first() -> None:
 async def test_who_was_found_first_keeps_its_score_also_behind_the_limit() -> None:
     library = Library(FIRST, hopped=[candidate(7, 0.99), candidate(8, 0.98)])
     recall = pipeline(library, Words(TEXTS))
-    found = await recall.recall(question(limit=7), judged=False)
+    found = await recall.recall(question(limit=7))
     assert library.also
     assert [hit.key for hit in found.hits] == [f"T-{number}.1" for number in range(1, 8)]
     assert not [hit for hit in found.hits if "by way of" in hit.why]
@@ -52,7 +52,14 @@ async def test_who_was_found_first_keeps_its_score_also_behind_the_limit() -> No
 async def test_it_can_be_switched_off() -> None:
     library = Library(FIRST, hopped=[FAR])
     recall = pipeline(library, Words(TEXTS), hops=False)
-    found = await recall.recall(question(limit=20), judged=False)
+    found = await recall.recall(question(limit=20))
     assert not library.also
     assert f"{SESSION}#T-90.1" not in [hit.key for hit in found.hits]
+    assert "hops" not in [step.name for step in found.steps]
+
+
+async def test_who_searches_gets_what_was_asked_for_and_no_more() -> None:
+    library = Library(FIRST, hopped=[FAR])
+    found = await pipeline(library, Words(TEXTS)).recall(question(limit=20), judged=False)
+    assert not library.also
     assert "hops" not in [step.name for step in found.steps]

@@ -117,3 +117,8 @@ def test_texts_that_tell_a_time() -> None:
     assert tells_time("I went yesterday")
     assert tells_time("In May we moved")
     assert not tells_time("I may go")
+
+
+@pytest.mark.parametrize("said", ["yes please", "OK, thanks!", "Hey, hello", "And now?"])
+def test_what_only_agrees_or_greets_has_no_terms(said: str) -> None:
+    assert terms(said) == []

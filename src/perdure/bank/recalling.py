@@ -91,6 +91,7 @@ class RecallRoom:
             gateway=gateway if models.filter or models.judge else None,
             scan=Scan(reader),
             covers=self.index.covers,
+            is_behind=lambda: not self.index.is_complete,
             triggered=cabinets.called_for(self.references, self.index),
             expect=self._ahead.expect,
         )
@@ -125,12 +126,16 @@ class RecallRoom:
             return
         async with self._starting:
             if not self._is_started:
-                try:
-                    await self.index.start()
-                except PerdureError as exc:  # nobody's append fails for it
-                    _log.warning("The index of recall cannot be used: %s", exc)
-                self._is_started = True
-                self._syncing = asyncio.create_task(self._sync(), name="perdure-references")
+                await self._start()
+
+    async def _start(self) -> None:
+        try:
+            await self.index.start()
+            self._is_started = True
+        except PerdureError as exc:  # nobody's append fails for it; the next tries again
+            _log.warning("The index of recall cannot be used: %s", exc)
+        if self._syncing is None:
+            self._syncing = asyncio.create_task(self._sync(), name="perdure-references")
 
     async def _sync(self) -> None:
         try:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Lines of a hit that are shown.
 _LINES = 4
+#: Seconds for all of it, and for what is found by meaning, at least. A command asks once: its model
+#: has to be loaded first, which takes about a second, and no prompt waits for the answer.
+_DEADLINE, _LOADING = 4.0, 3.0
 
 
 def recall(
@@ -72,7 +75,7 @@ def recall(
     ] = None,
     deadline: Annotated[
         float | None,
-        typer.Option("--deadline", metavar="SECONDS", help="Answer by then; else as configured."),
+        typer.Option("--deadline", metavar="SECONDS", help="Answer by then; else in some seconds."),
     ] = None,
     wide: Annotated[
         bool, typer.Option("--wide", help="Also forks that left the session's line.")
@@ -140,9 +143,16 @@ def described(found: Recalled) -> dict[str, Any]:
 
 
 async def _recall(settings: Settings, name: str, query: str, asked: dict[str, Any]) -> Recalled:
+    from msgspec.structs import replace
+
     from perdure.cli import names, places
 
-    async with places.existing_bank(settings, settings.load()) as bank:
+    config = settings.load()
+    if asked["deadline"] is None:
+        recall = config.recall
+        asked["deadline"] = max(recall.deadline, _DEADLINE)
+        config = replace(config, recall=replace(recall, vectors=max(recall.vectors, _LOADING)))
+    async with places.existing_bank(settings, config) as bank:
         session = await names.find(bank, name)
         return await session.recall(query, **asked)
 

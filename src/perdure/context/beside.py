@@ -131,15 +131,15 @@ class Injections:
             if before.turn == turn and same:
                 return before
         others = [each for each in known if each.turn != turn]
-        entries, before = await self._entries(asked.record), standing(others)
+        entries, above = await self._entries(asked.record), standing(others)
         board = boards.render(
             entries,
             turn,
-            before,
+            above,
             cap=boards.cap_for(draft.budget),
             counter=self._rooms.desk.counter,
         )
-        pulled = [each for each in entries if each.id in before or each.id in board.full]
+        pulled = [each for each in entries if each.id in above or each.id in board.full]
         own = self._tokens(board.text, "", draft.note)
         memory = await self._memory(draft, _window(asked, look, others, pulled), own)
         return self._remembered(draft, board, memory)

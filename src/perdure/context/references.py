@@ -12,7 +12,7 @@ from perdure.core.turns import Position
 from perdure.history.tags import name_of
 
 _ID = re.compile(
-    r"\s*[<\[`'\"]*\s*/?\s*(?:(?P<session>[^\s#/<>][^#/<>]*/[^#/<>]+)\#)?"
+    r"\s*[<\[`'\"]*\s*/?\s*(?:(?P<session>[^\s#/<>][^#/]*/[^#/]+)\#)?"
     r"(?:T-?)?(?P<turn>\d{1,8})(?:\.(?P<round>\d{1,6}))?"
     r"(?:\s*(?:-?\s*(?:through|to)\s*-?|\.\.|–|-)\s*(?:T-)?"
     r"(?P<last>\d{1,8})(?:\.(?P<last_round>\d{1,6}))?)?"

@@ -99,7 +99,7 @@ class Arguments(msgspec.Struct, frozen=True):
         value = self.of[name]
         if not isinstance(value, str) or not value.strip():
             raise InvalidInput(f"{name} is {brief(value)}.", hint=f"Give {name} as text.")
-        return sound(value)
+        return str(sound(value))
 
     def texts(self, name: str) -> list[str]:
         """Several texts, or none; one alone may stand without brackets."""

@@ -29,6 +29,7 @@ from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.levels import Level
 from perdure.core.turns import Position
 from perdure.gateway.calls import Tool
+from perdure.history.tags import escape
 
 #: Turns, or rounds, of a range that one answer holds.
 MOST_OF_RANGE = 40
@@ -149,7 +150,7 @@ def _record(name: str, level: Level, text: str, wanted: Wanted) -> str:
     turn = Position(wanted.first.turn)
     whose = f" (of {turn}: rounds have none)" if level == "T" and wanted.first.round else ""
     hint = f"Ask for a round of it ({turn}.1, {turn}.2, …), or at a lower level."
-    return f"{name} at {level}{whose}. {PAST}\n{bounded(text, hint)}"
+    return f"{escape(name)} at {level}{whose}. {PAST}\n{bounded(text, hint)}"
 
 
 async def _check_there(desk: Desk, wanted: Wanted) -> None:

@@ -30,6 +30,8 @@ _STEP = 50
 _NEAR = 20
 #: Rows of a range that are asked for at once.
 _ROWS = 128
+#: Rows for each turn of a few, at first.
+_PIECES = 3
 #: Sorts behind every key of a turn.
 _BEHIND = "~"
 #: The largest number that a key can hold, less one.
@@ -168,16 +170,18 @@ class Reader:
         prefix = f"{owned.session}/"
         start = f"{prefix}{numbered(owned.first)}"
         end = f"{prefix}{numbered(min(owned.last, _LAST) + 1)}"
+        # Most turns are one piece: of few, not many rows are read that nobody asked for.
+        rows = min(_ROWS, _PIECES * (owned.last - owned.first + 1))
         while True:
-            page = await self._pieces.behind(start, prefix, limit=_ROWS)
+            page = await self._pieces.behind(start, prefix, limit=rows)
             for piece in page:
                 if piece.id >= end:
                     return found
                 if piece.number <= owned.piece:
                     found.append(piece)
-            if len(page) < _ROWS:
+            if len(page) < rows:
                 return found
-            start = page[-1].id
+            start, rows = page[-1].id, _ROWS
 
     async def tokens(self, record: SessionRecord, first: int, last: int) -> int:
         """What turns of a line take raw, as far as they were counted."""

@@ -48,7 +48,9 @@ async def check(index: RecallIndex, progress: Progress | None = None) -> IndexRe
     if why := _why_off(index):
         return IndexReport(on=False, why=why)
     if not await index.exists():
-        return IndexReport(problems=(f"There is no index yet. {_REBUILD}",))
+        async for _ in index.filler.sessions():
+            return IndexReport(problems=(f"There is no index yet. {_REBUILD}",))
+        return IndexReport()  # nor is there anything to find
     try:
         await index.prepared()
         state = await index.store.adapter.search_state(INDEX.name)

@@ -20,7 +20,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import NamedTuple, TypeAlias
 
 from perdure.core.errors import PerdureError
-from perdure.recall.embedders import Embedder
+from perdure.recall.embedders import Embedder, Wordllama
 from perdure.recall.places import INDEX
 from perdure.storage.adapter import Capability
 from perdure.storage.searching import Embedding
@@ -73,6 +73,7 @@ class Embeddings:
         self._working = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._making_room: asyncio.Task[None] | None = None
+        self._is_warm = False
         self._failures = 0
         #: What the embedder last failed with; empty if it did not, or has worked since.
         self.failure = ""
@@ -164,11 +165,21 @@ class Embeddings:
             try:
                 async with self._working:
                     await self._work()
+                await self._warm()
             except Exception as exc:  # noqa: BLE001
                 # The outermost loop: one bad run must not end all later ones.
                 self._failed(exc)
                 await asyncio.sleep(min(_FIRST_RETRY * 2 ** (self._failures - 1), _LONGEST_RETRY))
                 self._woken.set()
+
+    async def _warm(self) -> None:
+        """Load what searching needs, once, before somebody asks and waits for it."""
+        if self._is_warm:
+            return
+        self._is_warm = True
+        await asyncio.to_thread(_load_ranking)
+        if self._is_able and self._embedder.name == Wordllama.name:  # others may cost something
+            await self._embedder.embed(["warm"])
 
     async def _is_woken_within(self, seconds: float) -> bool:
         with suppress(TimeoutError):
@@ -262,3 +273,9 @@ class Embeddings:
             _log.warning("texts could not be embedded: %s", exc)
         else:
             _log.error("texts could not be embedded", exc_info=exc)
+
+
+def _load_ranking() -> None:
+    """Imports that take some tenths of a second."""
+    import perdure.recall.meanings
+    import perdure.recall.weighing  # noqa: F401

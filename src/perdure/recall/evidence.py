@@ -198,8 +198,11 @@ def saturated(counts: Array, rarity: Array) -> Array:
 
 
 def covered(counts: Array, rarity: Array) -> Array:
-    """The share of the question that stands there, by weight of its terms: from 0 to 1."""
-    share: Array = (counts > 0) @ rarity / max(float(rarity.sum()), 1e-9)
+    """The share of the question that stands there, by weight of its terms: from 0 to 1.
+
+    A term that stands in the output of a tool only is not worth a whole one.
+    """
+    share: Array = np.minimum(counts, 1.0) @ rarity / max(float(rarity.sum()), 1e-9)
     return share
 
 

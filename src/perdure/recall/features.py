@@ -72,7 +72,8 @@ class Features(NamedTuple):
     values: Array
     #: The largest share of the question that stands in one candidate and the turn before it.
     coverage: float
-    #: The largest cosine; 0 without vectors.
+    #: The largest cosine; 0 if nothing but stop words is asked: "yes please" is like every other
+    #: one, and means nothing by itself.
     likeness: float
     #: Who is named by the question among those who speak, if it is one.
     speaker: str
@@ -105,13 +106,19 @@ def features(
         _by_speaker(column, notes, speaker)
         _by_time(column, notes, cues)
         _by_shape(column, notes, before)
+    coverage = float(column["cover_pair"].max(initial=0.0))
     return Features(
         values=np.stack([column[name] for name in NAMES], axis=1),
-        coverage=float(column["cover_pair"].max(initial=0.0)),
-        likeness=0.0 if meanings is None else float(meanings.own.max(initial=0.0)),
+        coverage=coverage,
+        likeness=_likeness(meanings, coverage) if cues.terms else 0.0,
         speaker=speaker,
         rarity=evidence.rarity * kept,
     )
+
+
+def _likeness(meanings: Meanings | None, coverage: float) -> float:
+    """The largest cosine. Without vectors, what it would be at least, by how many words are met."""
+    return coverage / 2 if meanings is None else float(meanings.own.max(initial=0.0))
 
 
 def spoken_by(cues: Cues, notes: Sequence[Note | None]) -> str:
@@ -138,12 +145,13 @@ class _Evident:
         weights = np.array(list(FIELD_WEIGHTS.values()))[:, None, None]
         lengths = _relative_lengths(notes, evidence.rows)
         self._own = (weights * evidence.own / lengths[:, :, None]).sum(axis=0)
+        self._there = np.minimum((weights * evidence.own).sum(axis=0), 1.0)
 
     def fill(self, column: dict[str, Array]) -> None:
         rarity, windows = self._evidence.rarity * self._kept, self._evidence.windows
         column["own"] = _scaled(saturated(self._own, rarity))
-        column["cover"] = covered(self._own, rarity)
-        column["rarest"] = _scaled(((self._own > 0) * rarity).max(axis=1, initial=0.0))
+        column["cover"] = covered(self._there, rarity)
+        column["rarest"] = _scaled((self._there * rarity).max(axis=1, initial=0.0))
         column["phrase"] = _scaled(self._evidence.phrases)
         for name, counts in windows.items():
             here = self._evidence.rarities[name] * self._kept
@@ -189,14 +197,21 @@ def _by_shape(
     column["length"] = np.minimum(1.0, np.log1p(sizes) / np.log1p(_ENOUGH))
     column["asks"] = np.array([_only_asks(note) for note in notes], float)
     if before:
-        asked = [note is not None and _only_asks(note) for note in before]
-        column["answers"] = np.array(asked, float)
+        answers = [_answers(note, asked) for note, asked in zip(notes, before, strict=True)]
+        column["answers"] = np.array(answers, float)
     column["answers_own"] = column["answers"] * column["before"]
 
 
 def _only_asks(note: Note) -> bool:
-    """A question that is answered in the same round is as good as its answer."""
-    return note.asks and note.lengths[ANSWERED] < _AN_ANSWER
+    """A question that is answered in the same round is as good as its answer.
+
+    Only people who talk with each other leave a question open: a model answers in the same turn.
+    """
+    return note.asks and note.speaker != "" and note.lengths[ANSWERED] < _AN_ANSWER
+
+
+def _answers(note: Note, before: Note | None) -> bool:
+    return before is not None and _only_asks(before) and note.speaker not in {"", before.speaker}
 
 
 def _scaled(values: Array) -> Array:

@@ -11,21 +11,23 @@ all is to be made anew, and then each document takes the place of the one before
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from time import perf_counter
 from typing import Annotated
 
 import msgspec
 
-from perdure.core.errors import Corrupted
+from perdure.core.errors import Conflict, Corrupted, PerdureError
 from perdure.history.records import Head, Piece, SessionRecord
 from perdure.recall.embedding import Embeddings, Waiting
 from perdure.recall.groups import Groups
 from perdure.recall.passages import Moment, Passage, Thread, moments
 from perdure.recall.places import INDEX, Spot, spot, turns
 from perdure.recall.values import Note
+from perdure.storage.adapter import Capability
 from perdure.storage.keys import numbered
-from perdure.storage.options import STRONG
+from perdure.storage.options import STRONG, Options
 from perdure.storage.records import Key, system_record
 from perdure.storage.searching import Document, Range, Withdrawal
 from perdure.storage.store import Progress, Store
@@ -34,6 +36,8 @@ from perdure.storage.transaction import Transaction
 #: What `passages` and `words` make of a turn. Another number, and all documents are made anew when
 #: a bank is next opened.
 RECIPE = 1
+#: No recipe: what is in the index may be of any.
+_NONE = 0
 #: Pieces that are read, and whose documents are written, together.
 _STEP = 32
 #: Pieces, sessions, and places of the index that are read together otherwise.
@@ -43,6 +47,8 @@ _GAP = 8
 #: Seconds after which others get a turn on the event loop.
 _SLICE = 0.004
 _STATE = "index"
+
+_log = logging.getLogger(__name__)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Note).decode
@@ -96,14 +102,39 @@ class Filler:
         """How far the index was filled; None if nobody has ever begun."""
         return await self._store.collection(Filling).get(_STATE, STRONG)
 
-    async def note(self, *, complete: bool) -> None:
-        """Say how far the index is filled, unless that is known."""
-        if await self.state() != Filling(complete=complete):
-            await self._store.collection(Filling).put(Filling(complete=complete))
+    async def begin(self, *, anew: bool = False) -> int:
+        """Say that the index is not complete; returns what `finish` asks for.
 
-    async def forget_state(self) -> None:
-        """There is no index any more."""
-        await self._store.collection(Filling).delete(_STATE)
+        If all is to be made anew, and this process is killed, the next begins with that again.
+        """
+        state = await self.state() or Filling()
+        recipe = _NONE if anew else state.recipe
+        return await self._store.collection(Filling).put(Filling(recipe=recipe))
+
+    async def finish(self, begun: int) -> bool:
+        """Say that the index is complete; False if others have begun since.
+
+        They may have erased what was filled in; they say when they are done.
+        """
+        try:
+            await self._store.collection(Filling).put(
+                Filling(complete=True), Options(expected=begun)
+            )
+        except Conflict:
+            return False
+        return True
+
+    async def blot_out(self) -> None:
+        """There is no index any more, and nothing of what it held is to be left in any file.
+
+        If that cannot be done now, it is tried again when the bank is next opened.
+        """
+        try:
+            if Capability.ERASURE in self._store.capabilities:
+                await self._store.adapter.scrub()
+            await self._store.collection(Filling).delete(_STATE)
+        except PerdureError as exc:
+            _log.warning("words of turns may still be in the bank's files, in clear: %s", exc)
 
     # Writing ----------------------------------------------------------------------------------
 

@@ -89,6 +89,8 @@ class RecallIndex:
         self._encrypts = encrypts or (lambda _: False)
         self._threads: dict[str, Thread] = {}
         self._is_prepared = self._is_refilled = False
+        #: Whether everything that was there has been indexed, as far as this process knows.
+        self.is_complete = False
         self._preparing = asyncio.Lock()
         self._filling = asyncio.Lock()
         #: Whether what is missing is being written now.
@@ -116,7 +118,8 @@ class RecallIndex:
         if not self._is_able:
             return
         if not self.is_on:
-            await self._leave()
+            if await self._leave():
+                self._task = asyncio.create_task(self.filler.blot_out(), name="perdure-index")
             return
         await self.prepared()
         self.embeddings.start()
@@ -140,6 +143,8 @@ class RecallIndex:
             await self.prepared()
             await self._care()
             await self.embeddings.settle()
+        elif self._task is not None:
+            await asyncio.wait({self._task})
 
     async def rebuild(self, progress: Progress | None = None) -> None:
         """Make every document anew, from everything that is in the bank.
@@ -153,11 +158,11 @@ class RecallIndex:
         """
         self.store.require(Capability.FULL_TEXT)
         if not self.is_on:
-            await self._leave()
+            if await self._leave():
+                await self.filler.blot_out()
             return
         await self.prepared()
         async with self._filling:
-            await self.filler.note(complete=False)
             if await self.faults():
                 await self.erase()
             await self._fill(progress, anew=True)
@@ -181,9 +186,9 @@ class RecallIndex:
 
     async def erase(self) -> None:
         """Remove the index and make an empty one, which has to be filled."""
-        await self.filler.note(complete=False)
+        await self.filler.begin()
         async with self._preparing, self.embeddings.paused():
-            self._is_prepared = False
+            self._is_prepared = self.is_complete = False
             await self.store.adapter.erase_search(INDEX.name)
             await self.store.adapter.prepare_search(INDEX)
             self._is_prepared = True
@@ -270,22 +275,26 @@ class RecallIndex:
             if self._is_prepared:
                 return
             if await self.store.adapter.prepare_search(INDEX):
-                await self.filler.note(complete=False)
+                await self.filler.begin()
+            state = await self.filler.state()
+            self.is_complete = state is not None and state.complete
             self._is_prepared = True
 
-    async def _leave(self) -> None:
+    async def _leave(self) -> bool:
         """What is written from now on is not indexed: so the index is not complete any more.
 
-        One that must not be, because its content is now stored encrypted, is erased.
+        One that must not be, because its content is now stored encrypted, is erased. Whether what
+        it held has to be blotted out then.
         """
         state = await self.filler.state()
         if state is None:
-            return
+            return False
         if self._encrypts(_TURNS):
             await self.store.adapter.erase_search(INDEX.name)
-            await self.filler.forget_state()
-        elif state.complete:
-            await self.filler.note(complete=False)
+            return True
+        if state.complete:
+            await self.filler.begin()
+        return False
 
     async def _serve(self) -> None:
         pause = _DELAY
@@ -315,10 +324,11 @@ class RecallIndex:
     async def _fill(self, progress: Progress | None = None, *, anew: bool = False) -> None:
         self.is_filling = True
         try:
+            begun = await self.filler.begin(anew=anew)
             await self.filler.fill(self.embeddings, progress, anew=anew)
             for refill in self.sources:
                 await refill()
-            await self.filler.note(complete=True)
+            self.is_complete = await self.filler.finish(begun)
         finally:
             self.is_filling = False
         self.embeddings.look()

@@ -26,7 +26,7 @@ TASK = "recall-judge"
 #: Candidates that a judge is shown.
 MOST = 40
 #: Without a model, a reference layer needs this score: it takes much room.
-_LAYER = 0.3
+_LAYER = 0.25
 #: A reminder takes about so many tokens beside its gist: age, key, the call that fetches it.
 _TICKLER = 25
 

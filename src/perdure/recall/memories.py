@@ -29,6 +29,7 @@ from perdure.recall.memory_records import (
     acting,
 )
 from perdure.recall.memory_writing import Indexer, Writing
+from perdure.recall.sharing import checked_agent
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -98,7 +99,7 @@ class Memories(MemoryReader):
         author = by or acting()
         agents = records.checked_shared(shared)
         draft = Memory(
-            id=records.memory_id(records.checked_agent(agent), 0),
+            id=records.memory_id(checked_agent(agent), 0),
             agent=agent,
             kind=sort,
             text=self._masked(records.checked_text(text)),

@@ -12,6 +12,7 @@ from perdure.recall import memory_records as records
 from perdure.recall.memory_records import FormerMemory, Memory
 from perdure.recall.merging import read
 from perdure.recall.resembling import COMPARED, Resemblance
+from perdure.recall.sharing import checked_agent
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 
@@ -51,7 +52,7 @@ class MemoryReader:
         """
         query = self._store.collection(Memory).query()
         if agent is not None:
-            query = query.where("agent", "=", records.checked_agent(agent))
+            query = query.where("agent", "=", checked_agent(agent))
         if kind is not None:
             query = query.where("kind", "=", records.checked_kind(kind))
         if status is not None:

@@ -20,7 +20,7 @@ from perdure.core.errors import InvalidInput, TooLarge
 from perdure.core.messages import sound
 from perdure.core.turns import Position
 from perdure.history.records import agent_of
-from perdure.recall.sharing import EVERYBODY
+from perdure.recall.sharing import EVERYBODY, checked_agent
 from perdure.storage.keys import numbered
 from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Indexed, Key, system_record
@@ -190,12 +190,6 @@ def parse_key(text: str, agent: str = "") -> str:
             f"{text!r} does not name a memory.", hint="Write M-7, or planner/M-7 for an agent's."
         )
     return memory_id(checked_agent(found[1] or agent), int(found[2]))
-
-
-def checked_agent(agent: str) -> str:
-    """The name itself, if an agent can be called that. Raises `InvalidInput`."""
-    agent_of(f"{agent}/x")
-    return agent
 
 
 def checked_text(text: object) -> str:

@@ -86,15 +86,17 @@ class Pipeline:
         gateway: Callable[[], Gateway] | None = None,
         scan: Finds | None = None,
         covers: Callable[[str], bool] | None = None,
+        is_behind: Callable[[], bool] = lambda: False,
         triggered: Finds | None = None,
         expect: Callable[[str], None] | None = None,
         hops: bool = True,
     ) -> None:
         """`gateway` is None if no model is configured for `filter` or `judge`.
 
-        `scan` is asked if the index does not cover a session, which `covers` tells, and if the
-        index fails. `triggered` finds reference layers by their triggers. `expect` is told what
-        will be embedded soon: see `recall.ahead`.
+        `scan` is asked if the index does not cover a session, which `covers` tells, if the index
+        fails, and if it has nothing while it `is_behind`: not filled yet. `triggered` finds
+        reference layers by their triggers. `expect` is told what will be embedded soon: see
+        `recall.ahead`.
         """
         self._search = search
         self._scope_of = scope_of
@@ -103,6 +105,7 @@ class Pipeline:
         self._gateway = gateway
         self._scan = scan
         self._covers = covers
+        self._is_behind = is_behind
         self._triggered = triggered
         self._expect = expect
         self._hops = hops
@@ -169,7 +172,7 @@ class Pipeline:
                 run.rank(found.candidates)
                 if found.terms or found.candidates:
                     run.reach("keyword")
-        if scope is None or found is None:
+        if scope is None or found is None or (not found.candidates and self._is_behind()):
             await self._look_through(run)
             return None
         found = await self._by_meaning(run, found)

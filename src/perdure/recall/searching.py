@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Candidates that are answered with: for each that is asked for, since some may be gone or stand in
 #: the window; at least; at most.
-_SPARE, _LEAST, MOST = 5, 50, 200
+_SPARE, _LEAST, MOST = 4, 20, 200
 #: Documents that are taken from the dense leg.
 _NEAREST = 60
 

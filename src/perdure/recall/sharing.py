@@ -61,7 +61,8 @@ class Sharing:
         session was forgotten.
         """
         for agent in agents:
-            _check(agent)
+            if agent != EVERYBODY:
+                checked_agent(agent)
             if agent == record.agent:
                 raise InvalidInput(
                     f"{record.id} is {agent}'s own.", hint="Its agent sees it without sharing."
@@ -90,7 +91,8 @@ class Sharing:
         shared = await self.shared_with(session)
         going = list(agents) or shared
         for agent in going:
-            _check(agent)
+            if agent != EVERYBODY:
+                checked_agent(agent)
         if EVERYBODY in shared and EVERYBODY not in going:
             raise InvalidInput(
                 f"{session} is shared with everybody, and so with {going[0]}.",
@@ -125,14 +127,11 @@ def _key(agent: str, session: str) -> str:
     return f"{_ALL if agent == EVERYBODY else agent}/{session}"
 
 
-def _check(agent: str) -> None:
-    """Raises `InvalidInput` if no agent can have this name."""
-    if agent == EVERYBODY:
-        return
+def checked_agent(agent: str) -> str:
+    """The name itself, if an agent can be called that. Raises `InvalidInput`."""
     try:
-        agent_of(f"{agent}/x")
+        return agent_of(f"{agent}/x")
     except InvalidInput:
         raise InvalidInput(
-            f"{agent!r} cannot be an agent.",
-            hint="Name the agent, not a session of it; or share with everybody.",
+            f"{agent!r} cannot be an agent.", hint="Name the agent, not a session of it."
         ) from None

@@ -39,7 +39,9 @@ _STOP_WORDS = """
     their theirs them then there these they this those to too up us ve very was wasn we were weren
     what when where which who whom whose why will with won would wouldn you your yours
 """
-STOP_WORDS = frozenset(_STOP_WORDS.split())
+#: What is said to agree or to greet, and says nothing about anything.
+_CHATTER = frozenset({"hello", "hey", "hi", "ok", "okay", "please", "thank", "thanks", "yes"})
+STOP_WORDS = _CHATTER.union(_STOP_WORDS.split())
 #: What stands behind an apostrophe without being a word.
 _ENDINGS = frozenset({"s", "t", "d", "m", "ll", "re", "ve", "em"})
 
@@ -194,7 +196,7 @@ def _of_word(word: str) -> Iterator[str]:
 
 def _is_meant(word: str) -> bool:
     """Written so that it is no stop word: the month, IT, the WHO."""
-    return word == "May" or (len(word) > 1 and word.isupper())
+    return word == "May" or (len(word) > 1 and word.isupper() and word.lower() not in _CHATTER)
 
 
 def _pairs(run: str) -> Iterator[str]:

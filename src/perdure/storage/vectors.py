@@ -74,6 +74,8 @@ class Vectors:
         self.length = length
         self.size = 0
         self.guide: Guide | None = None
+        #: The ranges that were asked for last: with how many rows, which of them, their share.
+        self._asked: tuple[int, tuple[Range, ...], np.ndarray, float] | None = None
         self._ids = np.empty(0, dtype=np.int64)
         self._places = np.empty(0, dtype=np.int64)
         self._norms = np.empty(0, dtype=np.float32)
@@ -133,7 +135,7 @@ class Vectors:
 
         kept = np.isin(self._ids[: self.size], np.fromiter(ids, dtype=np.int64, count=len(ids)))
         self.size = int(kept.sum())
-        self.guide = None
+        self.guide = self._asked = None
         for name in _ARRAYS:
             setattr(self, name, getattr(self, name)[: len(kept)][kept])
 
@@ -145,8 +147,7 @@ class Vectors:
 
         check_lengths([vector], self.length)
         query = np.frombuffer(vector, dtype=np.int8)
-        inside = None if within is None else is_within(self._places[: self.size], within)
-        share = 1.0 if inside is None else float(inside.sum()) / max(self.size, 1)
+        inside, share = self._bounded(within)
         guide = self.guide if share >= _BROAD else None
         wanted = limit
         while True:
@@ -165,6 +166,20 @@ class Vectors:
             # Some were replaced or removed since, or lie outside.
             guide = guide if len(best) == wanted else None
             wanted *= 4
+
+    def _bounded(self, within: Sequence[Range] | None) -> tuple[np.ndarray | None, float]:
+        """Which rows lie in the ranges, and their share; None if there are no bounds.
+
+        Who asks again mostly asks for the same ranges: they are remembered.
+        """
+        if within is None:
+            return None, 1.0
+        known = self._asked
+        if known is None or known[0] != self.size or known[1] != within:
+            inside = is_within(self._places[: self.size], within)
+            share = float(inside.sum()) / max(self.size, 1)
+            self._asked = known = (self.size, tuple(within), inside, share)
+        return known[2], known[3]
 
     def _grow(self, capacity: int) -> None:
         import numpy as np

@@ -127,10 +127,11 @@ def write(path: Path, made: int, model: int, over: Arrays, graph: Graph) -> None
     A disk without room is no error: it is a shortcut, and there is another way.
     """
     parts = [*(part.tobytes() for part in over), graph.image()]
-    crc, size = 0, 0
+    rows, length = over[2].shape
+    crc, size = _begun(made, model, rows, length), 0
     for part in parts:
         crc, size = zlib.crc32(part, crc), size + len(part)
-    head = _Head(made, model, len(over[0]), over[2].shape[1], size, crc)
+    head = _Head(made, model, rows, length, size, crc)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
     with suppress(OSError):
@@ -161,7 +162,7 @@ def read(path: Path, made: int, model: int, length: int) -> tuple[Vectors, int] 
         not data.startswith(_MARK)
         or (head.made, head.model, head.length) != (made, model, length)
         or head.size != len(body)
-        or head.crc != zlib.crc32(body)
+        or head.crc != zlib.crc32(body, _begun(made, model, head.rows, length))
     ):
         return None
     cuts = list(itertools.accumulate([8 * head.rows, 8 * head.rows, head.rows * length]))
@@ -171,6 +172,11 @@ def read(path: Path, made: int, model: int, length: int) -> tuple[Vectors, int] 
     vectors = Vectors.of(ids, places, matrix)
     vectors.guide = Graph(length, bytes(body[cuts[2] :]))
     return vectors, int(ids[-1])
+
+
+def _begun(*numbers: int) -> int:
+    """The checksum of what the first line says, with which that of the rest begins."""
+    return zlib.crc32(repr(numbers).encode())
 
 
 def file_of(bank: Path, index: str, model: int) -> Path:

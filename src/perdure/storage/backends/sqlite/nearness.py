@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
@@ -27,6 +27,8 @@ EXACT = 30_000
 #: Vectors that are not in the graph, and so are compared one by one as well, before it is extended;
 #: or a tenth of it, if that is more.
 _BEHIND = 4_000
+#: Of the vectors in a file, so many are looked for at most, to see whether they are the bank's.
+_SAMPLE = 64
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -83,7 +85,7 @@ class Nearness:
         if known is None:  # not worth loading all for a few
             kept = dict(db.execute(self._stored, (search_tables.numbers(places), row.id)))
         else:
-            ids = db.execute(self._ids, (search_tables.numbers(places),)).fetchall()
+            ids: list[Any] = db.execute(self._ids, (search_tables.numbers(places),)).fetchall()
             with self._lock:
                 kept = self._followed(db, row).vectors.of_ids(ids)
         return [kept.get(place) for place in places]
@@ -124,6 +126,7 @@ class Nearness:
         model = self._models.get(row.id)
         if model is None or model.vectors.length != row.length:
             model = self._models[row.id] = _Model(self._name, self._made, row, self._bank)
+            model.check(db)
         model.follow(db, row.held)
         return model
 
@@ -166,7 +169,22 @@ class _Model:
         self._newest = f'SELECT max(id) FROM "{name}__vectors"'
         self._added = f'SELECT id, place, vector FROM "{name}__vectors" WHERE id > ? AND model = ?'
         self._kept = f'SELECT id FROM "{name}__vectors" WHERE model = ?'
+        self._vector = f'SELECT vector FROM "{name}__vectors" WHERE id = ?'
         self._place = f'SELECT place FROM "{name}__vectors" WHERE id = ?'
+
+    def check(self, db: apsw.Connection) -> None:
+        """Let go of what came from a file, if that belongs to another copy of the bank.
+
+        Such as a later one, in whose place an earlier one was put: there, ids meant others.
+        """
+        ids, _, matrix = self.vectors.arrays()
+        for id, vector in zip(ids[:-_SAMPLE:-1].tolist(), matrix[::-1], strict=False):
+            kept = db.execute(self._vector, (id,)).get
+            if kept is not None:
+                if kept == vector.tobytes():
+                    return
+                break
+        self.vectors, self._last = Vectors(self.vectors.length), 0
 
     def follow(self, db: apsw.Connection, held: int) -> None:
         """Learn what was added, and let go of what is no more if it is much."""
@@ -178,6 +196,8 @@ class _Model:
             self._last = newest
         if self.vectors.size > 1.2 * held + 64:
             self.vectors.keep_only({id for (id,) in db.execute(self._kept, (self._id,))})
+            # Another thread may have seen more than this one: it is not kept, but learned again.
+            self._last = newest
 
     def current(self, db: apsw.Connection, ids: Sequence[int]) -> dict[int, int]:
         """Those of some vectors that are still there, each with its place."""

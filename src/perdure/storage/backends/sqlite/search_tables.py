@@ -19,6 +19,7 @@ import secrets
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import apsw
 import msgspec
@@ -54,6 +55,8 @@ INSERT INTO "{x}__words"("{x}__words", rank) VALUES('automerge', 0);
 """
 _VIRTUAL = ("counts", "found", "words")
 _SHADOWS = ("data", "idx", "docsize", "config", "content")
+#: How the names of tables of words end. No collection has two underscores in its name.
+_WORDS = "__words"
 _PLAIN = ("documents", "fresh", "vectors", "models")
 
 #: What a table that is missing, of another make or damaged makes SQLite raise.
@@ -151,7 +154,7 @@ def rewrite(db: apsw.Connection, name: str) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
         known = entry(db, name)
-        if known is not None and known.fault:
+        if known is None or known.fault:
             drop(db, name)
             db.execute("COMMIT")
             return
@@ -222,17 +225,18 @@ def unembedded(db: apsw.Connection, name: str, model: str, after: int, limit: in
     return [place for (place,) in found]
 
 
-def numbers(values: Sequence[int]) -> apsw.carray:
+def numbers(values: Sequence[int]) -> Any:
     """Numbers as one parameter, for ``carray(?)``; at least one of them."""
     return apsw.carray(array("q", values))
 
 
 def names(db: apsw.Connection) -> list[str]:
-    """All indexes of the bank."""
-    try:
-        return [str(name) for (name,) in db.execute(f"SELECT name FROM {CATALOG} ORDER BY name")]
-    except apsw.SQLError:
-        return []
+    """All indexes of the bank, those that are not in the catalog any more, too."""
+    tables = f"SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB '*{_WORDS}'"
+    found = {str(name).removesuffix(_WORDS) for (name,) in db.execute(tables)}
+    with suppress(apsw.SQLError):  # no catalog
+        found |= {str(name) for (name,) in db.execute(f"SELECT name FROM {CATALOG}")}
+    return sorted(found)
 
 
 def damaged(name: str, why: object) -> Corrupted:

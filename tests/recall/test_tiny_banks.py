@@ -1,0 +1,84 @@
+"""Banks of a few turns: what is right is put beside a prompt, what is something else is not.
+
+With so little to compare with, the best of nothing is still nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from perdure.core.messages import assistant, user
+from perdure.recall.swarm import ABSOLUTE
+from perdure.recall.values import Hit
+from tests.recall.tied import bank_with
+
+SAID = (
+    ("The staging server listens on port 8443.", "Noted."),
+    ("My sister Clara lives in Lisbon.", "How nice!"),
+    ("We decided to keep the invoices in PostgreSQL, not in MongoDB.", "I will keep that in mind."),
+    ("tests/billing/test_totals.py fails with KeyError: 'vat'", "The rate is missing there."),
+    ("I am allergic to peanuts.", "I will remember that."),
+    ("Deploys happen on Fridays at noon, never later.", "Understood."),
+    ("Please use tabs for indentation in the Makefile.", "Done."),
+    ("The logo should be dark green.", "I changed the colour."),
+    ("Our customer Nordwind wants the report every month.", "I scheduled it."),
+    ("The nightly backup goes to the second disk.", "Good."),
+)
+RIGHT = (
+    ("Which port does the staging server use?", 1),
+    ("Where does Clara live?", 2),
+    ("Which database did we choose for invoices?", 3),
+    ("What was the KeyError in the billing tests?", 4),
+    ("Can I eat peanuts?", 5),
+    ("When do deploys happen?", 6),
+    ("Which colour should the logo have?", 8),
+    ("How often does Nordwind want its report?", 9),
+    ("Where does the backup go?", 10),
+)
+WRONG = (
+    "What is the capital of Mongolia?",
+    "Write a haiku about autumn leaves",
+    "Explain how a violin is tuned",
+    "yes please",
+    "OK, thanks!",
+    "And now?",
+    "continue",
+)
+
+
+async def _beside(asked: str, turns: int) -> Sequence[Hit]:
+    """What would stand beside a prompt, in a bank of so many turns."""
+    async with bank_with() as bank:
+        session = await bank.session("planner/tiny")
+        for said, answered in SAID[:turns]:
+            await session.append([user(said), assistant(answered)])
+        await bank.settle()
+        recalled = await session.recall(asked, judged=True, deadline=60)
+        return [hit for hit in recalled.hits if not hit.neighbour]
+
+
+@pytest.mark.parametrize("spare", [0, 2, 9])
+@pytest.mark.parametrize(("asked", "turn"), RIGHT)
+async def test_what_is_right_comes_first(asked: str, turn: int, spare: int) -> None:
+    hits = await _beside(asked, turn + spare)
+    assert hits, "nothing was recalled"
+    assert hits[0].turn == f"T-{turn}.1"
+    assert hits[0].full
+    assert len(hits) <= 4
+
+
+@pytest.mark.parametrize("turns", [3, 10])
+@pytest.mark.parametrize("asked", WRONG)
+async def test_what_is_something_else_stays_away(asked: str, turns: int) -> None:
+    assert [(hit.turn, hit.score) for hit in await _beside(asked, turns)] == []
+
+
+async def test_who_searches_sees_it_nevertheless() -> None:
+    async with bank_with() as bank:
+        session = await bank.session("planner/tiny")
+        await session.append([user(SAID[0][0]), assistant(SAID[0][1])])
+        await bank.settle()
+        recalled = await session.recall("the capital of Mongolia", deadline=60)
+        assert [hit.score < ABSOLUTE for hit in recalled.hits] == [True]
