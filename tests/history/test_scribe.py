@@ -152,7 +152,8 @@ async def test_a_long_turn_is_not_read_from_its_beginning(make_bank: MakeBank) -
     await session.append(user(LONG))
     for number in range(30):
         await session.append([call(f"c{number}"), result(f"c{number}", text=LONG)])
-        await bank.settle()
+        await bank.meter.settle()
+        await scribe.settle()
         reads = [each for each in ledger.calls if _reads_pieces(each)]
         ledger.calls.clear()
         assert len(reads) <= 1

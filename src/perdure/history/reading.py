@@ -18,7 +18,15 @@ from perdure.core.messages import Message
 from perdure.core.turns import Cutter, Mark, Position, Round, Status, Turn
 from perdure.history.answers import unpacked
 from perdure.history.lines import Owned, owners
-from perdure.history.records import Draft, Head, Piece, SessionRecord, TurnCount, turn_key
+from perdure.history.records import (
+    Draft,
+    Head,
+    Piece,
+    SessionRecord,
+    TurnCount,
+    turn_key,
+    turn_prefix,
+)
 from perdure.storage.finder import Finder
 from perdure.storage.keys import numbered
 from perdure.storage.store import Store
@@ -30,8 +38,6 @@ _STEP = 50
 _NEAR = 20
 #: Rows of a range that are asked for at once.
 _ROWS = 128
-#: Rows for each turn of a few, at first.
-_PIECES = 3
 #: Sorts behind every key of a turn.
 _BEHIND = "~"
 #: The largest number that a key can hold, less one.
@@ -169,19 +175,19 @@ class Reader:
         found = list[Piece]()
         prefix = f"{owned.session}/"
         start = f"{prefix}{numbered(owned.first)}"
-        end = f"{prefix}{numbered(min(owned.last, _LAST) + 1)}"
-        # Most turns are one piece: of few, not many rows are read that nobody asked for.
-        rows = min(_ROWS, _PIECES * (owned.last - owned.first + 1))
+        if owned.first == owned.last:  # no rows are read that nobody asked for
+            prefix = turn_prefix(owned.session, owned.first)
+        end = f"{owned.session}/{numbered(min(owned.last, _LAST) + 1)}"
         while True:
-            page = await self._pieces.behind(start, prefix, limit=rows)
+            page = await self._pieces.behind(start, prefix, limit=_ROWS)
             for piece in page:
                 if piece.id >= end:
                     return found
                 if piece.number <= owned.piece:
                     found.append(piece)
-            if len(page) < rows:
+            if len(page) < _ROWS:
                 return found
-            start, rows = page[-1].id, _ROWS
+            start = page[-1].id
 
     async def tokens(self, record: SessionRecord, first: int, last: int) -> int:
         """What turns of a line take raw, as far as they were counted."""

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from perdure.core.clock import SECOND
+from perdure.core.errors import Corrupted
 from perdure.core.messages import (
     Message,
     Part,
@@ -143,7 +144,7 @@ def moments(
             thread.turn, thread.tags, thread.said = piece.turn, {}, {}
             thread.fetching = frozenset()
         thread.tags = piece.tags or thread.tags
-        for number, messages in piece.by_round():
+        for number, messages in _readable(piece):
             before = thread.said.get(number, 0)
             thread.said[number] = before + len(messages)
             if messages:
@@ -154,6 +155,14 @@ def moments(
                     thread.fetching,
                 )
                 thread.fetching |= fetching_calls(messages)
+
+
+def _readable(piece: Piece) -> list[tuple[int, tuple[Message, ...]]]:
+    """Its messages by round; none if they are damaged, which `perdure verify` tells of."""
+    try:
+        return piece.by_round()
+    except Corrupted:
+        return []
 
 
 def fetching_calls(messages: Iterable[Message]) -> frozenset[str]:
