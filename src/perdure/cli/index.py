@@ -65,8 +65,9 @@ def rebuild(
 ) -> None:
     """Make the index anew, with all vectors.
 
-    From the turns, memories and reference layers of the bank. Everybody may go on reading and writing meanwhile. Interrupted, it is completed when the bank
-    is next in use, or by the same command.
+    From the turns, memories and reference layers of the bank. Everybody may go on reading and
+    writing meanwhile. Interrupted, it is completed when the bank is next in use, or by the same
+    command.
     """
     import asyncio
 

@@ -100,7 +100,7 @@ class Recall:
         except PerdureError as exc:
             _log.warning("Nothing is recalled for %s: %s", record.id, exc)
             return Beside()
-        except Exception:  # the border of what a prompt can do without: a fault of ours, told
+        except Exception:  # noqa: BLE001 (the border of what a prompt can do without; it is told)
             _log.exception("Nothing is recalled for %s", record.id)
             return Beside()
         if not items:
