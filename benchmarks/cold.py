@@ -15,13 +15,13 @@ from contextlib import suppress
 from time import perf_counter, process_time
 
 import perdure
-from perdure.config import Config
+from perdure.config import Config, RecallConfig
 from perdure.context.tools import HISTORY_TOOLS
 
 
 async def main(url: str, name: str, prompt: str) -> tuple[float, float]:
     start, worked = perf_counter(), process_time()
-    async with perdure.open(url, config=Config()) as bank:
+    async with perdure.open(url, config=Config(recall=RecallConfig(on=False))) as bank:
         session = await bank.session(name)
         context = await session.context(prompt, tools=HISTORY_TOOLS)
         context.to_messages()

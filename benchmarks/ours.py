@@ -10,7 +10,7 @@ import msgspec
 
 import perdure
 from perdure.bank import Bank
-from perdure.config import Config, GatewayConfig, StorageConfig
+from perdure.config import Config, GatewayConfig, RecallConfig, StorageConfig
 from perdure.storage.collection import Collection
 
 _FILL = 500
@@ -30,7 +30,9 @@ def open_bank(
 ) -> Bank:
     """A bank in this file, with the default configuration whatever the user's says."""
     storage = StorageConfig(compression=compression)
-    config = Config(storage=storage, gateway=gateway or GatewayConfig())
+    # What recall adds has benchmarks of its own: index, recall_latency, deadline, disk.
+    recall = RecallConfig(on=False)
+    config = Config(storage=storage, gateway=gateway or GatewayConfig(), recall=recall)
     return perdure.open(f"sqlite:///{path}", config=config)
 
 
