@@ -75,6 +75,31 @@ def write_transcripts(folder: Path) -> None:
     ]
     for name, records in (("s1.jsonl", claude), ("rollout-2026-11-01T10-00-00-x.jsonl", codex)):
         (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "locomo_dev.json").write_text(json.dumps([chat("Ann", "oboe"), chat("Bea", "harp")]))
+
+
+def chat(name: str, instrument: str) -> dict[str, object]:
+    """A short talk, as LoCoMo writes it, and what is asked about it."""
+    said = [f"I bought a new {instrument} for the orchestra.", "How was the weather in Lisbon?"]
+    said += ["It rained all week.", "We should paint the kitchen green.", "Green is fine with me."]
+    lines = [
+        {"speaker": name if at % 2 else "Tom", "dia_id": f"D1:{at}", "text": text}
+        for at, text in enumerate(said, 1)
+    ]
+    questions = [
+        (f"What instrument did {name} buy?", "D1:1", 4),
+        ("When did it rain in Lisbon?", "D1:3", 2),
+        ("Which room is painted, and in which colour?", "D1:4", 1),
+        ("What would they like for the kitchen?", "D1:5", 3),
+        ("Which instrument was sold?", "D1:1", 5),
+    ]
+    return {
+        "conversation": {"session_1_date_time": "1:56 pm on 8 May, 2023", "session_1": lines},
+        "qa": [
+            {"question": text, "evidence": [place], "category": category}
+            for text, place, category in questions
+        ],
+    }
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -40,6 +40,7 @@ class IndexPlace:
     async def rerooted(self, session: str) -> None:
         """A fork was given its parent's turns as its own: they are indexed as such."""
         if self._index.is_on:
+            await self._index.prepared()
             await self._index.filler.fill_session(session, self._index.embeddings)
 
     async def _forget_turns(self, session: str, numbers: tuple[int, ...]) -> None:
