@@ -159,6 +159,10 @@ async def _recall(settings: Settings, name: str, query: str, asked: dict[str, An
 
 def _print(found: Recalled, query: str, now: int) -> None:
     if not found.hits:
+        if any(step.failed == "deadline" for step in found.steps):
+            terminal.say(f"Nothing was found for {query!r} before the deadline.")
+            terminal.aside("Give it more time: --deadline SECONDS.")
+            return
         terminal.say(f"Nothing was found for {query!r}.")
         terminal.aside("Try fewer or other words, or fewer options.")
         return

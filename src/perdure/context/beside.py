@@ -128,6 +128,8 @@ class Injections:
         known = await self.sent(asked.record, look.since, turn)
         for before in known:
             same = not asked.prompt or before.prompt == prompt_digest(asked.prompt)
+            if asked.prompt and before.recalls and not asked.recall:
+                continue  # asked for again, without
             if before.turn == turn and same:
                 return before
         others = [each for each in known if each.turn != turn]

@@ -7,6 +7,7 @@ without speakers, dates or vectors is ranked by what is left.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -98,14 +99,15 @@ def features(
     if notes is not None:
         speaker = spoken_by(cues, [*notes, *before])
     kept = _kept(cues, speaker)
-    _Evident(evidence, kept, notes).fill(column)
+    lengths = None if notes is None else _lengths(notes)
+    _Evident(evidence, kept, lengths).fill(column)
     if meanings is not None:
         column["alike"], column["alike_near"] = _scaled(meanings.own), _scaled(meanings.near)
         column["alike_stretch"] = _scaled(meanings.stretch)
-    if notes is not None:
+    if notes is not None and lengths is not None:
         _by_speaker(column, notes, speaker)
         _by_time(column, notes, cues)
-        _by_shape(column, notes, before)
+        _by_shape(column, notes, before, lengths)
     coverage = float(column["cover_pair"].max(initial=0.0))
     return Features(
         values=np.stack([column[name] for name in NAMES], axis=1),
@@ -123,7 +125,7 @@ def _likeness(meanings: Meanings | None, coverage: float) -> float:
 
 def spoken_by(cues: Cues, notes: Sequence[Note | None]) -> str:
     """The speaker whom the question names; empty if it names none, or several."""
-    speakers = {note.speaker for note in notes if note is not None and note.speaker}
+    speakers = {note.speaker for note in notes if note is not None}
     named = {
         speaker for speaker in speakers if not cues.names.keys().isdisjoint(folded(speaker).split())
     }
@@ -140,12 +142,14 @@ def _kept(cues: Cues, speaker: str) -> Array:
 class _Evident:
     """The features that come from words alone."""
 
-    def __init__(self, evidence: Evidence, kept: Array, notes: Sequence[Note] | None) -> None:
+    def __init__(self, evidence: Evidence, kept: Array, lengths: Array | None) -> None:
         self._evidence, self._kept = evidence, kept
         weights = np.array(list(FIELD_WEIGHTS.values()))[:, None, None]
-        lengths = _relative_lengths(notes, evidence.rows)
-        self._own = (weights * evidence.own / lengths[:, :, None]).sum(axis=0)
-        self._there = np.minimum((weights * evidence.own).sum(axis=0), 1.0)
+        counts = weights * evidence.own
+        self._own = total = counts.sum(axis=0)
+        self._there = np.minimum(total, 1.0)
+        if lengths is not None:
+            self._own = (counts / _relative(lengths)[:, :, None]).sum(axis=0)
 
     def fill(self, column: dict[str, Array]) -> None:
         rarity, windows = self._evidence.rarity * self._kept, self._evidence.windows
@@ -160,11 +164,14 @@ class _Evident:
                 column[f"cover_{name}"] = covered(counts, here)
 
 
-def _relative_lengths(notes: Sequence[Note] | None, rows: int) -> Array:
+def _lengths(notes: Sequence[Note]) -> Array:
+    """By field and row."""
+    flat = itertools.chain.from_iterable([note.lengths for note in notes])
+    return np.fromiter(flat, float).reshape(len(notes), len(FIELD_WEIGHTS)).T
+
+
+def _relative(lengths: Array) -> Array:
     """By field and row: what an occurrence is divided by, 1 for a passage of average length."""
-    if notes is None:
-        return np.ones((len(FIELD_WEIGHTS), rows))
-    lengths = np.array([note.lengths for note in notes], float).reshape(rows, -1).T
     there = np.maximum((lengths > 0).sum(axis=1), 1)
     average = np.maximum(lengths.sum(axis=1) / there, _LEAST_AVERAGE)
     relative: Array = 1 - _BY_LENGTH + _BY_LENGTH * lengths / average[:, None]
@@ -186,18 +193,20 @@ def _by_time(column: dict[str, Array], notes: Sequence[Note], cues: Cues) -> Non
         column["on_day"] = np.array([float(any(time.exact for time in each)) for each in held])
         column["in_month"] = np.array([float(bool(each)) for each in held])
     if cues.when:
-        column["tells_when"] = np.array([float(note.timed) for note in notes])
+        column["tells_when"] = np.array([note.timed for note in notes], float)
 
 
 def _by_shape(
-    column: dict[str, Array], notes: Sequence[Note], before: Sequence[Note | None]
+    column: dict[str, Array], notes: Sequence[Note], before: Sequence[Note | None], lengths: Array
 ) -> None:
-    lengths = np.array([note.lengths for note in notes], float).reshape(len(notes), -1)
-    sizes = lengths @ np.array(list(FIELD_WEIGHTS.values()))
+    sizes = np.array(list(FIELD_WEIGHTS.values())) @ lengths
     column["length"] = np.minimum(1.0, np.log1p(sizes) / np.log1p(_ENOUGH))
-    column["asks"] = np.array([_only_asks(note) for note in notes], float)
+    column["asks"] = np.array([note.asks and _only_asks(note) for note in notes], float)
     if before:
-        answers = [_answers(note, asked) for note, asked in zip(notes, before, strict=True)]
+        answers = [
+            asked is not None and asked.asks and _answers(note, asked)
+            for note, asked in zip(notes, before, strict=True)
+        ]
         column["answers"] = np.array(answers, float)
     column["answers_own"] = column["answers"] * column["before"]
 
@@ -210,8 +219,8 @@ def _only_asks(note: Note) -> bool:
     return note.asks and note.speaker != "" and note.lengths[ANSWERED] < _AN_ANSWER
 
 
-def _answers(note: Note, before: Note | None) -> bool:
-    return before is not None and _only_asks(before) and note.speaker not in {"", before.speaker}
+def _answers(note: Note, before: Note) -> bool:
+    return _only_asks(before) and note.speaker not in {"", before.speaker}
 
 
 def _scaled(values: Array) -> Array:

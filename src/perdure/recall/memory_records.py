@@ -187,7 +187,7 @@ def parse_key(text: str, agent: str = "") -> str:
     found = _key(str(text).strip())
     if found is None or not (found[1] or agent):
         raise InvalidInput(
-            f"{text!r} does not name a memory.", hint="Write M-7, or planner/M-7 for an agent's."
+            f"{text!r} does not name a memory.", hint="Write it with its agent: planner/M-7."
         )
     return memory_id(checked_agent(found[1] or agent), int(found[2]))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from perdure.recall.cues import Cues
-from perdure.recall.evidence import Array, Evidence, inside, sittings
+from perdure.recall.evidence import Array, Evidence, among, distinct, inside, sittings
 from perdure.recall.features import features, spoken_by
 from perdure.recall.filling import read_note
 from perdure.recall.filters import Passing, passes
@@ -59,13 +59,15 @@ class Noting:
         """
         order = rough_order(features(evidence, self._cues))
         rounds = np.array(list(nearest), np.int64) >> PART_BITS << PART_BITS
-        near = np.isin(evidence.places, rounds)[order]
+        near = among(evidence.places, distinct(rounds))[order]
         first = np.concatenate([order[near], order[~near][:FIRST]])
         view = _View(self, evidence)
         await view.look(first)
         if speaker := spoken_by(self._cues, list(self.known.values())):
             order = rough_order(features(evidence, self._cues, speaker=speaker))
-        left = order[~np.isin(order, first)]
+        is_left = np.ones(evidence.rows, bool)
+        is_left[first] = False
+        left = order[is_left[order]]
         enough = max(self._question.limit, CHUNK // 2)
         for start in range(0, CHUNK * CHUNKS, CHUNK):
             await view.look(left[start : start + CHUNK])
@@ -78,8 +80,8 @@ class Noting:
         wanted = [place for place in dict.fromkeys(places) if place not in self.known]
         if wanted:
             read = await self._store.adapter.notes(INDEX.name, wanted)
-            for place, note in zip(wanted, read, strict=True):
-                self.known[place] = None if note is None else read_note(note)
+            notes = [None if note is None else read_note(note) for note in read]
+            self.known.update(zip(wanted, notes, strict=True))
 
     def allowed(self, places: Array) -> Array:
         return inside(self._scope.ranges, places)
@@ -115,17 +117,20 @@ class _View:
         rows = rows[self._allowed[rows]]
         places = self._evidence.places[rows].tolist()
         before = self._before[rows].tolist()
-        further = [part for place in places for part in self._further.get(place, ())]
+        further = [
+            part for place in places if place in self._further for part in self._further[place]
+        ]
         await self._noting.fetch([*places, *further, *(each for each in before if each >= 0)])
         axis = self._evidence.axis[rows].tolist()
+        known, times, filtered = self._noting.known, self._times, self._noting.filtered
         for row, place, earlier, at in zip(rows.tolist(), places, before, axis, strict=True):
-            note = self._note(place)
+            note = self._merged(place) if place in self._further else known.get(place)
             if note is None:
                 continue  # a neighbour that is not there
-            self._times[at] = note.time
-            if (previous := self._noting.known.get(earlier)) is not None:
-                self._times[at - 1] = previous.time
-            if not self._noting.filtered or self._noting.passes(place, note, self._fields(row)):
+            times[at] = note.time
+            if (previous := known.get(earlier)) is not None:
+                times[at - 1] = previous.time
+            if not filtered or self._noting.passes(place, note, self._fields(row)):
                 self.passed[row] = note
 
     def _fields(self, row: int) -> frozenset[int]:
@@ -145,14 +150,9 @@ class _View:
             [self._noting.known.get(place) for place in before],
         )
 
-    def _note(self, place: int) -> Note | None:
+    def _merged(self, place: int) -> Note | None:
         """What the notes of a round's parts say together. Most rounds have one or two."""
-        known = self._noting.known
-        first = known.get(place)
-        further = self._further.get(place)
-        if further is None:
-            return first
-        notes = [first, *(known.get(part) for part in further)]
+        notes = map(self._noting.known.get, (place, *self._further[place]))
         return _merged([note for note in notes if note is not None])
 
 

@@ -70,12 +70,15 @@ class Telling:
         around = self._evidence.windows["stretch"][rows] * (own == 0)
         named = {"own": self._named(own), "around": self._named(around)}
         best = np.argsort(-shares, axis=1)[:, :_REASONS]
+        largest = np.take_along_axis(shares, best, axis=1)
         kinds = tuple(_COLUMNS)
         made = list[tuple[Reason, ...]]()
-        for row, note in enumerate(notes):
+        for row, (note, *ranked) in enumerate(
+            zip(notes, best.tolist(), largest.tolist(), strict=True)
+        ):
             told = list[Reason]()
-            for kind in best[row].tolist():
-                share = round(float(shares[row, kind]), 3)
+            for kind, exact in zip(*ranked, strict=True):
+                share = round(exact, 3)
                 if share < _WORTH:
                     break
                 if words := self._told(kinds[kind], named, row, note):

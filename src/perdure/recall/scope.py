@@ -65,6 +65,10 @@ class Groups:
     def __init__(self, numbers: Mapping[str, int]) -> None:
         self.numbers = numbers
         self.names = {number: name for name, number in numbers.items()}
+        #: Numbers of those that have no order, which are not sessions; in order.
+        self.alone = tuple(
+            sorted(number for name, number in numbers.items() if name.startswith(" "))
+        )
         self._sessions = dict[str, set[str]]()
         for name in numbers:
             if not name.startswith(" "):

@@ -104,6 +104,7 @@ class Searcher:
                 return found
             search = TextSearch(index=INDEX.name, terms=asked.terms, within=scope.ranges)
             found.text = await self._store.adapter.search_text(search, DEFAULT)
+            _tally(found)  # while the dense leg is still on its way
             if found.begun is not None:
                 await asyncio.wait({found.begun}, timeout=patience)
                 if found.begun.done() and not found.begun.exception():
@@ -147,17 +148,24 @@ class Searcher:
 
     async def _weighed(self, found: Found) -> Found:
         # Here, because it takes numpy: whoever only opens a bank and appends does not need that.
-        from perdure.recall.weighing import tallied, weighed
+        from perdure.recall.weighing import weighed
 
-        if found.tally is None:
-            found.tally = tallied(found.scope, found.cues, found.text)
         found.weighed = await weighed(
             self._store,
             found.question,
             found.scope,
             found.cues,
-            found.tally,
+            _tally(found),
             meant=found.meant,
             known=found.known,
         )
         return found
+
+
+def _tally(found: Found) -> Tally:
+    """What was found by words, counted once."""
+    from perdure.recall.weighing import tallied
+
+    if found.tally is None:
+        found.tally = tallied(found.scope, found.cues, found.text)
+    return found.tally

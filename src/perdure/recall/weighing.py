@@ -10,7 +10,7 @@ from perdure.recall.evidence import TURNS, Tally
 from perdure.recall.features import Features, features
 from perdure.recall.meanings import Meant, meanings
 from perdure.recall.noting import Noted, Noting
-from perdure.recall.places import Spot, spot
+from perdure.recall.places import TURN_BITS, Spot, spot
 from perdure.recall.ranking import Telling, ranked
 from perdure.recall.values import Candidate, Filters, Kind, Note, Question, Reason
 
@@ -39,13 +39,11 @@ class Weighed(NamedTuple):
         rows = best.tolist()
         telling = Telling(self.features, self.noted.evidence, self.cues)
         reasons = telling.reasons(best, [self.noted.notes[row] for row in rows])
-        return tuple(
-            self._candidate(row, float(scores[row]), why)
-            for row, why in zip(rows, reasons, strict=True)
-        )
+        places = self.noted.evidence.places[best].tolist()
+        made = zip(rows, places, scores[best].tolist(), reasons, strict=True)
+        return tuple(self._candidate(*each) for each in made)
 
-    def _candidate(self, row: int, score: float, why: tuple[Reason, ...]) -> Candidate:
-        place = int(self.noted.evidence.places[row])
+    def _candidate(self, row: int, place: int, score: float, why: tuple[Reason, ...]) -> Candidate:
         kind, owner = self.scope.name(place)
         at = spot(place)
         return Candidate(
@@ -92,11 +90,8 @@ def tallied(scope: Scope, cues: Cues, text: TextFound) -> Tally:
     """What was found by words, counted."""
     numbers = {term: number for number, term in enumerate(cues.terms)}
     pairs = [(numbers[one], numbers[two]) for one, two in cues.pairs]
-
-    def alone(place: int) -> bool:
-        return scope.name(place)[0] != "turn"
-
-    return Tally(text, pairs, alone=alone)
+    without_order = frozenset(scope.groups.alone)
+    return Tally(text, pairs, alone=lambda place: place >> TURN_BITS in without_order)
 
 
 def _key(question: Question, kind: Kind, owner: str, at: Spot) -> str:

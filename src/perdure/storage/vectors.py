@@ -100,13 +100,12 @@ class Vectors:
 
         return bool(np.array_equal(self._ids[: len(ids)], ids)) and self.size >= len(ids)
 
-    def of_ids(self, wanted: Sequence[tuple[int, int]]) -> dict[int, bytes]:
+    def of_ids(self, ids: np.ndarray, places: np.ndarray) -> dict[int, bytes]:
         """By place, the vectors of ids with their places, as far as they are here."""
         import numpy as np
 
-        if not self.size or not wanted:
+        if not self.size:
             return {}
-        ids, places = np.array(wanted, dtype=np.int64).T
         rows = np.minimum(np.searchsorted(self._ids[: self.size], ids), self.size - 1)
         here = self._ids[rows] == ids
         found = self._matrix[rows[here]].tobytes()

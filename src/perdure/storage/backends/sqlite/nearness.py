@@ -54,8 +54,8 @@ class Nearness:
         self._many = f'SELECT id, length, held FROM "{name}__models" WHERE held > ?'
         wanted = f'FROM carray(?) AS wanted CROSS JOIN "{name}__documents" AS d'
         self._ids = (
-            f"SELECT d.vector, d.place {wanted} ON d.place = wanted.value"
-            " WHERE d.vector IS NOT NULL ORDER BY d.vector"
+            "SELECT group_concat(d.vector, ' '), group_concat(d.place, ' ')"
+            f" {wanted} ON d.place = wanted.value WHERE d.vector IS NOT NULL"
         )
         self._stored = (
             f"SELECT d.place, v.vector {wanted} ON d.place = wanted.value CROSS JOIN"
@@ -85,10 +85,12 @@ class Nearness:
         if known is None:  # not worth loading all for a few
             kept = dict(db.execute(self._stored, (search_tables.numbers(places), row.id)))
         else:
-            ids: list[Any] = db.execute(self._ids, (search_tables.numbers(places),)).fetchall()
+            # Glued together: rows are slow to carry over to Python.
+            glued: Any = db.execute(self._ids, (search_tables.numbers(places),)).get
+            ids, at = map(search_tables.parted, glued)
             with self._lock:
-                kept = self._followed(db, row).vectors.of_ids(ids)
-        return [kept.get(place) for place in places]
+                kept = self._followed(db, row).vectors.of_ids(ids, at)
+        return list(map(kept.get, places))
 
     def tend(self, db: apsw.Connection) -> bool:
         """Do a step of making graphs, where they are due; whether more is left."""
@@ -170,7 +172,10 @@ class _Model:
         self._added = f'SELECT id, place, vector FROM "{name}__vectors" WHERE id > ? AND model = ?'
         self._kept = f'SELECT id FROM "{name}__vectors" WHERE model = ?'
         self._vector = f'SELECT vector FROM "{name}__vectors" WHERE id = ?'
-        self._place = f'SELECT place FROM "{name}__vectors" WHERE id = ?'
+        self._places = (
+            f'SELECT v.id, v.place FROM carray(?) AS wanted CROSS JOIN "{name}__vectors" AS v'
+            " ON v.id = wanted.value"
+        )
 
     def check(self, db: apsw.Connection) -> None:
         """Let go of what came from a file, if that belongs to another copy of the bank.
@@ -201,8 +206,7 @@ class _Model:
 
     def current(self, db: apsw.Connection, ids: Sequence[int]) -> dict[int, int]:
         """Those of some vectors that are still there, each with its place."""
-        places = [(id, db.execute(self._place, (id,)).get) for id in ids]
-        return {id: place for id, place in places if place is not None}
+        return dict(db.execute(self._places, (search_tables.numbers(ids),))) if ids else {}
 
     def begin(self) -> _Making | None:
         """Start to make a graph, if it is due and no other process is at it."""

@@ -19,13 +19,16 @@ import secrets
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
 
 from perdure.core.errors import Corrupted
 from perdure.storage.searching import SearchIndex, SearchState
+
+if TYPE_CHECKING:
+    import numpy as np
 
 CATALOG = "perdure_searches"
 #: A field's number within an occurrence; below it, the offset.
@@ -228,6 +231,13 @@ def unembedded(db: apsw.Connection, name: str, model: str, after: int, limit: in
 def numbers(values: Sequence[int]) -> Any:
     """Numbers as one parameter, for ``carray(?)``; at least one of them."""
     return apsw.carray(array("q", values))
+
+
+def parted(glued: str | None) -> np.ndarray:
+    """Numbers that ``group_concat`` put together, with spaces between them; of none, None."""
+    import numpy as np
+
+    return np.fromstring(glued or "", dtype=np.int64, sep=" ")
 
 
 def names(db: apsw.Connection) -> list[str]:

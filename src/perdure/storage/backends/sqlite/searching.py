@@ -119,7 +119,7 @@ class SearchingInSQLite(Adapter):
 
         def work(db: apsw.Connection) -> list[bytes | None]:
             found = dict(db.execute(text, (search_tables.numbers(places),)))
-            return [found.get(place) for place in places]
+            return list(map(found.get, places))
 
         return await self._read(index, "notes", work) if places else []
 
