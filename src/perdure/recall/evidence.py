@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 Array: TypeAlias = np.ndarray
 
 #: What an occurrence counts: long answers and output of tools drown what was said otherwise.
-FIELD_WEIGHTS = {SAID: 1.0, ANSWERED: 0.5, TOOLS: 0.2}
+FIELD_WEIGHTS = {SAID: 1.0, ANSWERED: 0.6, TOOLS: 0.3}
+#: That it stands there at all counts more: a name that only a tool ever printed is still a name.
+_PRESENCE = 2.5
 #: How soon more of the same term counts no more (as in BM25).
 SATURATION = 1.2
 #: Turns on each side that may belong to the same conversation.
@@ -221,8 +223,14 @@ def covered(counts: Array, rarity: Array) -> Array:
 
     A term that stands in the output of a tool only is not worth a whole one.
     """
-    share: Array = np.minimum(counts, 1.0) @ rarity / max(float(rarity.sum()), 1e-9)
+    share: Array = present(counts) @ rarity / max(float(rarity.sum()), 1e-9)
     return share
+
+
+def present(counts: Array) -> Array:
+    """Whether terms stand there, by their weighted counts: from 0 to 1."""
+    found: Array = np.minimum(_PRESENCE * counts, 1.0)
+    return found
 
 
 class _Occurrences(NamedTuple):

@@ -20,6 +20,7 @@ from perdure.recall.evidence import (
     Array,
     Evidence,
     covered,
+    present,
     saturated,
 )
 from perdure.recall.places import ANSWERED
@@ -146,16 +147,15 @@ class _Evident:
         self._evidence, self._kept = evidence, kept
         weights = np.array(list(FIELD_WEIGHTS.values()))[:, None, None]
         counts = weights * evidence.own
-        self._own = total = counts.sum(axis=0)
-        self._there = np.minimum(total, 1.0)
+        self._own = self._said = counts.sum(axis=0)
         if lengths is not None:
             self._own = (counts / _relative(lengths)[:, :, None]).sum(axis=0)
 
     def fill(self, column: dict[str, Array]) -> None:
         rarity, windows = self._evidence.rarity * self._kept, self._evidence.windows
         column["own"] = _scaled(saturated(self._own, rarity))
-        column["cover"] = covered(self._there, rarity)
-        column["rarest"] = _scaled((self._there * rarity).max(axis=1, initial=0.0))
+        column["cover"] = covered(self._said, rarity)
+        column["rarest"] = _scaled((present(self._said) * rarity).max(axis=1, initial=0.0))
         column["phrase"] = _scaled(self._evidence.phrases)
         for name, counts in windows.items():
             here = self._evidence.rarities[name] * self._kept
