@@ -24,7 +24,7 @@ async def run(report: Report, *, quick: bool) -> None:
     with work_folder() as name:
         file = Path(name) / "bank.db"
         await import_all(file, given)
-        async with ours.open_bank(file) as bank:
+        async with ours.open_bank(file, recall=True) as bank:
             for info in await bank.sessions(archived=True):
                 session = await bank.existing_session(info.name)
                 await bank.scribe.catch_up(session.record)
@@ -33,7 +33,7 @@ async def run(report: Report, *, quick: bool) -> None:
             index = await bank.index.check()
         stored = bytes_in(Path(name))
         text = await disk_turns.text_in(file)
-        async with ours.open_bank(file) as bank:
+        async with ours.open_bank(file, recall=True) as bank:
             await bank.store.adapter.erase_search(INDEX.name)
             await bank.store.adapter.scrub()
         searching = stored - bytes_in(Path(name))

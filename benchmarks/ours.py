@@ -26,13 +26,18 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def open_bank(
-    path: Path, *, compression: bool = True, gateway: GatewayConfig | None = None
+    path: Path,
+    *,
+    compression: bool = True,
+    gateway: GatewayConfig | None = None,
+    recall: bool = False,
 ) -> Bank:
     """A bank in this file, with the default configuration whatever the user's says."""
     storage = StorageConfig(compression=compression)
     # What recall adds has benchmarks of its own: index, recall_latency, deadline, disk.
-    recall = RecallConfig(on=False)
-    config = Config(storage=storage, gateway=gateway or GatewayConfig(), recall=recall)
+    config = Config(
+        storage=storage, gateway=gateway or GatewayConfig(), recall=RecallConfig(on=recall)
+    )
     return perdure.open(f"sqlite:///{path}", config=config)
 
 

@@ -445,17 +445,22 @@ class SQLiteAdapter(SearchingInSQLite):
         )
 
     async def inspect(self) -> AsyncIterator[str]:
-        def work(db: apsw.Connection) -> list[str]:
+        def work(_: apsw.Connection) -> list[str]:
             found: list[str] = []
+            # On a connection of its own: on a used one, FTS5 may remember segments that another
+            # connection has merged since, and call them damaged.
+            db = connections.connect_to_read(self.path, self._file_key)
             try:
                 for (line,) in db.execute("PRAGMA integrity_check(1000)"):
                     found.append(line)  # what was found so far must be kept
                 found += catalog.faults(db)
             except DAMAGE as exc:
                 found.append(str(exc))
+            finally:
+                db.close()
             return [line for line in found if line != "ok"]
 
-        for line in await self._open_reader().run("integrity_check", work):
+        for line in await self._open_reader().aside(work):
             yield line
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
