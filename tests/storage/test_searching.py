@@ -224,6 +224,25 @@ async def test_a_withdrawn_word_is_in_no_file(
     assert (await bank.search_state(INDEX.name)).faults == ()
 
 
+async def test_segments_that_another_process_merged_are_no_damage(
+    bank: SQLiteAdapter, file: Path
+) -> None:
+    other = await opened(file)
+    for place in range(300):
+        await put(other, document(place, f"common w{place}"))
+        if place % 20 == 0:
+            await tend(other)
+    assert len(await find(bank, "common")) == 300
+    for place in range(300, 600):
+        await put(other, document(place, f"common w{place}"))
+    await tend(other)
+    with apsw.Connection(str(file)) as db:
+        db.execute("INSERT INTO perdure_recall__words(perdure_recall__words) VALUES('optimize')")
+    assert [line async for line in bank.inspect()] == []
+    assert len(await find(bank, "common")) == 600
+    await other.close()
+
+
 async def test_a_damaged_index_is_removed_by_scrubbing(bank: SQLiteAdapter, file: Path) -> None:
     await put(bank, *(document(place, "kkkswordfish") for place in range(300)))
     await tend(bank)

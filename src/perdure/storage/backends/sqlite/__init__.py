@@ -447,8 +447,9 @@ class SQLiteAdapter(SearchingInSQLite):
     async def inspect(self) -> AsyncIterator[str]:
         def work(_: apsw.Connection) -> list[str]:
             found: list[str] = []
-            # On a connection of its own: on a used one, FTS5 may remember segments that another
-            # connection has merged since, and call them damaged.
+            # On a connection of its own: a used one remembers FTS5's segments, looks whether they
+            # are still the same when it searches, but not when it checks, and calls those damaged
+            # that another connection has merged since.
             db = connections.connect_to_read(self.path, self._file_key)
             try:
                 for (line,) in db.execute("PRAGMA integrity_check(1000)"):
