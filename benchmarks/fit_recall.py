@@ -12,7 +12,7 @@ question is met at all, by a logistic function. It is fitted to the first candid
 question, with questions about other chats mixed in, whose answer is nowhere.
 
 Run it after a change to features; look at `locomo`, which fits without the chat that it asks about;
-then paste what it prints over `perdure/recall/weights.py`.
+then paste what it prints over `perdure/recall/searching/weights.py`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from benchmarks import chats
 from benchmarks.chats import Asked, Chat
 from perdure.bank import Bank
 from perdure.history.records import Head, SessionRecord
-from perdure.recall.features import GROUPS, NAMES
 from perdure.recall.places import spot
-from perdure.recall.scope import Scopes
-from perdure.recall.searching import Found, Searcher
+from perdure.recall.scoping.scope import Scopes
+from perdure.recall.searching.features import GROUPS, NAMES
+from perdure.recall.searching.searcher import Found, Searcher
 from perdure.recall.values import Question
 from perdure.session import Session
 
@@ -191,7 +191,7 @@ class _Task(NamedTuple):
 
 
 def likely(given: Sequence[Example], weights: Array) -> Array:
-    """What turns a score into how likely it is: see `perdure.recall.weights.LIKELY`."""
+    """What turns a score into how likely it is: see `perdure.recall.searching.weights.LIKELY`."""
     rows, right = list[Array](), list[Array]()
     for each in given:
         if not len(each.turns):
@@ -212,7 +212,7 @@ def likely(given: Sequence[Example], weights: Array) -> Array:
 
 
 def module(weights: Array, likelihood: Array) -> str:
-    """The text of `perdure/recall/weights.py`."""
+    """The text of `perdure/recall/searching/weights.py`."""
     lines = [f'    "{name}": {weight:.2f},' for name, weight in zip(NAMES, weights, strict=True)]
     numbers = ", ".join(f"{number:.2f}" for number in likelihood)
     return f'''"""What each feature weighs. Made by `python -m benchmarks.fit_recall`."""

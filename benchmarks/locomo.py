@@ -27,8 +27,8 @@ from benchmarks.harness import Report
 from perdure.bank import Bank
 from perdure.core.tokens import o200k
 from perdure.core.turns import Position
-from perdure.recall.features import NAMES
-from perdure.recall.weights import WEIGHTS
+from perdure.recall.searching.features import NAMES
+from perdure.recall.searching.weights import WEIGHTS
 from perdure.recall.words import terms
 from perdure.session import Session
 
@@ -118,7 +118,7 @@ async def _all_questions(chat: Chat, bank: Bank, session: Session) -> _Asked:
 def _left_out(given: Sequence[list[Example]]) -> list[list[Answered]]:
     """Each chat by weights from the others.
 
-    What the candidates are does not depend on weights: see `perdure.recall.ranking.rough_order`.
+    What the candidates are does not depend on weights: see `searching.ranking.rough_order`.
     """
     near = fitted(one for each in given for one in each)  # where it starts changes only how long
     return [

@@ -40,15 +40,15 @@ from perdure.core.turns import Mark
 from perdure.history.packing import RoundWritten
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord, agent_of
-from perdure.recall import noting, weighing
 from perdure.recall.embedders import Wordllama
-from perdure.recall.evidence import TURNS
-from perdure.recall.filling import document
-from perdure.recall.index import RecallIndex
-from perdure.recall.passages import passage
+from perdure.recall.indexing.filling import document
+from perdure.recall.indexing.index import RecallIndex
+from perdure.recall.indexing.passages import passage
 from perdure.recall.places import INDEX, Spot
-from perdure.recall.scope import Scopes
-from perdure.recall.searching import Found, Searcher
+from perdure.recall.scoping.scope import Scopes
+from perdure.recall.searching import noting, weighing
+from perdure.recall.searching.evidence import TURNS
+from perdure.recall.searching.searcher import Found, Searcher
 from perdure.recall.values import Question
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.registry import adapter_for

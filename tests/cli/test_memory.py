@@ -6,7 +6,7 @@ import pytest
 
 import perdure
 from perdure.core.actors import system_user
-from perdure.recall.memory_records import machine
+from perdure.recall.memories.records import machine
 from tests.cli.conftest import Ask, Run
 
 

@@ -13,9 +13,9 @@ import msgspec
 from perdure.config import GatewayConfig, ModelsConfig, RecallConfig
 from perdure.gateway.gateway import Gateway
 from perdure.history.records import Head, SessionRecord
-from perdure.recall.pipeline import Pipeline
 from perdure.recall.places import Spot
-from perdure.recall.showing import Shown
+from perdure.recall.steps.pipeline import Pipeline
+from perdure.recall.steps.showing import Shown
 from perdure.recall.values import Candidate, Kind, Note, Question
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store

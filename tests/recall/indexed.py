@@ -13,8 +13,8 @@ from perdure.config import ArtifactsConfig, Config, RecallConfig
 from perdure.core.errors import ProviderDown
 from perdure.history.reading import Reader
 from perdure.recall.embedders import Embedder
-from perdure.recall.forgetting import IndexPlace
-from perdure.recall.index import RecallIndex
+from perdure.recall.indexing.forgetting import IndexPlace
+from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot, spot
 from perdure.recall.values import Note
 from perdure.recall.words import terms

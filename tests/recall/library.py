@@ -12,8 +12,8 @@ import msgspec
 from perdure.history.records import Head, SessionRecord
 from perdure.recall.embedders import Embedder
 from perdure.recall.places import INDEX, REFERENCES, Spot, memories_of, turns
-from perdure.recall.scope import Groups, Scope
-from perdure.recall.searching import Searcher
+from perdure.recall.scoping.scope import Groups, Scope
+from perdure.recall.searching.searcher import Searcher
 from perdure.recall.values import Filters, Note, Question
 from perdure.recall.words import tells_time, terms
 from perdure.storage.registry import adapter_for

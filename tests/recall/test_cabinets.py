@@ -10,8 +10,8 @@ import pytest
 from perdure.bank import Bank
 from perdure.config import ArtifactsConfig, Config, RecallConfig
 from perdure.core.messages import assistant, user
-from perdure.recall import cabinets
 from perdure.recall.places import Spot
+from perdure.recall.steps import cabinets
 from perdure.recall.values import Candidate, Question, Recalled
 from tests.recall.asked import candidate
 

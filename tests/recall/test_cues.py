@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.recall.cues import MOST_TERMS, Cues, cues
+from perdure.recall.searching.cues import MOST_TERMS, Cues, cues
 
 _NOW = datetime(2023, 6, 15, 12, tzinfo=UTC)  # a Thursday
 

@@ -13,7 +13,7 @@ import pytest
 
 from perdure.config import RecallConfig
 from perdure.core.errors import ProviderDown
-from perdure.recall.ahead import Ahead
+from perdure.recall.searching.ahead import Ahead
 from perdure.recall.underway import Underway
 from perdure.recall.values import Recalled
 from perdure.testing import Answer, Received

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perdure.core.messages import assistant, user
-from perdure.recall import embedding
+from perdure.recall.indexing import embedding
 from perdure.recall.places import INDEX, Spot, memories_of
 from perdure.recall.values import Note
 from perdure.session import Session

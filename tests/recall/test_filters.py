@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from perdure.core.clock import SECOND
-from perdure.recall.filters import Passing, narrowed, passes
 from perdure.recall.places import ANSWERED, REFERENCES, SAID, TOOLS, Spot, memories_of, turns
-from perdure.recall.scope import Groups, Scope
+from perdure.recall.scoping.filters import Passing, narrowed, passes
+from perdure.recall.scoping.scope import Groups, Scope
 from perdure.recall.values import Filters, Kind, Note
 
 _GROUPS = Groups(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.recall import hops
+from perdure.recall.steps import hops
 from perdure.recall.words import terms
 from tests.recall.asked import SESSION, Library, Words, candidate, pipeline, question
 

@@ -12,9 +12,9 @@ from hypothesis import Phase, given, settings
 
 from perdure.bank import Bank
 from perdure.config import Config
-from perdure.recall.memory_records import Memory, memory_id
-from perdure.recall.scope import Scopes
-from perdure.recall.sharing import Sharing
+from perdure.recall.memories.records import Memory, memory_id
+from perdure.recall.scoping.scope import Scopes
+from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.values import Filters, Question
 from perdure.session import Session
 from tests.recall.plain_index import PlainIndex

@@ -10,9 +10,9 @@ import pytest
 
 from perdure.config import BudgetConfig, RecallConfig
 from perdure.core.errors import BadAnswer
-from perdure.recall import judging_prompts as prompts
-from perdure.recall.judge import Choice, by_algorithm, capped
-from perdure.recall.showing import Shown
+from perdure.recall.steps import prompts
+from perdure.recall.steps.judge import Choice, by_algorithm, capped
+from perdure.recall.steps.showing import Shown
 from perdure.recall.values import Recalled
 from perdure.testing import Answer, Fault, Script
 from tests.recall.asked import (

@@ -12,11 +12,10 @@ from perdure.core.errors import Conflict, InvalidInput, TooLarge
 from perdure.core.messages import assistant, user
 from perdure.history.forgetting import Scope
 from perdure.history.records import SessionRecord, Stretch
-from perdure.recall.memories import Memories
-from perdure.recall.memory_desk import MemoryDesk
-from perdure.recall.memory_forgetting import MemoryTraces
-from perdure.recall.memory_lines import leads, line, said
-from perdure.recall.memory_records import (
+from perdure.recall.memories.desk import MemoryDesk
+from perdure.recall.memories.forgetting import MemoryTraces
+from perdure.recall.memories.memories import Memories
+from perdure.recall.memories.records import (
     MAX_SOURCES,
     Anchor,
     Author,
@@ -27,8 +26,9 @@ from perdure.recall.memory_records import (
     parse_key,
     person,
 )
+from perdure.recall.memories.wording import leads, line, said
 from perdure.recall.places import memories_of
-from perdure.recall.references import References
+from perdure.recall.references.references import References
 from perdure.storage.store import Store
 from perdure.testing import ManualClock
 from tests.conftest import BACKENDS, url_on

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.recall.merging import read, relation
+from perdure.recall.memories.merging import read, relation
 
 SAME = [
     ("The port is 8123.", "the port is 8123"),

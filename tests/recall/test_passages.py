@@ -18,7 +18,15 @@ from perdure.core.messages import (
 )
 from perdure.history.packing import RoundWritten
 from perdure.history.records import Piece, piece_key
-from perdure.recall.passages import Passage, Thread, about, moments, of_text, passage, speaker_of
+from perdure.recall.indexing.passages import (
+    Passage,
+    Thread,
+    about,
+    moments,
+    of_text,
+    passage,
+    speaker_of,
+)
 from perdure.recall.values import Note
 
 _TIME = 1_700_000_000 * SECOND

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from perdure.recall.evidence import Tally, inside, sittings
-from perdure.recall.features import GROUPS, NAMES
 from perdure.recall.places import Spot, spot
-from perdure.recall.weights import LIKELY, WEIGHTS
+from perdure.recall.searching.evidence import Tally, inside, sittings
+from perdure.recall.searching.features import GROUPS, NAMES
+from perdure.recall.searching.weights import LIKELY, WEIGHTS
 from perdure.storage.searching import Postings, TextFound
 from tests.recall.library import OTHER, Library, library, question, scope
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from perdure.core.errors import InvalidInput, TooLarge
 from perdure.core.tokens import o200k
-from perdure.recall import front_matter, layer_files, layers
-from perdure.recall.layers import LayerText
 from perdure.recall.places import REFERENCES
-from perdure.recall.references import References
+from perdure.recall.references import files as layer_files
+from perdure.recall.references import front_matter, layers
+from perdure.recall.references.layers import LayerText
+from perdure.recall.references.references import References
 from perdure.storage.store import Store
 from tests.conftest import BACKENDS, url_on
 from tests.recall.shelf import Shelf

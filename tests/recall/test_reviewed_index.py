@@ -14,8 +14,8 @@ from perdure.bank.restoring import restore
 from perdure.config import ArtifactsConfig, Config, RecallConfig
 from perdure.core.errors import Unavailable
 from perdure.core.messages import assistant, user
-from perdure.recall.filling import Filler
-from perdure.recall.index import RecallIndex
+from perdure.recall.indexing.filling import Filler
+from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot
 from perdure.session import Session
 from perdure.storage.backends.sqlite import SQLiteAdapter, connections, filing, nearness

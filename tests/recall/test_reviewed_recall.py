@@ -15,8 +15,8 @@ from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig, RecallConfig
 from perdure.core.errors import BadAnswer
 from perdure.core.messages import assistant
-from perdure.recall.judging_prompts import judgement
-from perdure.recall.memory_records import machine, person
+from perdure.recall.memories.records import machine, person
+from perdure.recall.steps.prompts import judgement
 from perdure.session import Session
 from perdure.testing import Answer, Received, ScriptedModel
 from tests.recall.test_beside import ASKED, SAID, layer, old_session, sent

@@ -15,8 +15,8 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import assistant, user
 from perdure.history.records import Link
 from perdure.recall.places import REFERENCES, Spot, memories_of, spot, turns
-from perdure.recall.ranges import common, covers, joined, without
-from perdure.recall.scope import Groups, Scope, Scopes, scope_of
+from perdure.recall.scoping.ranges import common, covers, joined, without
+from perdure.recall.scoping.scope import Groups, Scope, Scopes, scope_of
 from perdure.recall.values import Question
 from perdure.session import Session
 from perdure.storage.searching import Range

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from perdure.recall.places import INDEX, REFERENCES, Spot
-from perdure.recall.searching import MOST, Found
+from perdure.recall.searching.searcher import MOST, Found
 from perdure.storage.searching import Withdrawal
 from tests.recall.indexed import Letters
 from tests.recall.library import (
@@ -216,7 +216,7 @@ async def _both(books: Library, asked: str) -> Found:
 
 def test_numpy_is_not_loaded_before_something_is_asked() -> None:
     code = (
-        "import sys; import perdure.recall.searching, perdure.recall.words as words;"
+        "import sys; import perdure.recall.searching.searcher, perdure.recall.words as words;"
         "words.terms('a few tokens'); sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

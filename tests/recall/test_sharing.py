@@ -11,8 +11,8 @@ from perdure.bank import Bank
 from perdure.config import Config
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import assistant, user
-from perdure.recall.scope import Scopes
-from perdure.recall.sharing import Share, Sharing
+from perdure.recall.scoping.scope import Scopes
+from perdure.recall.scoping.sharing import Share, Sharing
 from perdure.recall.values import Question
 from perdure.session import Session
 from tests.conftest import BACKENDS

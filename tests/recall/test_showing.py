@@ -14,15 +14,15 @@ from perdure.bank import Bank
 from perdure.config import RecallConfig
 from perdure.core.messages import assistant, user
 from perdure.history.reading import Reader
-from perdure.recall.cabinets import Kept
-from perdure.recall.excerpts import excerpt, looked_for
-from perdure.recall.index import RecallIndex
-from perdure.recall.pipeline import Pipeline
+from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot
-from perdure.recall.scanning import Scan
-from perdure.recall.scope import Scopes
-from perdure.recall.searching import Searcher
-from perdure.recall.showing import SHORT, Showing
+from perdure.recall.scoping.scope import Scopes
+from perdure.recall.searching.scanning import Scan
+from perdure.recall.searching.searcher import Searcher
+from perdure.recall.steps.cabinets import Kept
+from perdure.recall.steps.excerpts import excerpt, looked_for
+from perdure.recall.steps.pipeline import Pipeline
+from perdure.recall.steps.showing import SHORT, Showing
 from perdure.recall.values import Candidate, Filters, Question, Recalled
 from perdure.session import Session
 from tests.recall.asked import candidate

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from perdure.core.messages import assistant, user
-from perdure.recall.swarm import ABSOLUTE
+from perdure.recall.steps.swarm import ABSOLUTE
 from perdure.recall.values import Hit
 from tests.recall.tied import bank_with
 

@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from perdure.bank.restoring import Moved
     from perdure.gateway.gateway import Gateway
     from perdure.history.secrets import Masker
-    from perdure.recall.index import RecallIndex
-    from perdure.recall.memories import Memories
-    from perdure.recall.references import References
+    from perdure.recall.indexing.index import RecallIndex
+    from perdure.recall.memories.memories import Memories
+    from perdure.recall.references.references import References
     from perdure.storage.audit import AuditTrail
     from perdure.storage.cache import Cache
     from perdure.storage.encryption import Encryption

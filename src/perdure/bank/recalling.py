@@ -13,23 +13,23 @@ from perdure.core.errors import PerdureError
 from perdure.history.forgetting import AgentOnly, Forgetting
 from perdure.history.reading import Reader
 from perdure.history.renditions.scribe import Scribe
-from perdure.recall import cabinets
-from perdure.recall.ahead import Ahead
 from perdure.recall.embedders import embedder
-from perdure.recall.forgetting import IndexPlace
-from perdure.recall.index import RecallIndex
-from perdure.recall.memories import Memories
-from perdure.recall.memory_forgetting import MemoryTraces
-from perdure.recall.pipeline import Pipeline
+from perdure.recall.indexing.forgetting import IndexPlace
+from perdure.recall.indexing.index import RecallIndex
+from perdure.recall.memories.forgetting import MemoryTraces
+from perdure.recall.memories.memories import Memories
 from perdure.recall.recall import Parts, Recall
-from perdure.recall.references import References
-from perdure.recall.scanning import Scan
-from perdure.recall.scope import Scopes
-from perdure.recall.searching import Searcher
-from perdure.recall.sharing import Sharing
-from perdure.recall.showing import Showing
+from perdure.recall.references.references import References
+from perdure.recall.scoping.scope import Scopes
+from perdure.recall.scoping.sharing import Sharing
+from perdure.recall.scoping.undone import Undone
+from perdure.recall.searching.ahead import Ahead
+from perdure.recall.searching.scanning import Scan
+from perdure.recall.searching.searcher import Searcher
+from perdure.recall.steps import cabinets
+from perdure.recall.steps.pipeline import Pipeline
+from perdure.recall.steps.showing import Showing
 from perdure.recall.ticklers import Ticklers
-from perdure.recall.undone import Undone
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:

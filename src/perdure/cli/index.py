@@ -17,7 +17,7 @@ from perdure.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from perdure.recall.checking import IndexReport
+    from perdure.recall.indexing.checking import IndexReport
 
 app = typer.Typer(
     help="Look after the index that recall searches in.",

@@ -19,7 +19,7 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.recall.memory_records import FormerMemory, Memory
+    from perdure.recall.memories.records import FormerMemory, Memory
 
 app = typer.Typer(
     help="Look at memories, what an agent has learnt, and correct them.",
@@ -163,7 +163,7 @@ def show(
     if settings.json:
         terminal.emit(memory_words.plain(memory))
         return
-    from perdure.recall.memory_lines import said
+    from perdure.recall.memories.wording import said
 
     for line in terminal.lines(said(memory, rivals.values())):
         terminal.say(line)

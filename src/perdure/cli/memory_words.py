@@ -10,13 +10,13 @@ from perdure.cli import terminal
 if TYPE_CHECKING:
     from perdure.bank import Bank
     from perdure.cli.options import Settings
-    from perdure.recall.memory_records import Author, Memory
+    from perdure.recall.memories.records import Author, Memory
 
 
 def person_here(bank: Bank) -> Author:
     """Whoever uses the command is a person."""
     from perdure.core.actors import current_actor, system_user
-    from perdure.recall.memory_records import person
+    from perdure.recall.memories.records import person
 
     actor = current_actor()
     return person(actor.name if actor is not None else bank.config.audit.actor or system_user())
@@ -27,7 +27,7 @@ def plain(memory: Memory) -> dict[str, Any]:
     import msgspec
 
     from perdure.core.clock import to_datetime
-    from perdure.recall.memory_records import shown
+    from perdure.recall.memories.records import shown
 
     found: dict[str, Any] = {
         field: msgspec.to_builtins(getattr(memory, field))
@@ -43,7 +43,7 @@ def plain(memory: Memory) -> dict[str, Any]:
 
 def tell(settings: Settings, memory: Memory, words: str) -> None:
     """Say what became of a memory."""
-    from perdure.recall.memory_records import shown
+    from perdure.recall.memories.records import shown
 
     if settings.json:
         terminal.emit(plain(memory))
@@ -83,7 +83,7 @@ def versions(found: Sequence[Memory]) -> None:
 def facts(memory: Memory) -> list[tuple[str, str]]:
     """What is known about a memory beside its text, by name."""
     from perdure.cli import moments
-    from perdure.recall.memory_records import shown
+    from perdure.recall.memories.records import shown
 
     into = "" if memory.into is None else f" ({shown(memory.into)})"
     anchor = memory.anchor

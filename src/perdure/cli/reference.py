@@ -20,9 +20,9 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.recall.layer_files import Problem
-    from perdure.recall.layers import Layer, LayerRecord
-    from perdure.recall.references import Synced
+    from perdure.recall.references.files import Problem
+    from perdure.recall.references.layers import Layer, LayerRecord
+    from perdure.recall.references.references import Synced
 
 app = typer.Typer(
     help="Look at reference layers: knowledge that is loaded when it matters.",

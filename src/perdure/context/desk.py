@@ -21,9 +21,9 @@ from perdure.history.searching import search
 from perdure.history.shown import Injected
 from perdure.history.strategies import Ask
 from perdure.history.strategies.gradient import Gradient
-from perdure.recall.excerpts import excerpt, looked_for
 from perdure.recall.keys import everywhere, here, owner_of
-from perdure.recall.memory_desk import MemoryDesk
+from perdure.recall.memories.desk import MemoryDesk
+from perdure.recall.steps.excerpts import excerpt, looked_for
 from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Filters, Hit, Question
 

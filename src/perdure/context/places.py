@@ -13,7 +13,7 @@ from perdure.core.turns import Position
 from perdure.history.epochs import Epochs, Prefix, PrefixText
 from perdure.history.forgetting import Scope, remove
 from perdure.history.records import Head, agent_of, turn_key
-from perdure.recall.memory_records import Memory, source_of
+from perdure.recall.memories.records import Memory, source_of
 from perdure.storage.store import Store
 
 

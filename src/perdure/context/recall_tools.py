@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perdure.context.toolbox import PAST, Arguments, Desk, Found, Kind, bounded, brief, tool
 from perdure.history.tags import escape
-from perdure.recall.memory_records import KINDS
+from perdure.recall.memories.records import KINDS
 
 _MOST_FOUND, _FOUND = 50, 5
 _LIMIT = {"type": "integer", "minimum": 1, "default": _FOUND}

@@ -20,18 +20,18 @@ from perdure.history.records import Head, SessionRecord
 from perdure.recall import injecting
 from perdure.recall.injecting import Beside, Item, Limits
 from perdure.recall.keys import everywhere
-from perdure.recall.memory_records import shown as shown_key
+from perdure.recall.memories.records import shown as shown_key
 from perdure.recall.ticklers import Ticklers
 from perdure.recall.values import Hit, Question, Recalled
 from perdure.recall.window import Window
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:
-    from perdure.recall.index import RecallIndex
-    from perdure.recall.memories import Memories
-    from perdure.recall.pipeline import Pipeline
-    from perdure.recall.references import References
-    from perdure.recall.scope import Scopes
+    from perdure.recall.indexing.index import RecallIndex
+    from perdure.recall.memories.memories import Memories
+    from perdure.recall.references.references import References
+    from perdure.recall.scoping.scope import Scopes
+    from perdure.recall.steps.pipeline import Pipeline
 
 #: Hits that are asked for, for each pointer that may stand beside a prompt: some stand there
 #: already, some have no room.

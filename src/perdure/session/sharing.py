@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.recall.sharing import Sharing
+from perdure.recall.scoping.sharing import Sharing
 from perdure.session.conversation import Conversation
 
 

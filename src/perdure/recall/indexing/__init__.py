@@ -1,0 +1,1 @@
+"""The index: what of a turn is written to it, its vectors, filling, checking, forgetting."""

@@ -1,0 +1,75 @@
+"""Forgetting reaches the index: documents, notes, vectors, and the names of their groups."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from perdure.core.errors import Corrupted
+from perdure.history.forgetting import Scope
+from perdure.recall.indexing.index import RecallIndex
+from perdure.recall.places import INDEX, Group, memories_of, turns
+from perdure.storage.adapter import Capability
+from perdure.storage.records import type_of
+from perdure.storage.searching import Withdrawal
+from perdure.storage.transaction import Transaction
+
+
+class IndexPlace:
+    """What recall's index holds of sessions, turns and agents: a `history.forgetting.Place`."""
+
+    collections = frozenset({type_of(Group).name})
+
+    def __init__(self, index: RecallIndex) -> None:
+        self._index = index
+        self._store = index.store
+
+    async def forget(self, scope: Scope) -> None:
+        """Withdraw what belongs to the scope, whether or not turns are indexed now."""
+        if Capability.FULL_TEXT not in self._store.capabilities:
+            return
+        if scope.turns:
+            for session in scope.sessions:
+                await self._forget_turns(session, scope.turns)
+            return
+        names = [*scope.sessions]
+        if scope.agent is not None:
+            names += [*await self._index.numbers.of_agent(scope.agent), memories_of(scope.agent)]
+        for name in dict.fromkeys(names):
+            await self._forget_group(name)
+
+    async def rerooted(self, session: str) -> None:
+        """A fork was given its parent's turns as its own: they are indexed as such."""
+        if self._index.is_on:
+            await self._index.prepared()
+            await self._index.filler.fill_session(session, self._index.embeddings)
+
+    async def _forget_turns(self, session: str, numbers: tuple[int, ...]) -> None:
+        number = (await self._index.groups()).get(session)
+        if number is None or not await self._index.exists():
+            return
+        ranges = [turns(number, turn, turn) for turn in numbers]
+
+        async def forget(transaction: Transaction) -> None:
+            transaction.index(*(Withdrawal(INDEX.name, *each) for each in ranges))
+
+        await self._commit(forget)
+
+    async def _forget_group(self, name: str) -> None:
+        exists = await self._index.exists()
+
+        async def forget(transaction: Transaction) -> None:
+            number = await self._index.numbers.forget(transaction, name)
+            if number is not None and exists:
+                transaction.index(Withdrawal(INDEX.name, *turns(number)))
+
+        await self._commit(forget)
+
+    async def _commit(self, forget: Callable[[Transaction], Awaitable[None]]) -> None:
+        if await self._index.exists():
+            await self._index.prepared()
+        try:
+            await self._store.transact(forget)
+        except Corrupted:
+            # It may hold what is to be forgotten where nothing can be withdrawn any more.
+            await self._index.erase()
+            await self._store.transact(forget)

@@ -1,0 +1,393 @@
+"""The index of a bank: written with each turn, filled where it has gaps, rebuilt when asked.
+
+`RecallIndex.hook` runs inside the transaction of every append: what was said is found by its words
+from the moment it is acknowledged. It reads nothing if this process wrote to the session before.
+Vectors follow (`embedding`), gaps are filled in the background (`filling`), and `check` compares
+the index with the log (`checking`).
+
+Content that is stored encrypted is not indexed: the index would hold it in clear. A bank whose
+whole file is encrypted has an index like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+from perdure.core.errors import Corrupted, InvalidInput
+from perdure.history.lines import Owned
+from perdure.history.log import Written
+from perdure.history.packing import RoundWritten
+from perdure.history.reading import Reader
+from perdure.history.records import Piece
+from perdure.recall.embedders import Embedder
+from perdure.recall.indexing.embedding import Embeddings, Waiting
+from perdure.recall.indexing.filling import RECIPE, Filler, document
+from perdure.recall.indexing.groups import Groups
+from perdure.recall.indexing.passages import (
+    Moment,
+    Thread,
+    about,
+    fetching_calls,
+    moments,
+    of_text,
+    time_of,
+)
+from perdure.recall.places import INDEX, Spot, spot, turns
+from perdure.recall.values import Note
+from perdure.storage.adapter import Capability
+from perdure.storage.records import type_of
+from perdure.storage.searching import Withdrawal
+from perdure.storage.store import Progress, Store
+from perdure.storage.transaction import Transaction
+
+if TYPE_CHECKING:
+    from perdure.config import RecallConfig
+    from perdure.recall.indexing.checking import IndexReport
+
+_log = logging.getLogger(__name__)
+
+#: Puts again all that it has, with `RecallIndex.put`.
+Refill: TypeAlias = Callable[[], Awaitable[object]]
+
+_TURNS = type_of(Piece).name
+#: Sessions whose open turn is remembered.
+_REMEMBERED = 10_000
+#: Seconds until the first look whether the index is complete, so that short commands do without;
+#: between two looks.
+_DELAY, _CARE_EVERY = 0.5, 300.0
+
+
+class RecallIndex:
+    """What recall searches in. Made by the bank; for one event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        config: RecallConfig,
+        embedder: Embedder,
+        *,
+        encrypts: Callable[[str], bool] | None = None,
+    ) -> None:
+        """`encrypts` tells whether records of a collection are stored encrypted."""
+        self.store = store
+        self.embedder = embedder
+        #: Callbacks that put again what is not a turn, when the index is filled.
+        self.sources: list[Refill] = []
+        self.numbers = Groups(store)
+        self.filler = Filler(store, self.numbers)
+        self.embeddings = Embeddings(store, embedder, self._texts)
+        self._reader = reader
+        self._is_able = Capability.FULL_TEXT in store.adapter.capabilities
+        #: Whether the configuration wants turns to be indexed.
+        self.is_wanted = config.on
+        self._encrypts = encrypts or (lambda _: False)
+        self._threads: dict[str, Thread] = {}
+        self._is_prepared = self._is_refilled = False
+        #: Whether everything that was there has been indexed, as far as this process knows.
+        self.is_complete = False
+        self._preparing = asyncio.Lock()
+        self._filling = asyncio.Lock()
+        #: Whether what is missing is being written now.
+        self.is_filling = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether turns are indexed."""
+        return self._is_able and self.is_wanted and not self._encrypts(_TURNS)
+
+    async def exists(self) -> bool:
+        """Whether there is an index, even if turns are not indexed any more."""
+        return self._is_prepared or await self.filler.state() is not None
+
+    def covers(self, session: str) -> bool:
+        """Whether the turns of a session are in the index, or will be; else they are scanned."""
+        del session  # it is the same for all of a bank
+        return self.is_on
+
+    # Its life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Make the index if it is not there, and begin to fill and to embed in the background."""
+        if not self._is_able:
+            return
+        if not self.is_on:
+            if await self._leave():
+                self._task = asyncio.create_task(self.filler.blot_out(), name="perdure-index")
+            return
+        await self.prepared()
+        self.embeddings.start()
+        self._task = asyncio.create_task(self._serve(), name="perdure-index")
+
+    async def stop(self) -> None:
+        """End the work in the background; what is left is done when the bank is next opened."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        await self.embeddings.stop()
+
+    async def settle(self) -> None:
+        """Fill the index if something is missing, and give everything in it its vector.
+
+        Returns without, if the embedder fails: `check` tells.
+        """
+        if self.is_on:
+            await self.prepared()
+            await self._care()
+            await self.embeddings.settle()
+        elif self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def rebuild(self, progress: Progress | None = None) -> None:
+        """Make every document anew, from everything that is in the bank.
+
+        Appends and searches go on: a document is replaced by its successor in one commit. Only an
+        index that is damaged is erased first, and searches find more and more of it. Killed, it is
+        completed when the bank is next opened. Vectors of models that cannot be reached now come
+        later.
+
+        Raises `Unsupported` if the backend has no search indexes.
+        """
+        self.store.require(Capability.FULL_TEXT)
+        if not self.is_on:
+            if await self._leave():
+                await self.filler.blot_out()
+            return
+        await self.prepared()
+        async with self._filling:
+            if await self.faults():
+                await self.erase()
+            await self._fill(progress, anew=True)
+            await self.filler.remove_orphans()
+        await self.embeddings.settle(progress)
+
+    async def check(self, progress: Progress | None = None) -> IndexReport:
+        """Compare the index with what it is about. Reads the whole log, changes nothing."""
+        from perdure.recall.indexing.checking import check
+
+        return await check(self, progress)
+
+    async def faults(self) -> tuple[str, ...]:
+        """What is wrong with the index itself, in sentences."""
+        try:
+            return (await self.store.adapter.search_state(INDEX.name)).faults
+        except Corrupted as exc:
+            return (exc.message,)
+        except InvalidInput:
+            return ("The index is not there.",)
+
+    async def erase(self) -> None:
+        """Remove the index and make an empty one, which has to be filled."""
+        await self.filler.begin()
+        async with self._preparing, self.embeddings.paused():
+            self._is_prepared = self.is_complete = False
+            await self.store.adapter.erase_search(INDEX.name)
+            await self.store.adapter.prepare_search(INDEX)
+            self._is_prepared = True
+
+    async def prepared(self) -> None:
+        """Make the index, if that was not done yet; wait while it is being made anew."""
+        if not self._is_prepared:
+            await self._prepare()
+
+    # Writing ----------------------------------------------------------------------------------
+
+    async def hook(self, transaction: Transaction, written: Written) -> None:
+        """Index what an append writes, in its transaction. See `history.log.Hook`."""
+        if not written.rounds or not self.is_on:
+            return
+        await self.prepared()
+        name = written.session.id
+        number = await self.numbers.relied_on(transaction, name)
+        if number is None:
+            return
+        thread = await self._thread_at(written)
+        waiting = list[Waiting]()
+        for moment in _moments(written, thread):
+            made = moment.passage()
+            if made.plain:
+                round = moment.round
+                place = Spot(number, round.turn, round.round, round.before).place
+                transaction.index(document(place, made))
+                waiting.append(Waiting(place, made.plain))
+
+        def committed() -> None:
+            self._remember(name, thread)
+            self.embeddings.add(waiting)
+
+        transaction.after_commit(committed)
+
+    async def put(
+        self, transaction: Transaction, group: str, ordinal: int, text: str, note: Note
+    ) -> None:
+        """Index a text under a number of its own in a group, instead of what stands there."""
+        if not self.is_on:
+            return
+        await self.prepared()
+        number = await self.numbers.relied_on(transaction, group)
+        made = of_text(text, note)
+        if number is None or not made.plain:
+            return
+        place = Spot(number, ordinal).place
+        transaction.index(document(place, made))
+        transaction.after_commit(lambda: self.embeddings.add([Waiting(place, made.plain)]))
+
+    async def withdraw(self, transaction: Transaction, group: str, ordinal: int) -> None:
+        """Remove a text from the index; no error if it is not there."""
+        if not self.is_on:
+            return
+        await self.prepared()
+        number = await self.group(group)
+        if number is not None:
+            transaction.index(Withdrawal(INDEX.name, *turns(number, ordinal, ordinal)))
+
+    # Groups -----------------------------------------------------------------------------------
+
+    async def group(self, name: str) -> int | None:
+        """A group's number; None if it has none, and so nothing in the index."""
+        return (await self.groups()).get(name)
+
+    async def groups(self) -> Mapping[str, int]:
+        """The number of each group by its name; see `Groups.all`."""
+        return await self.numbers.all()
+
+    async def numbered(self, executor: Transaction | Store, name: str) -> int | None:
+        """A group's number; it gets one if it has none. None for a session that is gone.
+
+        A transaction that is given fails if the group loses its number before it commits.
+        """
+        if isinstance(executor, Transaction):
+            return await self.numbers.relied_on(executor, name)
+        return await self.numbers.give(name)
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        async with self._preparing:
+            if self._is_prepared:
+                return
+            if await self.store.adapter.prepare_search(INDEX):
+                await self.filler.begin()
+            state = await self.filler.state()
+            self.is_complete = state is not None and state.complete
+            self._is_prepared = True
+
+    async def _leave(self) -> bool:
+        """What is written from now on is not indexed: so the index is not complete any more.
+
+        One that must not be, because its content is now stored encrypted, is erased. Whether what
+        it held has to be blotted out then.
+        """
+        state = await self.filler.state()
+        if state is None:
+            return False
+        if self._encrypts(_TURNS):
+            await self.store.adapter.erase_search(INDEX.name)
+            return True
+        if state.complete:
+            await self.filler.begin()
+        return False
+
+    async def _serve(self) -> None:
+        pause = _DELAY
+        while True:
+            await asyncio.sleep(pause)
+            pause = _CARE_EVERY
+            try:
+                await self._care()
+            except Exception as exc:  # noqa: BLE001
+                # The outermost loop: one bad run must not end all later ones.
+                _log.warning("the index could not be filled: %s", exc)
+
+    async def _care(self) -> None:
+        """Fill the index if it is not complete; make it anew if it is damaged."""
+        async with self._filling:
+            if await self.faults():
+                await self.erase()
+            state = await self.filler.state()
+            anew = state is not None and state.recipe != RECIPE
+            if state is None or anew or not state.complete or await self._is_empty():
+                await self._fill(anew=anew)
+
+    async def _is_empty(self) -> bool:
+        """Nothing is in it: whoever made it may have died before it could say so."""
+        return not await self.store.adapter.places(INDEX.name, -1, 1)
+
+    async def _fill(self, progress: Progress | None = None, *, anew: bool = False) -> None:
+        self.is_filling = True
+        try:
+            begun = await self.filler.begin(anew=anew)
+            await self.filler.fill(self.embeddings, progress, anew=anew)
+            for refill in self.sources:
+                await refill()
+            self.is_complete = await self.filler.finish(begun)
+        finally:
+            self.is_filling = False
+        self.embeddings.look()
+
+    async def _texts(self, places: Sequence[int]) -> Mapping[int, str]:
+        """What is to be embedded for these places. Who owns what is no turn puts it again, once."""
+        found = await self.filler.texts(places)
+        names = await self.numbers.names()
+        others = any(names.get(spot(place).group, "").startswith(" ") for place in places)
+        if others and not self._is_refilled:
+            self._is_refilled = True
+            for refill in self.sources:
+                await refill()
+        return found
+
+    async def _thread_at(self, written: Written) -> Thread:
+        """What is known of the turn that the append goes on with; nothing, if it opens one."""
+        first = written.rounds[0]
+        name = written.session.id
+        if first.round == 1 and first.before == 0:
+            return Thread()
+        known = self._threads.get(name)
+        if known is not None and known.turn == first.turn:
+            return Thread(known.turn, known.tags, known.fetching)
+        # Begun by another process, or before this one was started.
+        thread = Thread()
+        pieces = await self._reader.pieces(Owned(name, first.turn, first.turn))
+        deque(moments(pieces, thread, {}), maxlen=0)
+        return thread
+
+    def _remember(self, name: str, thread: Thread) -> None:
+        self._threads.pop(name, None)
+        self._threads[name] = thread
+        if len(self._threads) > _REMEMBERED:
+            del self._threads[next(iter(self._threads))]
+
+
+def _moments(written: Written, thread: Thread) -> list[Moment]:
+    """What an append adds; the thread is at its end afterwards."""
+    times = dict[int, int]()
+    tags = dict[int, dict[str, str]]()
+    for piece in written.pieces:
+        times.setdefault(piece.turn, piece.time)
+        if piece.tags:
+            tags[piece.turn] = piece.tags
+    found = list[Moment]()
+    for round in written.rounds:
+        if round.turn != thread.turn:
+            thread.turn, thread.tags, thread.fetching = round.turn, {}, frozenset()
+        thread.tags = tags.get(round.turn, thread.tags)
+        found.append(_moment(written, round, thread, times[round.turn]))
+        thread.fetching |= fetching_calls(round.messages)
+    return found
+
+
+def _moment(written: Written, round: RoundWritten, thread: Thread, time: int) -> Moment:
+    return Moment(
+        round,
+        time_of(round.messages, time),
+        about(written.session.tags, thread.tags),
+        thread.fetching,
+    )

@@ -1,0 +1,1 @@
+"""Memories: distilled items with versions; what says the same, what contradicts."""

@@ -1,0 +1,130 @@
+"""Forgetting reaches memories: a place of `history.forgetting`.
+
+With an agent go its memories, their former versions, and its name in what others share with it.
+Of sessions and turns that are forgotten, memories lose the names. What came from nowhere else:
+
+* made by a machine, it is deleted. So is one whose text was put together or edited from several
+  turns, if any of them is forgotten: nobody knows which words came from there. What had been merged
+  into it comes back, as far as it came from other turns;
+* written or edited by a person, it is kept. Of its former versions, those by machines go.
+
+Of a memory that was only repeated, in the forgotten turn and elsewhere, the rest stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.history.forgetting import Scope, remove
+from perdure.recall.memories.memories import Memories
+from perdure.recall.memories.records import (
+    FormerMemory,
+    LastNumber,
+    Memory,
+    numbers_of,
+    source_of,
+)
+from perdure.storage.options import STRONG
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+T = TypeVar("T", bound=msgspec.Struct)
+_PAGE = 200
+
+
+class MemoryTraces:
+    """What is forgotten of memories."""
+
+    collections = frozenset(
+        {"perdure_memories", "perdure_memory_versions", "perdure_memory_numbers"}
+    )
+
+    def __init__(self, store: Store, memories: Memories) -> None:
+        self._store = store
+        self._memories = memories
+
+    async def forget(self, scope: Scope) -> None:
+        self._memories.resemblance.drop()
+        if scope.agent is not None:
+            await self._forget_agent(scope.agent)
+        async for former in self._all(FormerMemory):
+            if _is_touched(former.memory, scope):
+                await self._forget_version(former, scope)
+        async for memory in self._all(Memory):
+            if _is_touched(memory, scope):
+                await self._store.transact(
+                    lambda transaction, id=memory.id: self._lose(transaction, id, scope)  # type: ignore[misc]
+                )
+
+    async def _forget_agent(self, agent: str) -> None:
+        """All memories of an agent."""
+
+        async def body(transaction: Transaction) -> bool:
+            finder = transaction.collection(Memory).query().prefix(f"{agent}/").limit(_PAGE)
+            found = await finder.values(STRONG)
+            for memory in found:
+                await self._memories.writing.remove(transaction, memory)
+            return bool(found)
+
+        while await self._store.transact(body):
+            pass
+        await remove(self._store.collection(FormerMemory), f"{agent}/")
+        await self._store.collection(LastNumber).delete(numbers_of(agent))
+
+    async def _forget_version(self, former: FormerMemory, scope: Scope) -> None:
+        versions = self._store.collection(FormerMemory)
+        left = _without(former.memory, scope)
+        if left is None:
+            await versions.delete(former.id)
+        else:
+            await versions.put(replace(former, memory=left))
+
+    async def _lose(self, transaction: Transaction, id: str, scope: Scope) -> None:
+        """Take from a memory what belongs to the scope."""
+        memories, writing = transaction.collection(Memory), self._memories.writing
+        memory = await memories.get(id)
+        if memory is None or not _is_touched(memory, scope):
+            return
+        left = _without(memory, scope)
+        if left is not None:
+            await writing.write(transaction, left)
+            return
+        for part in await memories.query().where("into", "=", id).values():
+            freed = _without(part, scope)
+            if part.status == "merged" and freed is not None:
+                await writing.write(transaction, replace(freed, status="active", into=None))
+        await writing.remove(transaction, memory)
+
+    async def _all(self, cls: type[T]) -> AsyncIterator[T]:
+        finder = self._store.collection(cls).query().order_by("key").limit(_PAGE)
+        cursor: str | None = None
+        while True:
+            page = await finder.page(after=cursor, options=STRONG)
+            for value in page.values:
+                yield value
+            cursor = page.next
+            if cursor is None:
+                return
+
+
+def _is_touched(memory: Memory, scope: Scope) -> bool:
+    return scope.agent in memory.shared or any(_is_of(each, scope) for each in memory.provenance)
+
+
+def _without(memory: Memory, scope: Scope) -> Memory | None:
+    """The memory without what belongs to the scope; None if it is to go."""
+    left = tuple(each for each in memory.provenance if not _is_of(each, scope))
+    gone = len(left) < len(memory.provenance) and (memory.mixed or not left)
+    if gone and not memory.by_person:
+        return None
+    shared = tuple(agent for agent in memory.shared if agent != scope.agent)
+    return replace(memory, provenance=left, shared=shared, is_shared=bool(shared))
+
+
+def _is_of(source: str, scope: Scope) -> bool:
+    session, place = source_of(source)
+    return session in scope.sessions and (not scope.turns or place.turn in scope.turns)

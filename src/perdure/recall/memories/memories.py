@@ -1,0 +1,375 @@
+"""Memories: added, edited, merged, pinned, retired, deleted for good.
+
+What is added is compared with what is there (see `merging`). What says the same is not kept twice:
+the older one was seen once more. What contradicts an older one is kept beside it, each naming the
+other; the one that holds since later leads, unless the other is pinned.
+
+Who changes a memory is a person or a machine (`by`, else `perdure.acting_as`). What a person wrote
+or changed, no machine changes: it gets `Conflict`, and may add what it has to say.
+
+A change keeps the former version. To be seen again is no change: it raises the weight, and the turn
+is noted. Everything is written in one transaction with the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec.structs import replace
+
+from perdure.core.errors import Conflict, InvalidInput, PerdureError
+from perdure.recall.memories import records
+from perdure.recall.memories.reading import MemoryReader
+from perdure.recall.memories.records import (
+    WEIGHTS,
+    Anchor,
+    Author,
+    Memory,
+    acting,
+)
+from perdure.recall.memories.writing import Indexer, Writing
+from perdure.recall.scoping.sharing import checked_agent
+from perdure.storage.options import STRONG
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+if TYPE_CHECKING:
+    from perdure.recall.embedders import Embedder
+
+#: Takes secrets out of plain data.
+Plain: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
+#: Leaves nothing readable of what was deleted from collections; False if some may still be.
+Cleanse: TypeAlias = Callable[[Iterable[str]], Awaitable[bool]]
+#: Removes what prompts were told of memories, by their names.
+Withdraw: TypeAlias = Callable[[Iterable[str]], Awaitable[None]]
+_PAGE = 100
+
+
+class Memories(MemoryReader):
+    """The memories of a bank.
+
+    Keys are ``planner/M-7``, or ``M-7`` where `agent` says whose. What takes a key raises
+    `InvalidInput` if there is no such memory; what changes one raises `Conflict` if it is not at
+    the `expected` version, or if a machine would change what a person wrote.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        index: Indexer | None = None,
+        *,
+        plain: Plain | None = None,
+        cleanse: Cleanse | None = None,
+        withdraw: Withdraw | None = None,
+        embedder: Embedder | None = None,
+    ) -> None:
+        super().__init__(store, embedder)
+        self.writing = Writing(store, index, self.resemblance)
+        self._plain = plain
+        self._cleanse = cleanse
+        self._withdraw = withdraw
+
+    # Writing ----------------------------------------------------------------------------------
+
+    async def add(
+        self,
+        agent: str,
+        text: str,
+        *,
+        kind: str = "fact",
+        weight: float | None = None,
+        tags: Iterable[str] = (),
+        provenance: Iterable[str] = (),
+        anchor: Anchor | None = None,
+        shared: Iterable[str] = (),
+        pinned: bool = False,
+        time: int | None = None,
+        by: Author | None = None,
+    ) -> Memory:
+        """Remember something; returns the memory, which is an older one if it says the same.
+
+        `time` is when it was said, in microseconds; now, if it is left out.
+
+        Raises `InvalidInput` for what cannot be kept, and if a session of `provenance` is not
+        there; `TooLarge` for a text above 4,000 characters.
+        """
+        sort, now = records.checked_kind(kind), self._store.now()
+        moment = now if time is None else time
+        author = by or acting()
+        agents = records.checked_shared(shared)
+        draft = Memory(
+            id=records.memory_id(checked_agent(agent), 0),
+            agent=agent,
+            kind=sort,
+            text=self._masked(records.checked_text(text)),
+            weight=WEIGHTS[sort] if weight is None else records.checked_weight(weight),
+            tags=self._tags(tags),
+            provenance=records.checked_sources(provenance),
+            anchor=anchor,
+            shared=agents,
+            is_shared=bool(agents),
+            pinned=pinned,
+            first=moment,
+            last=moment,
+            since=moment,
+            author=author,
+            by_person=author.person,
+        )
+
+        return await self._store.transact(
+            lambda transaction: self.writing.add(transaction, draft), STRONG
+        )
+
+    async def edit(
+        self,
+        key: str,
+        *,
+        text: str | None = None,
+        kind: str | None = None,
+        weight: float | None = None,
+        tags: Iterable[str] | None = None,
+        shared: Iterable[str] | None = None,
+        anchor: Anchor | None = None,
+        provenance: Iterable[str] = (),
+        expected: int | None = None,
+        agent: str = "",
+        by: Author | None = None,
+    ) -> Memory:
+        """Change what is given. `provenance` is added to what there is. Returns it as it is now.
+
+        Raises `InvalidInput` and `TooLarge` like `add`.
+        """
+        changes: dict[str, Any] = {}
+        if text is not None:
+            changes["text"] = self._masked(records.checked_text(text))
+        if kind is not None:
+            changes["kind"] = records.checked_kind(kind)
+        if weight is not None:
+            changes["weight"] = records.checked_weight(weight)
+        if tags is not None:
+            changes["tags"] = self._tags(tags)
+        if shared is not None:
+            changes["shared"] = records.checked_shared(shared)
+        if anchor is not None:
+            changes["anchor"] = anchor
+        sources = records.checked_sources(provenance)
+
+        def change(memory: Memory) -> Memory:
+            edited = replace(
+                memory, **changes, provenance=records.joined(memory.provenance, sources)
+            )
+            if edited.text == memory.text:
+                return edited
+            return replace(edited, mixed=True, since=self._store.now())
+
+        return await self._change(key, change, agent=agent, by=by, expected=expected)
+
+    async def merge(
+        self,
+        keys: Sequence[str],
+        *,
+        text: str | None = None,
+        agent: str = "",
+        by: Author | None = None,
+    ) -> Memory:
+        """Make several memories of one agent one: the first, with this text or its own.
+
+        The others are kept as merged into it, and can be restored. Raises `InvalidInput` if they
+        are less than two or not of one agent.
+        """
+        ids = list(dict.fromkeys(records.parse_key(key, agent) for key in keys))
+        if len(ids) < 2 or len({id.rpartition("/")[0] for id in ids}) > 1:
+            raise InvalidInput(
+                "Merging takes several memories of one agent.", hint="Name two or more of its own."
+            )
+        said = None if text is None else self._masked(records.checked_text(text))
+        author = by or acting()
+
+        async def body(transaction: Transaction) -> Memory | PerdureError:
+            found = await transaction.collection(Memory).get_many(ids)
+            for id, memory in zip(ids, found, strict=True):
+                refusal = _refusal(id, memory, author)
+                if refusal is not None:
+                    return refusal
+            target, *others = (memory for memory in found if memory is not None)
+            for other in others:
+                gone = replace(other, status="merged", into=target.id)
+                await self.writing.change(transaction, other, gone, author)
+            merged = _merged(target, others, said, self._store.now())
+            return await self.writing.change(transaction, target, merged, author)
+
+        return await self._transact(body)
+
+    async def pin(self, key: str, *, agent: str = "", by: Author | None = None) -> Memory:
+        """Let it come first, and lead where another contradicts it."""
+        return await self._change(key, lambda m: replace(m, pinned=True), agent=agent, by=by)
+
+    async def unpin(self, key: str, *, agent: str = "", by: Author | None = None) -> Memory:
+        """Let it come in its turn."""
+        return await self._change(key, lambda m: replace(m, pinned=False), agent=agent, by=by)
+
+    async def retire(
+        self,
+        key: str,
+        *,
+        superseded_by: str | None = None,
+        agent: str = "",
+        by: Author | None = None,
+    ) -> Memory:
+        """Keep it, but recall it no more: because of another one, perhaps.
+
+        Raises `InvalidInput` if there is no such other one.
+        """
+        later = None
+        if superseded_by is not None:
+            found = await self.get(superseded_by, agent=agent)
+            if found is None or found.id == records.parse_key(key, agent):
+                raise InvalidInput(
+                    f"{superseded_by} cannot supersede it.", hint="Name another memory."
+                )
+            later = found.id
+
+        def change(memory: Memory) -> Memory:
+            return replace(memory, status="superseded" if later else "retired", into=later)
+
+        return await self._change(key, change, agent=agent, by=by)
+
+    async def restore(self, key: str, *, agent: str = "", by: Author | None = None) -> Memory:
+        """Bring back what was retired, merged or superseded."""
+
+        def change(memory: Memory) -> Memory:
+            return replace(memory, status="active", into=None)
+
+        return await self._change(key, change, agent=agent, by=by)
+
+    async def delete(self, key: str, *, agent: str = "", by: Author | None = None) -> bool:
+        """Delete it for good, with its former versions and with what was merged into it.
+
+        Returns whether nothing of it can be read in the bank's files any more: others who have the
+        bank open may keep deleted bytes from being wiped.
+        """
+        id, author = records.parse_key(key, agent), by or acting()
+
+        async def body(transaction: Transaction) -> Memory | PerdureError:
+            memory = await transaction.collection(Memory).get(id)
+            refusal = _refusal(id, memory, author)
+            if memory is None or refusal is not None:
+                return refusal or _missing(id)
+            await self.writing.remove(transaction, memory)
+            return memory
+
+        gone = await self._transact(body)
+        self.resemblance.drop()
+        if self._withdraw is not None:
+            await self._withdraw([gone.name])
+        if self._cleanse is None:
+            return True
+        return await self._cleanse(("perdure_memories", "perdure_memory_versions"))
+
+    async def refill(self) -> int:
+        """Put all active memories into the index again; returns how many there are."""
+        finder = self._store.collection(Memory).query().order_by("key").limit(_PAGE)
+        count, cursor = 0, None
+        while True:
+            page = await finder.page(after=cursor, options=STRONG)
+            count += await self._reindex([memory.id for memory in page.values])
+            cursor = page.next
+            if cursor is None:
+                return count
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _reindex(self, ids: Sequence[str]) -> int:
+        async def body(transaction: Transaction) -> int:
+            found = await transaction.collection(Memory).get_many(ids)
+            active = [memory for memory in found if memory is not None and memory.is_active]
+            for memory in active:
+                await self.writing.index(transaction, memory)
+            return len(active)
+
+        return await self._store.transact(body)
+
+    async def _change(
+        self,
+        key: str,
+        change: Callable[[Memory], Memory],
+        *,
+        agent: str,
+        by: Author | None,
+        expected: int | None = None,
+    ) -> Memory:
+        id, author = records.parse_key(key, agent), by or acting()
+
+        async def body(transaction: Transaction) -> Memory | PerdureError:
+            memory = await transaction.collection(Memory).get(id)
+            refusal = _refusal(id, memory, author, expected)
+            if memory is None or refusal is not None:
+                return refusal or _missing(id)
+            changed = change(memory)
+            if changed == memory:
+                return memory
+            return await self.writing.change(transaction, memory, changed, author)
+
+        return await self._transact(body)
+
+    async def _transact(
+        self, body: Callable[[Transaction], Awaitable[Memory | PerdureError]]
+    ) -> Memory:
+        """Run a body that returns what it refuses: a `Conflict` that it raised would repeat it."""
+        done = await self._store.transact(body, STRONG)
+        if isinstance(done, PerdureError):
+            raise done
+        return done
+
+    def _tags(self, tags: Iterable[str]) -> tuple[str, ...]:
+        return records.checked_tags(map(self._masked, records.checked_tags(tags)))
+
+    def _masked(self, text: str) -> str:
+        if self._plain is None:
+            return text
+        masked: str = self._plain({"text": text})["text"]
+        return masked
+
+
+def _refusal(
+    id: str, memory: Memory | None, author: Author, expected: int | None = None
+) -> PerdureError | None:
+    """Why a memory is not to be changed, if so."""
+    if memory is None:
+        return _missing(id)
+    if expected is not None and memory.version != expected:
+        return Conflict("memories", memory.name, expected=expected, found=memory.version)
+    if memory.by_person and not author.person:
+        return Conflict(
+            "memories",
+            memory.name,
+            message=f"{memory.name} was written or edited by a person, and no machine changes it.",
+            hint="Add what you know as a memory of its own.",
+        )
+    return None
+
+
+def _missing(id: str) -> InvalidInput:
+    return InvalidInput(
+        f"There is no memory {records.shown(id)}.", hint="It may have been deleted; list them."
+    )
+
+
+def _merged(target: Memory, others: Sequence[Memory], text: str | None, now: int) -> Memory:
+    every = (target, *others)
+    sources = tuple(source for memory in every for source in memory.provenance)
+    tags = sorted({tag for memory in every for tag in memory.tags})
+    return replace(
+        target,
+        text=target.text if text is None else text,
+        mixed=True,
+        weight=max(memory.weight for memory in every),
+        tags=tuple(tags[: records.MAX_TAGS]),
+        provenance=records.joined(sources, ()),
+        seen=sum(memory.seen for memory in every),
+        first=min(memory.first for memory in every),
+        last=max(memory.last for memory in every),
+        since=target.since if text is None else now,
+        pinned=any(memory.pinned for memory in every),
+    )

@@ -1,0 +1,229 @@
+"""How memories are written inside a transaction: compared, linked, versioned, indexed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from perdure.core.clock import SECOND
+from perdure.core.errors import InvalidInput
+from perdure.history.lines import owners
+from perdure.history.records import SessionRecord
+from perdure.recall.memories import records
+from perdure.recall.memories.merging import Relation, read, relation
+from perdure.recall.memories.records import Author, FormerMemory, LastNumber, Memory
+from perdure.recall.memories.resembling import COMPARED, Resemblance
+from perdure.recall.places import memories_of
+from perdure.recall.values import Note
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+#: Of what a weight lacks, so much is added when a memory is seen again.
+_GAIN = 0.1
+
+
+class Indexer(Protocol):
+    """Where what is to be found goes: `recall.index.RecallIndex`."""
+
+    async def put(
+        self, transaction: Transaction, group: str, ordinal: int, text: str, note: Note
+    ) -> None: ...
+    async def withdraw(self, transaction: Transaction, group: str, ordinal: int) -> None: ...
+
+
+class Writing:
+    """Writes memories. Whoever calls it has a transaction, and repeats it on conflict."""
+
+    def __init__(self, store: Store, index: Indexer | None, resemblance: Resemblance) -> None:
+        self._store = store
+        self._index = index
+        self._resemblance = resemblance
+
+    async def add(self, transaction: Transaction, draft: Memory) -> Memory:
+        """Give a new memory its number, unless an older one says the same: that is seen again.
+
+        Raises `InvalidInput` if a session that it came from is not there.
+        """
+        # Read first: whoever else adds something meanwhile makes this one look again.
+        numbers = transaction.collection(LastNumber)
+        key = records.numbers_of(draft.agent)
+        last = await numbers.get(key) or LastNumber(key)
+        sources = await _owned(transaction, draft.provenance)
+        new = replace(draft, provenance=sources)
+        related = await self._compared(transaction, new)
+        for memory, says in related:
+            if says == "same":
+                return await self._seen_again(transaction, memory, new)
+        number = last.last + 1
+        await numbers.put(replace(last, last=number))
+        numbered = replace(new, id=records.memory_id(new.agent, number))
+        linked = await self._linked(transaction, numbered, [rival for rival, _ in related])
+        return await self.write(transaction, linked)
+
+    async def change(
+        self, transaction: Transaction, former: Memory, changed: Memory, author: Author
+    ) -> Memory:
+        """Write what a memory was changed to, and keep it as it was."""
+        await transaction.collection(FormerMemory).put(
+            FormerMemory(records.version_id(former), former, self._store.now())
+        )
+        written = replace(
+            changed,
+            provenance=await _owned(transaction, changed.provenance, former.provenance),
+            is_shared=bool(changed.shared),
+            author=author,
+            by_person=former.by_person or author.person,
+            version=former.version + 1,
+        )
+        says_anew = written.text != former.text or not former.is_active
+        if says_anew and written.is_active:
+            related = await self._compared(transaction, written)
+            rivals = [rival for rival, says in related if says == "contrary"]
+            written = await self._linked(transaction, written, rivals)
+        return await self.write(transaction, written)
+
+    async def write(self, transaction: Transaction, memory: Memory) -> Memory:
+        """Write a memory as it is given, in the index too."""
+        await transaction.collection(Memory).put(memory)
+        await self.index(transaction, memory)
+        return memory
+
+    async def remove(self, transaction: Transaction, memory: Memory) -> None:
+        """Delete a memory with all that belongs to it; others name it no more."""
+        memories = transaction.collection(Memory)
+        await self._unlink(transaction, memory, memory.contradicts)
+        for other in await memories.query().where("into", "=", memory.id).values():
+            if other.id == memory.id:
+                continue
+            if other.status == "merged":
+                await self.remove(transaction, other)
+            else:
+                await memories.put(replace(other, into=None))
+        await transaction.collection(FormerMemory).query().prefix(f"{memory.id}/").delete()
+        await memories.delete(memory.id)
+        if self._index is not None:
+            await self._index.withdraw(transaction, memories_of(memory.agent), memory.number)
+
+    async def index(self, transaction: Transaction, memory: Memory) -> None:
+        """Let an active memory be found, and any other not."""
+        if self._index is None:
+            return
+        group = memories_of(memory.agent)
+        if not memory.is_active:
+            await self._index.withdraw(transaction, group, memory.number)
+            return
+        tags = dict.fromkeys(memory.tags, "")
+        if memory.anchor is not None and memory.anchor.branch:
+            tags["branch"] = memory.anchor.branch
+        note = Note(time=memory.last // SECOND, tags=tags)
+        text = "\n".join(filter(None, (memory.text, " ".join(memory.tags))))
+        await self._index.put(transaction, group, memory.number, text, note)
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _compared(
+        self, transaction: Transaction, new: Memory
+    ) -> list[tuple[Memory, Relation]]:
+        """Active memories of the agent that say the same or the contrary."""
+        said = read(new.text)
+        near = await self._resemblance.look(new.agent, said, COMPARED)
+        found = await transaction.collection(Memory).get_many(id for id, _ in near)
+        related = list[tuple[Memory, Relation]]()
+        for memory in found:
+            if memory is None or not memory.is_active or memory.id == new.id:
+                continue
+            says = relation(said, read(memory.text))
+            if memory.text == new.text or (says == "same" and memory.kind == new.kind):
+                related.append((memory, "same"))
+            elif says == "contrary":
+                related.append((memory, "contrary"))
+        return related
+
+    async def _seen_again(self, transaction: Transaction, memory: Memory, new: Memory) -> Memory:
+        """An older memory, now that it was said once more."""
+        seen = replace(
+            memory,
+            seen=memory.seen + 1,
+            first=min(memory.first, new.first),
+            last=max(memory.last, new.last),
+            since=max(memory.since, new.since) if memory.contradicts else memory.since,
+            provenance=records.joined(memory.provenance, new.provenance),
+        )
+        if memory.by_person and not new.by_person:
+            return await self.write(transaction, seen)
+        seen = replace(
+            seen,
+            tags=records.checked_tags({*memory.tags, *new.tags})
+            if _fit(memory, new)
+            else memory.tags,
+            pinned=memory.pinned or new.pinned,
+            weight=max(memory.weight + _GAIN * (1 - memory.weight), new.weight),
+            shared=records.checked_shared({*memory.shared, *new.shared}),
+        )
+        if _is_better(new, memory):
+            better = replace(seen, text=new.text)
+            return await self.change(transaction, memory, better, new.author)
+        return await self.write(transaction, replace(seen, is_shared=bool(seen.shared)))
+
+    async def _linked(
+        self, transaction: Transaction, memory: Memory, rivals: Sequence[Memory]
+    ) -> Memory:
+        """The memory with the names of those that it contradicts now; they get its name."""
+        memories = transaction.collection(Memory)
+        ids = tuple(sorted(rival.id for rival in rivals))
+        await self._unlink(transaction, memory, [i for i in memory.contradicts if i not in ids])
+        for rival in rivals:
+            if memory.id not in rival.contradicts:
+                named = tuple(sorted((*rival.contradicts, memory.id)))
+                await memories.put(replace(rival, contradicts=named))
+        return replace(memory, contradicts=ids)
+
+    async def _unlink(
+        self, transaction: Transaction, memory: Memory, rivals: Iterable[str]
+    ) -> None:
+        memories = transaction.collection(Memory)
+        for rival in await memories.get_many(rivals):
+            if rival is not None:
+                left = tuple(id for id in rival.contradicts if id != memory.id)
+                await memories.put(replace(rival, contradicts=left))
+
+
+async def _owned(
+    transaction: Transaction, sources: Sequence[str], known: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The turns by the sessions whose logs hold them: a fork has some from its ancestors.
+
+    So whoever forgets a turn finds what came from it. Raises `InvalidInput` if a session is gone.
+    """
+    found = dict[str, None]()
+    sessions = transaction.collection(SessionRecord)
+    for source in sources:
+        if source not in known:
+            name, place = records.source_of(source)
+            record = await sessions.get(name)
+            if record is None:
+                raise InvalidInput(
+                    f"There is no session {name!r} that a memory could come from.",
+                    hint="Check the turn's name; or was the session forgotten?",
+                )
+            name = next(owners(record, place.turn, place.turn)).session
+            source = f"{name}#{place}"  # noqa: PLW2901
+        found[source] = None
+    return tuple(found)
+
+
+def _fit(memory: Memory, new: Memory) -> bool:
+    return len({*memory.tags, *new.tags}) <= records.MAX_TAGS
+
+
+def _is_better(new: Memory, old: Memory) -> bool:
+    """Whether the new text is to stand for both: a person's, or a tidier sentence."""
+    if new.by_person != old.by_person:
+        return new.by_person and new.text != old.text
+    return _tidiness(new.text) > _tidiness(old.text)
+
+
+def _tidiness(text: str) -> int:
+    return (text[:1].isupper() and not text.isupper()) + text.endswith((".", "!", "`"))

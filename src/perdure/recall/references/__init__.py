@@ -1,0 +1,1 @@
+"""Reference layers: Markdown files of a folder, or records of the bank."""

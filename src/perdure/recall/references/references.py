@@ -1,0 +1,376 @@
+"""Reference layers: Markdown files of a folder, or records in the bank.
+
+`sync` looks for files that are new, changed or gone, and brings the bank in line; what has the same
+size and time as before is not read. A file that cannot be used any more keeps the layer that it
+made last, and `check` says what is wrong with it. `add` makes a record of a text: it lies in the
+bank and needs no file.
+
+Layers are everybody's: all agents may see them. They are not made from turns, so forgetting does
+not concern them; `remove` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.clock import SECOND
+from perdure.core.errors import InvalidInput
+from perdure.core.messages import sound
+from perdure.core.tokens import Counter
+from perdure.recall.memories.memories import Cleanse, Plain
+from perdure.recall.memories.records import LastNumber
+from perdure.recall.memories.writing import Indexer
+from perdure.recall.places import REFERENCES
+from perdure.recall.references import files, layers
+from perdure.recall.references.files import Problem, Seen
+from perdure.recall.references.layers import Layer, LayerRecord, LayerText, Origin
+from perdure.recall.values import Note
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+_NUMBERS = "references"
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """What `sync` did: names of layers, and what is wrong with files."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+class References:
+    """The reference layers of a bank."""
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path | None,
+        counter: Callable[[], Counter],
+        index: Indexer | None = None,
+        *,
+        plain: Plain | None = None,
+        cleanse: Cleanse | None = None,
+    ) -> None:
+        self.folder = None if folder is None else folder.absolute()
+        self._store = store
+        # Read when it is first needed: it takes a while.
+        self._counter = counter
+        self._index = index
+        self._plain = plain
+        self._cleanse = cleanse
+        self._one_at_a_time = asyncio.Lock()
+        self._synced: tuple[float, Synced] | None = None
+
+    # Reading ----------------------------------------------------------------------------------
+
+    async def get(self, name: str, /) -> Layer | None:
+        """The layer of this name."""
+        try:
+            key = layers.checked_name(name)
+        except InvalidInput:
+            return None
+        record = await self._store.collection(LayerRecord).get(key)
+        text = await self._store.collection(LayerText).get(key)
+        return None if record is None or text is None else _layer(record, text.text)
+
+    async def list(self) -> builtins.list[LayerRecord]:
+        """All layers by name, without their texts."""
+        return await self._store.collection(LayerRecord).query().order_by("key").values()
+
+    async def names(self, ordinals: Iterable[int]) -> dict[int, str]:
+        """The names of layers by their numbers in the index; of those that are there."""
+        wanted = tuple(set(ordinals))
+        if not wanted:
+            return {}
+        finder = self._store.collection(LayerRecord).query().where("ordinal", "in", wanted)
+        return {record.ordinal: record.name for record in await finder.values()}
+
+    async def matching(
+        self, text: str, tools: Iterable[str] = (), paths: Sequence[str] = ()
+    ) -> builtins.list[tuple[str, str]]:
+        """The names of the layers whose triggers or tags fit, and why; the weightiest first."""
+        found = await self.list()
+        if not found:
+            return []
+        words, used = layers.terms_of(text), frozenset(tool.casefold() for tool in tools)
+        fitting = [
+            (each, builtins.list(layers.reasons(each, words, used, paths))) for each in found
+        ]
+        ranked = sorted(
+            ((each, why) for each, why in fitting if why),
+            key=lambda pair: (-pair[0].weight, -len(pair[1]), pair[0].name),
+        )
+        return [(each.name, ", ".join(why)) for each, why in ranked]
+
+    # Writing ----------------------------------------------------------------------------------
+
+    async def add(self, text: str, *, name: str = "", file: str = "") -> LayerRecord:
+        """Keep a Markdown text, which may have front matter, as a record; again, to replace it.
+
+        `name` is used if the text has none; `file` is what errors call it.
+
+        Raises `InvalidInput` for what cannot be used, naming the line, and if a file of the folder
+        has made a layer of this name; `TooLarge` for more than 20,000 tokens.
+        """
+        layer = self._read(sound(text), file or name or "the text", name)
+        return await self._put(layer, None)
+
+    async def add_file(self, path: Path, *, name: str = "") -> LayerRecord:
+        """The same with a file that lies anywhere: it is copied. Raises like `add`."""
+        found = await asyncio.to_thread(files.load, path.parent, path.name)
+        if isinstance(found, Problem):
+            raise InvalidInput(f"{path.name}: {found.what}", hint="Give another file.")
+        default = name or layers.name_of_file(path.stem)
+        return await self.add(found.text, name=default, file=path.name)
+
+    async def remove(self, name: str) -> bool:
+        """Remove a layer for good; one of a file comes back with the next `sync`.
+
+        Returns whether nothing of it can be read in the bank's files any more. Raises
+        `InvalidInput` if there is none.
+        """
+        if await self.get(name) is None:
+            raise InvalidInput(f"There is no reference layer {name!r}.", hint="List them.")
+        await self._remove(name)
+        if self._cleanse is None:
+            return True
+        return await self._cleanse(("perdure_layers", "perdure_layer_texts"))
+
+    async def sync(self, *, max_age: float = 0.0) -> Synced:
+        """Bring the layers in line with the files of the folder.
+
+        If that was done at most `max_age` seconds ago by this process, its result is returned.
+        Never raises for what lies in the folder. A folder that is not there removes nothing.
+        """
+        async with self._one_at_a_time:
+            now = time.monotonic()
+            if self._synced is None or now - self._synced[0] >= max_age:
+                self._synced = (now, await self._sync())
+            return self._synced[1]
+
+    async def refill(self) -> int:
+        """Put all layers into the index again; returns how many there are."""
+        found = await self.list()
+        for record in found:
+            await self._store.transact(
+                lambda transaction, name=record.name: self._reindex(transaction, name)  # type: ignore[misc]
+            )
+        return len(found)
+
+    async def check(self) -> builtins.list[Problem]:
+        """What is wrong with files and layers, or unwise. Changes nothing."""
+        found, problems = await self._scanned()
+        known = await self._known()
+        names = {each.name: each.name for each in await self.list() if each.origin is None}
+        for file in found:
+            layer = await self._loaded(file)
+            if isinstance(layer, Problem):
+                problems.append(layer)
+                continue
+            read, hash_ = layer
+            if read.name in names:
+                where = names[read.name]
+                problems.append(
+                    Problem(file.path, f"Its name {read.name} is that of {where}, too.")
+                )
+            names.setdefault(read.name, file.path)
+            problems += [Problem(file.path, what, True) for what in layers.warnings(read)]
+            record = known.get(file.path)
+            if record is None or record.origin is None or record.origin.hash != hash_:
+                what = "It is new" if record is None else "It has changed since it was indexed"
+                problems.append(Problem(file.path, f"{what}.", True))
+        there = {file.path for file in found} | {problem.where for problem in problems}
+        problems += [Problem(path, "It is gone.", True) for path in known if path not in there]
+        for record in await self.list():
+            if record.origin is None and (kept := await self.get(record.name)) is not None:
+                problems += [Problem(record.name, what, True) for what in layers.warnings(kept)]
+        return problems
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _sync(self) -> Synced:
+        found, problems = await self._scanned()
+        known = await self._known()
+        added, changed = builtins.list[str](), builtins.list[str]()
+        there = {file.path for file in found} | {problem.where for problem in problems}
+        removed = [old.name for path, old in known.items() if path not in there]
+        for name in removed:  # first: another file may have the name now
+            await self._remove(name)
+        for file in found:
+            old = known.get(file.path)
+            if old is not None and _is_as_before(old, file):
+                continue
+            loaded = await self._loaded(file)
+            if isinstance(loaded, Problem):
+                problems.append(loaded)
+                continue
+            layer, hash_ = loaded
+            origin = _origin(self.folder, file, hash_)
+            if old is not None and old.origin is not None and old.origin.hash == hash_:
+                await self._touch(old.name, origin)
+                continue
+            try:
+                await self._put(layer, origin)
+            except InvalidInput as exc:
+                problems.append(Problem(file.path, exc.message))
+                continue
+            (added if old is None else changed).append(layer.name)
+            if old is not None and old.name != layer.name:
+                await self._remove(old.name)
+                removed.append(old.name)
+        return Synced(tuple(added), tuple(changed), tuple(removed), tuple(problems))
+
+    async def _scanned(self) -> tuple[builtins.list[Seen], builtins.list[Problem]]:
+        if self.folder is None:
+            return [], []
+        try:
+            return await asyncio.to_thread(files.scan, self.folder)
+        except FileNotFoundError:
+            missing = Problem(str(self.folder), "There is no such folder.", warning=True)
+        except OSError as exc:
+            missing = Problem(
+                str(self.folder), f"The folder cannot be read: {exc.strerror or exc}."
+            )
+        known = await self._known()
+        return [], [missing, *(Problem(path, "It is not there.", True) for path in known)]
+
+    async def _loaded(self, file: Seen) -> tuple[Layer, str] | Problem:
+        if self.folder is None:
+            return Problem(file.path, "There is no folder.")
+        found = await asyncio.to_thread(files.load, self.folder, file.path)
+        if isinstance(found, Problem):
+            return found
+        try:
+            default = layers.name_of_file(Path(file.path).stem)
+            return self._read(found.text, file.path, default), found.hash
+        except InvalidInput as exc:
+            return Problem(file.path, f"{exc.message.removeprefix(file.path).lstrip(', ')}")
+
+    async def _known(self) -> dict[str, LayerRecord]:
+        """The layers that files of this folder made, by path."""
+        return {
+            record.origin.path: record
+            for record in await self.list()
+            if record.origin is not None and record.origin.folder == str(self.folder)
+        }
+
+    def _read(self, text: str, file: str, name: str) -> Layer:
+        layer = layers.read(text, file, self._counter(), name=name)
+        if self._plain is None:
+            return layer
+        masked = self._plain({"text": layer.text, "title": layer.title})
+        return replace(layer, text=masked["text"], title=masked["title"])
+
+    async def _put(self, layer: Layer, origin: Origin | None) -> LayerRecord:
+        async def body(transaction: Transaction) -> LayerRecord:
+            records = transaction.collection(LayerRecord)
+            old = await records.get(layer.name)
+            if old is not None and not _is_from(old.origin, origin):
+                raise InvalidInput(
+                    f"The name {layer.name} is that of {_maker(old)}, too.",
+                    hint="Give one of them another name.",
+                )
+            record = LayerRecord(
+                name=layer.name,
+                ordinal=await _next(transaction) if old is None else old.ordinal,
+                title=layer.title,
+                tags=layer.tags,
+                weight=layer.weight,
+                triggers=layer.triggers,
+                tokens=layer.tokens,
+                origin=origin,
+                updated=self._store.now(),
+            )
+            await records.put(record)
+            await transaction.collection(LayerText).put(LayerText(layer.name, layer.text))
+            await self._put_in_index(transaction, record, layer.text)
+            return record
+
+        return await self._store.transact(body)
+
+    async def _touch(self, name: str, origin: Origin) -> None:
+        async def body(transaction: Transaction) -> None:
+            records = transaction.collection(LayerRecord)
+            record = await records.get(name)
+            if record is not None:
+                await records.put(replace(record, origin=origin))
+
+        await self._store.transact(body)
+
+    async def _remove(self, name: str) -> None:
+        async def body(transaction: Transaction) -> None:
+            records = transaction.collection(LayerRecord)
+            record = await records.get(name)
+            if record is not None:
+                await records.delete(name)
+                await transaction.collection(LayerText).delete(name)
+                if self._index is not None:
+                    await self._index.withdraw(transaction, REFERENCES, record.ordinal)
+
+        await self._store.transact(body)
+
+    async def _reindex(self, transaction: Transaction, name: str) -> None:
+        record = await transaction.collection(LayerRecord).get(name)
+        text = await transaction.collection(LayerText).get(name)
+        if record is not None and text is not None:
+            await self._put_in_index(transaction, record, text.text)
+
+    async def _put_in_index(self, transaction: Transaction, record: LayerRecord, text: str) -> None:
+        if self._index is None:
+            return
+        note = Note(time=record.updated // SECOND, tags=dict.fromkeys(record.tags, ""))
+        head = " ".join((record.name, record.title, *record.tags))
+        await self._index.put(transaction, REFERENCES, record.ordinal, f"{head}\n{text}", note)
+
+
+async def _next(transaction: Transaction) -> int:
+    numbers = transaction.collection(LastNumber)
+    last = await numbers.get(_NUMBERS) or LastNumber(_NUMBERS)
+    await numbers.put(replace(last, last=last.last + 1))
+    return last.last + 1
+
+
+def _layer(record: LayerRecord, text: str) -> Layer:
+    return Layer(
+        name=record.name,
+        title=record.title,
+        tags=record.tags,
+        weight=record.weight,
+        triggers=record.triggers,
+        tokens=record.tokens,
+        text=text,
+    )
+
+
+def _is_as_before(record: LayerRecord, file: Seen) -> bool:
+    origin = record.origin
+    return (
+        origin is not None
+        and origin.modified > 0
+        and (origin.size, origin.modified) == (file.size, file.modified)
+    )
+
+
+def _origin(folder: Path | None, file: Seen, hash_: str) -> Origin:
+    modified = 0 if files.is_fresh(file.modified, time.time_ns()) else file.modified
+    return Origin(str(folder), file.path, file.size, modified, hash_)
+
+
+def _is_from(old: Origin | None, new: Origin | None) -> bool:
+    """Whether both are records, or the same file."""
+    if old is None or new is None:
+        return old is new
+    return (old.folder, old.path) == (new.folder, new.path)
+
+
+def _maker(record: LayerRecord) -> str:
+    return "a record in the bank" if record.origin is None else record.origin.path

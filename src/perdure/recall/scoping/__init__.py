@@ -1,0 +1,1 @@
+"""Who may see what: lines of turns, families of forks, sharing, filters."""

@@ -1,0 +1,1 @@
+"""Asking the index: occurrences to evidence, evidence to features, features to an order."""

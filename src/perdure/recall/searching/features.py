@@ -1,0 +1,229 @@
+"""What speaks for a candidate: a number for each of a few reasons that a person would give.
+
+Evidence is divided by the most that any candidate of the question has, so that it is from 0 to 1,
+whatever the question. What is not known is 0, and then speaks neither for nor against: a bank
+without speakers, dates or vectors is ranked by what is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from perdure.history.searching import folded
+from perdure.recall.places import ANSWERED
+from perdure.recall.searching.cues import Cues
+from perdure.recall.searching.evidence import (
+    FIELD_WEIGHTS,
+    Array,
+    Evidence,
+    covered,
+    present,
+    saturated,
+)
+from perdure.recall.values import Note
+
+#: Features by the group that is known, or is not, as a whole.
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    # What the round itself says.
+    "own": ("own", "cover", "rarest", "phrase"),
+    # What was said around it: with the turn before, behind, and so on.
+    "context": (
+        "pair",
+        "next",
+        "around",
+        "wider",
+        "stretch",
+        "cover_pair",
+        "cover_around",
+        "cover_stretch",
+    ),
+    # What it means, itself and with its neighbours, and the best of what is around it.
+    "meaning": ("alike", "alike_near", "alike_stretch"),
+    # The question names somebody who said it: 1; or somebody else: -1.
+    "speaker": ("speaker",),
+    # It was said when the question says; it tells when, which the question wants to know.
+    "time": ("on_day", "in_month", "tells_when"),
+    # More than a word or two; a question that nobody answers there; an answer to one.
+    "shape": ("length", "asks", "answers", "answers_own"),
+}
+NAMES: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in group)
+
+#: Terms beyond which a passage is no better for being longer, and how much length weighs in BM25.
+_ENOUGH, _BY_LENGTH = 30, 0.75
+#: Terms that make an answer; fewer say that it was heard.
+_AN_ANSWER = 4
+#: A part is normalised by the average length of its field among the candidates, but at least this.
+_LEAST_AVERAGE = 10.0
+
+
+class Meanings(NamedTuple):
+    """Cosines with the question, a number for each candidate; 0 where there is no vector."""
+
+    own: Array
+    near: Array
+    stretch: Array
+
+
+class Features(NamedTuple):
+    """A row for each candidate, a column for each of `NAMES`."""
+
+    values: Array
+    #: The largest share of the question that stands in one candidate and the turn before it.
+    coverage: float
+    #: The largest cosine; 0 if nothing but stop words is asked: "yes please" is like every other
+    #: one, and means nothing by itself.
+    likeness: float
+    #: Who is named by the question among those who speak, if it is one.
+    speaker: str
+    #: The weight of each term, without names of speakers.
+    rarity: Array
+
+
+def features(
+    evidence: Evidence,
+    cues: Cues,
+    notes: Sequence[Note] | None = None,
+    before: Sequence[Note | None] = (),
+    meanings: Meanings | None = None,
+    *,
+    speaker: str = "",
+) -> Features:
+    """Features of the rows of `evidence`, from as much as is known about them.
+
+    `speaker` is whom the question names, if that is known already.
+    """
+    column = dict.fromkeys(NAMES, np.zeros(evidence.rows))
+    if notes is not None:
+        speaker = spoken_by(cues, [*notes, *before])
+    kept = _kept(cues, speaker)
+    lengths = None if notes is None else _lengths(notes)
+    _Evident(evidence, kept, lengths).fill(column)
+    if meanings is not None:
+        column["alike"], column["alike_near"] = _scaled(meanings.own), _scaled(meanings.near)
+        column["alike_stretch"] = _scaled(meanings.stretch)
+    if notes is not None and lengths is not None:
+        _by_speaker(column, notes, speaker)
+        _by_time(column, notes, cues)
+        _by_shape(column, notes, before, lengths)
+    coverage = float(column["cover_pair"].max(initial=0.0))
+    return Features(
+        values=np.stack([column[name] for name in NAMES], axis=1),
+        coverage=coverage,
+        likeness=_likeness(meanings, coverage) if cues.terms else 0.0,
+        speaker=speaker,
+        rarity=evidence.rarity * kept,
+    )
+
+
+def _likeness(meanings: Meanings | None, coverage: float) -> float:
+    """The largest cosine. Without vectors, what it would be at least, by how many words are met."""
+    return coverage / 2 if meanings is None else float(meanings.own.max(initial=0.0))
+
+
+def spoken_by(cues: Cues, notes: Sequence[Note | None]) -> str:
+    """The speaker whom the question names; empty if it names none, or several."""
+    speakers = {note.speaker for note in notes if note is not None}
+    named = {
+        speaker for speaker in speakers if not cues.names.keys().isdisjoint(folded(speaker).split())
+    }
+    return named.pop() if len(named) == 1 else ""
+
+
+def _kept(cues: Cues, speaker: str) -> Array:
+    """1 for each term, but 0 for the name of who speaks: it stands where others address them."""
+    names = {cues.names.get(word) for word in folded(speaker).split()}
+    kept = np.array([float(term not in names) for term in cues.terms])
+    return kept if kept.any() else np.ones(len(cues.terms))
+
+
+class _Evident:
+    """The features that come from words alone."""
+
+    def __init__(self, evidence: Evidence, kept: Array, lengths: Array | None) -> None:
+        self._evidence, self._kept = evidence, kept
+        weights = np.array(list(FIELD_WEIGHTS.values()))[:, None, None]
+        counts = weights * evidence.own
+        self._own = self._said = counts.sum(axis=0)
+        if lengths is not None:
+            self._own = (counts / _relative(lengths)[:, :, None]).sum(axis=0)
+
+    def fill(self, column: dict[str, Array]) -> None:
+        rarity, windows = self._evidence.rarity * self._kept, self._evidence.windows
+        column["own"] = _scaled(saturated(self._own, rarity))
+        column["cover"] = covered(self._said, rarity)
+        column["rarest"] = _scaled((present(self._said) * rarity).max(axis=1, initial=0.0))
+        column["phrase"] = _scaled(self._evidence.phrases)
+        for name, counts in windows.items():
+            here = self._evidence.rarities[name] * self._kept
+            column[name] = _scaled(saturated(counts, here))
+            if f"cover_{name}" in column:
+                column[f"cover_{name}"] = covered(counts, here)
+
+
+def _lengths(notes: Sequence[Note]) -> Array:
+    """By field and row."""
+    flat = itertools.chain.from_iterable([note.lengths for note in notes])
+    return np.fromiter(flat, float).reshape(len(notes), len(FIELD_WEIGHTS)).T
+
+
+def _relative(lengths: Array) -> Array:
+    """By field and row: what an occurrence is divided by, 1 for a passage of average length."""
+    there = np.maximum((lengths > 0).sum(axis=1), 1)
+    average = np.maximum(lengths.sum(axis=1) / there, _LEAST_AVERAGE)
+    relative: Array = 1 - _BY_LENGTH + _BY_LENGTH * lengths / average[:, None]
+    return relative
+
+
+def _by_speaker(column: dict[str, Array], notes: Sequence[Note], speaker: str) -> None:
+    if not speaker:
+        return
+    said = np.array(
+        [(note.speaker == speaker) - (note.speaker not in {speaker, ""}) for note in notes]
+    )
+    column["speaker"] = said.astype(float)
+
+
+def _by_time(column: dict[str, Array], notes: Sequence[Note], cues: Cues) -> None:
+    if cues.times:
+        held = [[time for time in cues.times if time.holds(note.time)] for note in notes]
+        column["on_day"] = np.array([float(any(time.exact for time in each)) for each in held])
+        column["in_month"] = np.array([float(bool(each)) for each in held])
+    if cues.when:
+        column["tells_when"] = np.array([note.timed for note in notes], float)
+
+
+def _by_shape(
+    column: dict[str, Array], notes: Sequence[Note], before: Sequence[Note | None], lengths: Array
+) -> None:
+    sizes = np.array(list(FIELD_WEIGHTS.values())) @ lengths
+    column["length"] = np.minimum(1.0, np.log1p(sizes) / np.log1p(_ENOUGH))
+    column["asks"] = np.array([note.asks and _only_asks(note) for note in notes], float)
+    if before:
+        answers = [
+            asked is not None and asked.asks and _answers(note, asked)
+            for note, asked in zip(notes, before, strict=True)
+        ]
+        column["answers"] = np.array(answers, float)
+    column["answers_own"] = column["answers"] * column["before"]
+
+
+def _only_asks(note: Note) -> bool:
+    """A question that is answered in the same round is as good as its answer.
+
+    Only people who talk with each other leave a question open: a model answers in the same turn.
+    """
+    return note.asks and note.speaker != "" and note.lengths[ANSWERED] < _AN_ANSWER
+
+
+def _answers(note: Note, before: Note) -> bool:
+    return _only_asks(before) and note.speaker not in {"", before.speaker}
+
+
+def _scaled(values: Array) -> Array:
+    most = float(values.max(initial=0.0))
+    scaled: Array = values / most if most > 0 else values * 0.0
+    return scaled

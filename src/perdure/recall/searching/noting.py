@@ -1,0 +1,171 @@
+"""Reading the notes of candidates: of the best by words, until enough of them pass the filters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from perdure.recall.indexing.filling import read_note
+from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS, spot
+from perdure.recall.scoping.filters import Passing, passes
+from perdure.recall.searching.cues import Cues
+from perdure.recall.searching.evidence import Array, Evidence, among, distinct, inside, sittings
+from perdure.recall.searching.features import features, spoken_by
+from perdure.recall.searching.ranking import rough_order
+from perdure.recall.values import Filters, Note, Question
+
+if TYPE_CHECKING:
+    from perdure.recall.scoping.scope import Scope
+    from perdure.storage.store import Store
+
+
+#: Rows whose notes are read first, to learn who speaks; then; and how often, if filters leave fewer
+#: than are asked for.
+FIRST, CHUNK, CHUNKS = 40, 220, 8
+
+
+class Noted(NamedTuple):
+    """Candidates that are there and pass, in order of place."""
+
+    evidence: Evidence
+    notes: Sequence[Note]
+    #: Of the turn before each, where there is one.
+    before: Sequence[Note | None]
+
+
+class Noting:
+    """Reads notes for one question. What was read stays known."""
+
+    def __init__(
+        self,
+        store: Store,
+        question: Question,
+        scope: Scope,
+        cues: Cues,
+        known: dict[int, Note | None] | None = None,
+    ) -> None:
+        self._store, self._question, self._scope, self._cues = store, question, scope, cues
+        self.filtered = question.filters != Filters()
+        #: By place; None where there is no document.
+        self.known = {} if known is None else known
+
+    async def read(self, evidence: Evidence, nearest: Collection[int] = ()) -> Noted | None:
+        """What passes: the nearest ones, then the best by words. None if nothing does.
+
+        The first notes tell who speaks. The name of a speaker stands where others address them, so
+        it is left out of account for the rest.
+        """
+        order = rough_order(features(evidence, self._cues))
+        rounds = np.array(list(nearest), np.int64) >> PART_BITS << PART_BITS
+        near = among(evidence.places, distinct(rounds))[order]
+        first = np.concatenate([order[near], order[~near][:FIRST]])
+        view = _View(self, evidence)
+        await view.look(first)
+        if speaker := spoken_by(self._cues, list(self.known.values())):
+            order = rough_order(features(evidence, self._cues, speaker=speaker))
+        is_left = np.ones(evidence.rows, bool)
+        is_left[first] = False
+        left = order[is_left[order]]
+        enough = max(self._question.limit, CHUNK // 2)
+        for start in range(0, CHUNK * CHUNKS, CHUNK):
+            await view.look(left[start : start + CHUNK])
+            if len(view.passed) >= enough or start + CHUNK >= len(left):
+                break
+        return view.noted() if view.passed else None
+
+    async def fetch(self, places: Sequence[int]) -> None:
+        """Make sure that these are known."""
+        wanted = [place for place in dict.fromkeys(places) if place not in self.known]
+        if wanted:
+            read = await self._store.adapter.notes(INDEX.name, wanted)
+            notes = [None if note is None else read_note(note) for note in read]
+            self.known.update(zip(wanted, notes, strict=True))
+
+    def allowed(self, places: Array) -> Array:
+        return inside(self._scope.ranges, places)
+
+    def passes(self, place: int, note: Note, fields: frozenset[int]) -> bool:
+        kind, session = self._scope.name(place)
+        candidate = Passing(kind=kind, spot=spot(place), note=note, session=session, fields=fields)
+        return passes(self._question.filters, candidate)
+
+
+class _View:
+    """Rows of the evidence, as far as their notes were read."""
+
+    def __init__(self, noting: Noting, evidence: Evidence) -> None:
+        self._noting, self._evidence = noting, evidence
+        #: By row, the note of those that pass.
+        self.passed = dict[int, Note]()
+        #: Turns whose time is known.
+        self._times = dict[int, int]()
+        self._allowed = noting.allowed(evidence.places)
+        turn = evidence.places >> ROUND_BITS
+        self._before = (turn - 1) << ROUND_BITS | 1 << PART_BITS
+        there = (turn & (1 << TURN_BITS - ROUND_BITS) - 1 > 1) & noting.allowed(self._before)
+        self._before[~there] = -1
+        further = evidence.parts[evidence.parts & (1 << PART_BITS) - 1 > 0]
+        self._further = dict[int, list[int]]()
+        for part, whole in zip(
+            further.tolist(), (further >> PART_BITS << PART_BITS).tolist(), strict=True
+        ):
+            self._further.setdefault(whole, []).append(part)
+
+    async def look(self, rows: Array) -> None:
+        rows = rows[self._allowed[rows]]
+        places = self._evidence.places[rows].tolist()
+        before = self._before[rows].tolist()
+        further = [
+            part for place in places if place in self._further for part in self._further[place]
+        ]
+        await self._noting.fetch([*places, *further, *(each for each in before if each >= 0)])
+        axis = self._evidence.axis[rows].tolist()
+        known, times, filtered = self._noting.known, self._times, self._noting.filtered
+        for row, place, earlier, at in zip(rows.tolist(), places, before, axis, strict=True):
+            note = self._merged(place) if place in self._further else known.get(place)
+            if note is None:
+                continue  # a neighbour that is not there
+            times[at] = note.time
+            if (previous := known.get(earlier)) is not None:
+                times[at - 1] = previous.time
+            if not filtered or self._noting.passes(place, note, self._fields(row)):
+                self.passed[row] = note
+
+    def _fields(self, row: int) -> frozenset[int]:
+        """The fields of a round that have a term."""
+        return frozenset(self._evidence.own[:, row].sum(axis=1).nonzero()[0].tolist())
+
+    def noted(self) -> Noted:
+        """What passed, its surroundings cut where people paused."""
+        axis = sorted(self._times)
+        times = [self._times[at] for at in axis]
+        rows = sorted(self.passed)
+        begins = sittings(np.array(axis, np.int64), np.array(times, np.int64))
+        before = self._before[rows].tolist()
+        return Noted(
+            self._evidence.only(np.array(rows), begins),
+            [self.passed[row] for row in rows],
+            [self._noting.known.get(place) for place in before],
+        )
+
+    def _merged(self, place: int) -> Note | None:
+        """What the notes of a round's parts say together. Most rounds have one or two."""
+        notes = map(self._noting.known.get, (place, *self._further[place]))
+        return _merged([note for note in notes if note is not None])
+
+
+def _merged(notes: Sequence[Note]) -> Note | None:
+    if len(notes) < 2:
+        return notes[0] if notes else None
+    lengths = [sum(each) for each in zip(*(note.lengths for note in notes), strict=True)]
+    return Note(
+        time=notes[0].time,
+        lengths=(lengths[0], lengths[1], lengths[2]),
+        asks=any(note.asks for note in notes),
+        speaker=next((note.speaker for note in notes if note.speaker), ""),
+        tools=tuple(dict.fromkeys(tool for note in notes for tool in note.tools)),
+        tags={name: value for note in notes for name, value in note.tags.items()},
+        timed=any(note.timed for note in notes),
+    )

@@ -1,0 +1,132 @@
+"""Features to an order, a score from 0 to 1, and reasons in words.
+
+The order is that of a weighted sum; the weights are frozen in `weights`. The score says how likely
+a candidate is what was asked for: a logistic function of how far it is behind the best one, and of
+how well the question was met at all, by words and by meaning. So the best of nothing has a low
+score, however few there are, and scores of different questions can be compared, roughly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from perdure.recall.searching.cues import Cues
+from perdure.recall.searching.evidence import Array, Evidence
+from perdure.recall.searching.features import GROUPS, NAMES, Features
+from perdure.recall.searching.weights import LIKELY, WEIGHTS
+from perdure.recall.values import Note, Reason
+
+#: Reasons that are told, and words that are named in one.
+_REASONS, _WORDS = 4, 3
+#: A reason that has less than this share of what speaks for a candidate is not worth a word.
+_WORTH = 0.03
+
+
+class Ranked(NamedTuple):
+    """Rows of the features, best first, with their scores."""
+
+    order: Array
+    #: By row, not by rank.
+    scores: Array
+
+
+def ranked(found: Features, weights: Mapping[str, float] = WEIGHTS) -> Ranked:
+    """Best first; of equals, the one that stands first."""
+    total = found.values @ np.array([weights[name] for name in NAMES])
+    by_gap, by_coverage, by_likeness, constant = LIKELY
+    asked = by_coverage * found.coverage + by_likeness * found.likeness + constant
+    gap = total - total.max(initial=-np.inf)
+    scores = 1 / (1 + np.exp(-(by_gap * gap + asked)))
+    return Ranked(np.argsort(-total, kind="stable"), scores)
+
+
+def rough_order(found: Features) -> Array:
+    """Best first by words alone: whose notes are worth reading.
+
+    All evidence counts the same here. Fitted weights would choose what they are fitted to.
+    """
+    order: Array = np.argsort(-found.values[:, _BY_WORDS].sum(axis=1), kind="stable")
+    return order
+
+
+class Telling:
+    """Says why: what contributed most to a candidate's score, in words."""
+
+    def __init__(self, found: Features, evidence: Evidence, cues: Cues) -> None:
+        self._found, self._evidence, self._cues = found, evidence, cues
+        #: As they were asked for, not as they are looked for.
+        self._words = {term: word for word, term in reversed(cues.names.items())}
+
+    def reasons(self, rows: Array, notes: Sequence[Note]) -> list[tuple[Reason, ...]]:
+        """For each row, the most important first. Shares are of all that speaks for it."""
+        gains = self._found.values[rows] * np.array([WEIGHTS[name] for name in NAMES])
+        total = np.maximum(np.maximum(gains, 0.0).sum(axis=1), 1e-9)
+        shares = np.stack([gains[:, at].sum(axis=1) for at in _COLUMNS.values()], axis=1)
+        shares /= total[:, None]
+        own = self._evidence.own[:, rows].sum(axis=0)
+        around = self._evidence.windows["stretch"][rows] * (own == 0)
+        named = {"own": self._named(own), "around": self._named(around)}
+        best = np.argsort(-shares, axis=1)[:, :_REASONS]
+        largest = np.take_along_axis(shares, best, axis=1)
+        kinds = tuple(_COLUMNS)
+        made = list[tuple[Reason, ...]]()
+        for row, (note, *ranked) in enumerate(
+            zip(notes, best.tolist(), largest.tolist(), strict=True)
+        ):
+            told = list[Reason]()
+            for kind, exact in zip(*ranked, strict=True):
+                share = round(exact, 3)
+                if share < _WORTH:
+                    break
+                if words := self._told(kinds[kind], named, row, note):
+                    told.append(Reason(words, share))
+            made.append(tuple(told))
+        return made
+
+    def _told(self, kind: str, named: Mapping[str, list[str]], row: int, note: Note) -> str:
+        if kind == "own":
+            return f"{named[kind][row]} in its own words" if named[kind][row] else ""
+        if kind == "around":
+            words = named[kind][row]
+            return f"{words} around it" if words else "more of it around"
+        if kind == "speaker":
+            return f"said by {note.speaker.title()}"
+        if kind == "time":
+            held = [time.name for time in self._cues.times if time.holds(note.time)]
+            return f"said {held[0]}" if held else ""
+        return _SAID[kind]
+
+    def _named(self, counts: Array) -> list[str]:
+        """For each row the terms that stand there, the rarest first."""
+        weights = (counts > 0) * self._found.rarity
+        best = np.argsort(-weights, axis=1)[:, :_WORDS]
+        there = np.take_along_axis(weights, best, axis=1) > 0
+        words = [f"‘{self._words.get(term, term)}’" for term in self._cues.terms]  # noqa: RUF001
+        return [
+            ", ".join(words[at] for at, is_there in zip(row, flags, strict=True) if is_there)
+            for row, flags in zip(best.tolist(), there.tolist(), strict=True)
+        ]
+
+
+_BY_WORDS = [NAMES.index(name) for name in (*GROUPS["own"], *GROUPS["context"])]
+#: Which features make up a reason.
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "own": ("own", "cover", "rarest"),
+    "phrase": ("phrase",),
+    "around": GROUPS["context"],
+    "meaning": GROUPS["meaning"],
+    "speaker": GROUPS["speaker"],
+    "time": ("on_day", "in_month"),
+    "when": ("tells_when",),
+    "answers": ("answers", "answers_own"),
+}
+_COLUMNS = {kind: [NAMES.index(name) for name in names] for kind, names in _KINDS.items()}
+_SAID = {
+    "phrase": "side by side as asked",
+    "meaning": "similar in meaning",
+    "when": "tells when",
+    "answers": "answers a question",
+}

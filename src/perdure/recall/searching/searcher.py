@@ -1,0 +1,171 @@
+"""Asking the index: which words stand where, what is near in meaning; and what that says, ranked.
+
+Two stages. The first counts occurrences around every turn, in numbers alone, and keeps the best.
+The second reads the notes of those few, and ranks them by all that is known. No text is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from perdure.recall.places import INDEX
+from perdure.recall.scoping.filters import narrowed
+from perdure.recall.searching.cues import Cues, cues
+from perdure.recall.underway import Underway
+from perdure.recall.values import Candidate, Note, Question
+from perdure.storage.options import DEFAULT
+from perdure.storage.searching import TextFound, TextSearch, VectorSearch
+
+if TYPE_CHECKING:
+    from perdure.recall.embedders import Embedder
+    from perdure.recall.scoping.scope import Scope
+    from perdure.recall.searching.evidence import Tally
+    from perdure.recall.searching.meanings import Meant
+    from perdure.recall.searching.weighing import Weighed
+    from perdure.storage.store import Store
+
+#: Candidates that are answered with: for each that is asked for, since some may be gone or stand in
+#: the window; at least; at most.
+_SPARE, _LEAST, MOST = 4, 20, 200
+#: Documents that are taken from the dense leg.
+_NEAREST = 60
+
+
+class Found:
+    """What was found so far, and what is needed to rank it again with more."""
+
+    def __init__(self, question: Question, scope: Scope, cues: Cues, text: TextFound) -> None:
+        self.question, self.scope, self.cues, self.text = question, scope, cues, text
+        self.tally: Tally | None = None
+        #: None if nothing was found.
+        self.weighed: Weighed | None = None
+        #: Notes that were read, by place.
+        self.known = dict[int, Note | None]()
+        #: The dense leg, if it was begun.
+        self.begun: asyncio.Task[Meant | None] | None = None
+        #: What it found, if that is part of the ranking.
+        self.meant: Meant | None = None
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The terms that were looked for."""
+        return self.cues.terms
+
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Best first, those that the filters let through: several times the limit, of `MOST`."""
+        if self.weighed is None:
+            return ()
+        return self.weighed.candidates(min(max(_SPARE * self.question.limit, _LEAST), MOST))
+
+    def again(self) -> Found:
+        """The same, to be ranked anew."""
+        made = Found(self.question, self.scope, self.cues, self.text)
+        made.known, made.tally = self.known, self.tally
+        return made
+
+
+class Searcher:
+    """Finds what may answer a question. Reads the index only; writes nothing."""
+
+    def __init__(self, store: Store, embedder: Embedder | None = None) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._underway = Underway()
+
+    async def keyword(
+        self,
+        question: Question,
+        scope: Scope,
+        also: Sequence[str] = (),
+        *,
+        patience: float = 0.0,
+    ) -> Found:
+        """By words. `also` are further ones, which the first hits brought up.
+
+        With `patience` the dense leg begins at once. If it is there within so many seconds behind
+        the words, all is ranked together, instead of twice; `vector` tells.
+
+        A question of nothing but stop words finds nothing here. Raises `Corrupted` if the index is
+        damaged.
+        """
+        scope = narrowed(scope, question.filters)
+        asked = cues(question.text, question.moment, tuple(also))
+        found = Found(question, scope, asked, TextFound(0, ()))
+        if not scope.ranges:
+            return found
+        if patience:
+            found.begun = self._underway.begin(self._near(question, scope), awaited=True)
+        try:
+            if not asked.terms:
+                return found
+            search = TextSearch(index=INDEX.name, terms=asked.terms, within=scope.ranges)
+            found.text = await self._store.adapter.search_text(search, DEFAULT)
+            _tally(found)  # while the dense leg is still on its way
+            if found.begun is not None:
+                await asyncio.wait({found.begun}, timeout=patience)
+                if found.begun.done() and not found.begun.exception():
+                    found.meant = found.begun.result()
+            return await self._weighed(found)
+        except BaseException:
+            if found.begun is not None:
+                found.begun.cancel()
+            raise
+
+    async def vector(self, found: Found) -> Found:
+        """By meaning as well: candidates join those found by words, and all are ranked again.
+
+        Without an embedder, or without a single vector of its model, the same comes back.
+        """
+        if not found.scope.ranges:
+            return found
+        again = found.again()
+        if found.meant is not None:  # they are among them already
+            again.meant, again.weighed = found.meant, found.weighed
+            return again
+        begun, found.begun = found.begun, None
+        again.meant = await (begun or self._near(found.question, found.scope))
+        return found if again.meant is None else await self._weighed(again)
+
+    async def _near(self, question: Question, scope: Scope) -> Meant | None:
+        """What a question means, and what is near to that; None if nothing is."""
+        if self._embedder is None or not question.text.strip():
+            return None
+        [asked] = await self._embedder.embed([question.text])
+        model = self._embedder.name
+        search = VectorSearch(
+            index=INDEX.name, model=model, vector=asked, within=scope.ranges, limit=_NEAREST
+        )
+        near = await self._store.adapter.search_vectors(search, DEFAULT)
+        if not near:
+            return None
+        from perdure.recall.searching.meanings import Meant
+
+        return Meant(model, asked, [each.place for each in near])
+
+    async def _weighed(self, found: Found) -> Found:
+        # Here, because it takes numpy: whoever only opens a bank and appends does not need that.
+        from perdure.recall.searching.weighing import weighed
+
+        found.weighed = await weighed(
+            self._store,
+            found.question,
+            found.scope,
+            found.cues,
+            _tally(found),
+            meant=found.meant,
+            known=found.known,
+        )
+        return found
+
+
+def _tally(found: Found) -> Tally:
+    """What was found by words, counted once."""
+    from perdure.recall.searching.weighing import tallied
+
+    if found.tally is None:
+        found.tally = tallied(found.scope, found.cues, found.text)
+    return found.tally

@@ -1,0 +1,1 @@
+"""The steps of one recall under one deadline: search, hops, texts, filters, judge."""

@@ -1,0 +1,84 @@
+"""Where memories and reference layers are fetched from, when they are to be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from perdure.core.clock import SECOND
+from perdure.recall.memories.reading import MemoryReader
+from perdure.recall.memories.wording import said
+from perdure.recall.places import REFERENCES, Spot, spot
+from perdure.recall.references.references import References
+from perdure.recall.scoping.scope import Directory
+from perdure.recall.values import Candidate, Note, Question, Reason
+
+#: Seconds for which the files of the folder are believed to be as they were.
+_SYNCED = 5.0
+
+
+class Kept(NamedTuple):
+    """What was kept: its words, the key that it is fetched by, when it was last changed."""
+
+    key: str
+    text: str
+    #: Microseconds; 0 if unknown.
+    time: int = 0
+
+
+#: Fetches what a candidate is; None if it is not there any more, or not for whoever asks.
+Cabinet: TypeAlias = Callable[[Question, Candidate], Awaitable[Kept | None]]
+
+#: Candidates by other means than the index: layers that a prompt calls for; turns, by reading them.
+Finds: TypeAlias = Callable[[Question], Awaitable[Sequence[Candidate]]]
+
+
+def memories(reader: MemoryReader) -> Cabinet:
+    """The active memories that the asking agent may see, with what contradicts them."""
+
+    async def fetch(question: Question, candidate: Candidate) -> Kept | None:
+        agent = question.record.agent
+        found = await reader.get(candidate.key, agent=agent)
+        if found is None or not found.is_active or not found.is_visible_to(agent):
+            return None
+        rivals = await reader.rivals([found]) if found.contradicts else {}
+        seen = [rival for rival in rivals.values() if rival.is_visible_to(agent)]
+        return Kept(candidate.key, said(found, seen), found.last)
+
+    return fetch
+
+
+def layers(references: References) -> Cabinet:
+    """Reference layers, which the index knows by number."""
+
+    async def fetch(_: Question, candidate: Candidate) -> Kept | None:
+        names = await references.names([spot(candidate.place).turn])
+        found = [await references.get(name) for name in names.values()]
+        return Kept(found[0].name, found[0].text) if found and found[0] is not None else None
+
+    return fetch
+
+
+def called_for(references: References, index: Directory) -> Finds:
+    """Layers that the words of a question call for."""
+
+    async def find(question: Question) -> list[Candidate]:
+        await references.sync(max_age=_SYNCED)
+        fitting = dict(await references.matching(question.text))
+        group = (await index.groups()).get(REFERENCES) if fitting else None
+        if group is None:
+            return []
+        return [
+            Candidate(
+                kind="reference",
+                place=Spot(group, record.ordinal).place,
+                key=record.name,
+                score=record.weight,
+                reasons=(Reason(fitting[record.name], 1.0),),
+                note=Note(time=record.updated // SECOND),
+            )
+            for record in await references.list()
+            if record.name in fitting
+        ]
+
+    return find

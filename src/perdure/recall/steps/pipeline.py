@@ -1,0 +1,307 @@
+"""The steps of recall, under one deadline.
+
+    keyword → + vector → + what the first hits mention → texts → filters → judge
+
+Whatever has arrived at the deadline is the answer, and it says how far that is. A share of the time
+(`RecallConfig`) is a limit for a step that others can do without: if the vectors are late, because
+their model is still being loaded, what was found by words stands. The first search by words is
+waited for until the deadline: without it there is nothing.
+
+The caller is never kept waiting: the steps are a task of their own, which is left alone when the
+time is up. A model that hangs, a thread that is busy, a store that is slow cost the deadline and no
+more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from perdure.config.recall import RecallConfig
+from perdure.core.errors import PerdureError
+from perdure.core.messages import Message
+from perdure.recall.steps import hops
+from perdure.recall.steps.cabinets import Finds
+from perdure.recall.steps.judge import Judge
+from perdure.recall.steps.neighbours import neighbours
+from perdure.recall.steps.run import Run
+from perdure.recall.steps.showing import Texts
+from perdure.recall.steps.swarm import Swarm
+from perdure.recall.underway import Underway
+from perdure.recall.values import Candidate, Filters, Question, Recalled
+
+if TYPE_CHECKING:
+    from perdure.gateway.calls import Purpose
+    from perdure.gateway.gateway import Gateway
+
+#: Seconds in which no model answers.
+_LEAST = 0.02
+#: Seconds that what is near in meaning may take longer than the words, to be ranked with them.
+_PATIENCE = 0.02
+#: Turns that a judge is told of.
+_LATELY = 8
+_NO_VECTORS = "there is nothing to compare with"
+_NO_MODEL = "no model is configured for it: by algorithm"
+
+
+class Bounds(Protocol):
+    """What may be seen: see `recall.scope.Scope`."""
+
+    def allows(self, place: int, /) -> bool: ...
+
+
+class Results(Protocol):
+    """What a search found: see `recall.searching.Found`."""
+
+    @property
+    def candidates(self) -> Sequence[Candidate]: ...
+    @property
+    def terms(self) -> Sequence[str]: ...
+
+
+class Search(Protocol):
+    """Finds and ranks: see `recall.searching.Searcher`."""
+
+    async def keyword(
+        self, question: Question, scope: Any, also: Sequence[str] = (), *, patience: float = 0.0
+    ) -> Results: ...
+    async def vector(self, found: Any, /) -> Results: ...
+
+
+#: What a question may see.
+ScopeOf = Callable[[Question], Awaitable[Bounds]]
+
+
+class Pipeline:
+    """Answers questions. For one event loop; `close` it at the end."""
+
+    def __init__(
+        self,
+        search: Search,
+        scope_of: ScopeOf,
+        texts: Texts,
+        config: RecallConfig,
+        *,
+        gateway: Callable[[], Gateway] | None = None,
+        scan: Finds | None = None,
+        covers: Callable[[str], bool] | None = None,
+        is_behind: Callable[[], bool] = lambda: False,
+        triggered: Finds | None = None,
+        expect: Callable[[str], None] | None = None,
+        hops: bool = True,
+    ) -> None:
+        """`gateway` is None if no model is configured for `filter` or `judge`.
+
+        `scan` is asked if the index does not cover a session, which `covers` tells, if the index
+        fails, and if it has nothing while it `is_behind`: not filled yet. `triggered` finds
+        reference layers by their triggers. `expect` is told what will be embedded soon: see
+        `recall.searching.ahead`.
+        """
+        self._search = search
+        self._scope_of = scope_of
+        self._texts = texts
+        self._config = config
+        self._gateway = gateway
+        self._scan = scan
+        self._covers = covers
+        self._is_behind = is_behind
+        self._triggered = triggered
+        self._expect = expect
+        self._hops = hops
+        self._underway = Underway()
+
+    async def recall(
+        self,
+        question: Question,
+        *,
+        prompt: Sequence[Message] = (),
+        shown: frozenset[str] = frozenset(),
+        judged: bool = True,
+        deadline: float | None = None,
+    ) -> Recalled:
+        """What the past has to say to a question, in `deadline` seconds, or the configured ones.
+
+        `shown` are keys of what stands in the window in full: it is not repeated. If `judged`, the
+        hits are what is to stand beside `prompt`, in full or as reminders, within the configured
+        room, with what their texts mention, and neighbours that come along; otherwise they are what
+        was found, best first, and no model is asked. At most `Question.limit` of them, neighbours
+        aside.
+
+        Raises `InvalidInput` for a question that cannot be meant. Whatever else goes wrong costs a
+        step, which tells so in `Recalled.steps`.
+        """
+        said = "\n".join(filter(None, (message.text for message in prompt))) or question.text
+        if not question.text.strip() or question.limit < 1:
+            return Recalled()
+        seconds = self._config.deadline if deadline is None else deadline
+        run = Run(question, self._config, seconds, prompt=said, shown=shown, judged=judged)
+        task = self._underway.begin(self._walk(run), awaited=True)
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+        finally:
+            is_late = not task.done()
+            task.cancel()
+        if not is_late:
+            task.result()  # raises what it raised
+        return run.answer()
+
+    async def close(self) -> None:
+        """End what is under way, also what nobody waits for any more."""
+        await self._underway.close()
+
+    # The steps ---------------------------------------------------------------------------------
+
+    async def _walk(self, run: Run) -> None:
+        scope = await self._find(run)
+        await self._read(run, scope)
+        if run.judged and run.candidates:
+            await self._decide(run)
+
+    async def _find(self, run: Run) -> Bounds | None:
+        """By words and by meaning; returns the scope, if the index was asked."""
+        question = run.question
+        scope: Bounds | None = None
+        found: Results | None = None
+        with run.step("keyword", asks=True):
+            if self._covers is None or self._covers(question.record.id):
+                if self._expect is not None:
+                    self._expect(question.text)
+                scope = await self._scope_of(question)
+                found = await self._search.keyword(question, scope, patience=_PATIENCE)
+                run.rank(found.candidates)
+                if found.terms or found.candidates:
+                    run.reach("keyword")
+        if scope is None or found is None or (not found.candidates and self._is_behind()):
+            await self._look_through(run)
+            return None
+        found = await self._by_meaning(run, found)
+        if self._hops and run.judged:
+            await self._hop(run, scope, found)
+        await self._call_for_layers(run)
+        return scope
+
+    async def _by_meaning(self, run: Run, found: Results) -> Results:
+        """With the vectors, if they come in time; what has none is as it was."""
+        with run.step("vector") as step:
+            share = min(self._config.vectors, run.left())
+            ranked = await self._underway.within(self._search.vector(found), share)
+            if ranked is found:
+                step.failed = _NO_VECTORS
+                return found
+            run.rank(ranked.candidates)
+            run.reach("vector")
+            return ranked
+        return found
+
+    async def _look_through(self, run: Run) -> None:
+        """Without an index: the turns themselves."""
+        if self._scan is not None:
+            with run.step("keyword", answers=True):
+                run.rank(await self._scan(run.question))
+
+    async def _call_for_layers(self, run: Run) -> None:
+        """Layers that the prompt calls for by name join the others."""
+        if self._triggered is None or not run.judged or run.question.filters != Filters():
+            return
+        with run.step("triggers"):
+            layers = {each.place: each for each in await self._triggered(run.question)}
+            run.triggered = frozenset(layers)
+            known = {each.place for each in run.candidates}
+            fresh = [each for place, each in layers.items() if place not in known]
+            # In front, so that the cut to the most candidates does not take what was called for.
+            run.rank((*fresh, *run.candidates))
+
+    async def _hop(self, run: Run, scope: Bounds, found: Results) -> None:
+        """What the first hits mention."""
+        best = run.candidates[: hops.HITS]
+        if not best or run.left() < run.seconds / 2:
+            return
+        with run.step("hops"):
+            seconds = min(self._config.keyword, run.left())
+            await self._underway.within(self._hopped(run, scope, found, best), seconds)
+
+    async def _hopped(
+        self, run: Run, scope: Bounds, found: Results, best: Sequence[Candidate]
+    ) -> None:
+        texts = dict(await self._texts.full(run.question, best))
+        run.read(best, texts)
+        names = hops.further(found.terms, [shown.text for shown in texts.values()])
+        if names:
+            second = await self._search.keyword(run.question, scope, also=names)
+            # All of the first ranking, not what the limit left of it: its scores hold.
+            run.rank(hops.joined(found.candidates, second.candidates, names))
+
+    async def _read(self, run: Run, scope: Bounds | None) -> None:
+        """The words of all candidates, and of neighbours that come along."""
+        if not run.candidates:
+            return
+        with run.step("texts"):
+            if run.judged and scope is not None and run.question.filters == Filters():
+                known = [each.place for each in run.candidates]
+                run.neighbours = neighbours(run.candidates, scope.allows, known)
+            wanted = [each for each in run.candidates if each.place not in run.full]
+            wanted += [beside.candidate for beside in run.neighbours]
+            run.read(wanted, dict(await self._texts.full(run.question, wanted)))
+
+    async def _decide(self, run: Run) -> None:
+        """What is shown beside the prompt, and how: by models, as far as there are any."""
+        filters, judges = self._has("filter"), self._has("judge")
+        kept = self._config.judge if judges else 0.0
+        reminders = self._underway.begin(self._remind(run, judged=judges))
+        try:
+            if filters:
+                await self._filter(run, min(self._config.filters, run.left(kept)))
+            else:
+                run.skip("filters", _NO_MODEL)
+            await asyncio.wait({reminders}, timeout=max(run.left(kept), 0.0))
+            if judges:
+                await self._judge(run)
+            else:
+                run.skip("judge", _NO_MODEL)
+        finally:
+            reminders.cancel()
+
+    async def _remind(self, run: Run, *, judged: bool) -> None:
+        """What reminders say, and what happened lately: while the filters work."""
+        run.tiny |= await self._texts.tiny(run.question, run.candidates)
+        if judged:
+            run.lately = await self._texts.lately(run.question, _LATELY)
+
+    async def _filter(self, run: Run, seconds: float) -> None:
+        assert self._gateway is not None  # noqa: S101 (for the type checker)
+        with run.step("filters") as step:
+            _check(seconds)
+            swarm = Swarm(
+                self._gateway,
+                self._underway,
+                most=self._config.swarm,
+                concurrency=self._config.concurrency,
+            )
+            sifted = await swarm.filter(run.case(), seconds)
+            run.doubted = sifted.doubted
+            run.rank(sifted.kept)
+            step.failed = sifted.failed
+            if sifted.answered:
+                run.reach("filters")
+
+    async def _judge(self, run: Run) -> None:
+        assert self._gateway is not None  # noqa: S101 (for the type checker)
+        with run.step("judge", answers=True):
+            seconds = run.left()
+            _check(seconds)
+            choosing = Judge(self._gateway).choose(run.case(), seconds)
+            run.choice = await self._underway.within(choosing, seconds)
+
+    def _has(self, purpose: Purpose) -> bool:
+        """Whether a model can be asked; not if what is configured makes no sense."""
+        try:
+            return self._gateway is not None and self._gateway().has(purpose)
+        except PerdureError:
+            return False
+
+
+def _check(seconds: float) -> None:
+    """Raises `TimeoutError` if no model answers in so little time."""
+    if seconds < _LEAST:
+        raise TimeoutError
