@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.recall.memories.merging import read, relation
+from perdure.recall.memories.merging import Relation, read, relation
+from tests.recall import everyday_pairs as everyday
 
 SAME = [
     ("The port is 8123.", "the port is 8123"),
@@ -28,6 +29,13 @@ SAME = [
     ("USE TABS", "use tabs"),
     ("The user's editor is “vim”", 'The user\'s editor is "vim"'),
     ("Commits have to be small", "Commits should be small"),
+    ("The user prefers tea to coffee", "The user prefers tea over coffee"),
+    ("The user dislikes mocks", "The user does not like mocks"),
+    ("The deadline is March 1, 2026", "The deadline is 2026-03-01"),
+    ("The deadline is 1 March 2026", "The deadline is 2026-03-01"),
+    ("The token lasts 24 hours", "The token lasts 24h"),
+    ("Every change needs two reviews", "Each change needs 2 reviews"),
+    ("My favorite color is red", "My favourite colour is red"),
 ]
 APART = [
     # another thing
@@ -78,7 +86,16 @@ APART = [
     ("The bug is in parser.py", "The bug is in lexer.py"),
     ("File: a.py", "File: b.py"),
     ("x = load()", "x = save()"),
+    ("The shop is closed on May 3", "The shop is closed on May 4"),
+    ("Ann is away on May 3", "Ann is away on May 5"),
+    ("Meetings are at 10:00", "Meetings are at 11:00"),
+    ("Wait for job 3", "Wait for job 4"),
+    ("Allow port 80", "Allow port 443"),
+    ("Tests live in tests/", "Tests live in src/tests"),
+    ("The backup takes 14 days", "The backup takes 2 weeks"),
+    ("Prefers to work from 9 to 5", "Prefers to work from 9 over 5"),
     # of nobody knows what
+    ("Today is Monday", "Today is Tuesday"),
     ("It is 5", "It is 7"),
     ("Is the port 8123?", "The port is 8123"),
     # other languages: nothing is understood, nothing is lost
@@ -108,6 +125,16 @@ CONTRARY = [
     ("Use 2 spaces", "Use 4 spaces"),
     ("The config file is a.toml", "The config file is b.toml"),
     ("The port is 8123 in staging", "The port is 9000 in staging"),
+    ("The launch is on May 3", "The launch is on May 10"),
+    ("The standup is at 10:00", "The standup is at 10:30"),
+    ("Logs are kept for 14 days", "Logs are kept for 90 days"),
+    ("A change needs 1 review", "A change needs 2 reviews"),
+    ("Wait for 3 seconds", "Wait for 5 seconds"),
+    ("The cache is enabled in production", "The cache is disabled in production"),
+    ("The user dislikes mocks", "The user likes mocks"),
+    ("Bob lives in Rome", "Bob lives in Oslo"),
+    ("My favorite editor is vim", "My favourite editor is Emacs"),
+    ("The project still uses Redis", "The project no longer uses Redis"),
 ]
 PAIRS = [
     *((*pair, "same") for pair in SAME),
@@ -137,6 +164,8 @@ ALSO = (
     ("Never push to main", "Do not push to main.", "Don't push to main", "do not push to main"),
     ("The timeout is 30s", "The timeout is 30 seconds", "The timeout is 30 s"),
     ("In Safari it can be undone", "It can be undone in Safari"),
+    ("The project still uses Redis", "The project uses Redis"),
+    ("The deadline is March 1, 2026", "The deadline is 1 March 2026", "The deadline is 2026-03-01"),
 )
 
 
@@ -149,6 +178,35 @@ def test_nothing_of_the_whole_table_is_merged_by_accident() -> None:
         if relation(read(one), read(other)) == "same"
     }
     assert found <= meant
+
+
+@pytest.mark.parametrize(
+    ("same", "contrary", "other", "floors"),
+    [
+        (everyday.SAME, everyday.CONTRARY, everyday.OTHER, (0.80, 1.0)),
+        (everyday.UNSEEN_SAME, everyday.UNSEEN_CONTRARY, everyday.UNSEEN_OTHER, (0.77, 0.87)),
+    ],
+    ids=["seen", "unseen"],
+)
+def test_everyday_statements(
+    same: list[tuple[str, str]],
+    contrary: list[tuple[str, str]],
+    other: list[tuple[str, str]],
+    floors: tuple[float, float],
+) -> None:
+    """All that is taken for the same or the contrary is so; of what is, as much as the floors."""
+    meant = [*((p, "same") for p in same), *((p, "contrary") for p in contrary)]
+    told: dict[tuple[str, str], Relation] = {
+        pair: relation(*map(read, pair)) for pair in (*same, *contrary, *other)
+    }
+    wrong = {pair: says for pair, says in told.items() if says != "other"}.items() - meant
+    assert not wrong
+    found = [
+        sum(told[p] == says for p in pairs) / len(pairs)
+        for says, pairs in (("same", same), ("contrary", contrary))
+    ]
+    assert found[0] >= floors[0]
+    assert found[1] >= floors[1]
 
 
 @given(st.text(max_size=300), st.text(max_size=300))

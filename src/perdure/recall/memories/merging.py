@@ -10,7 +10,8 @@ Two texts contradict each other if they are single sentences that differ in one 
 
 * one denies the other: “use tabs”, “never use tabs”;
 * one thing has two values: “the port is 8123”, “the port is 9000”. Values are numbers, dates, names
-  and paths; other words only of what there is one of: “the default theme is dark”;
+  and paths; other words only of what there is one of: “the default theme is dark”. What happens on
+  a day or at an hour may happen at another as well: “the shop is closed on May 3”;
 * something is in two opposite states: “the cache is enabled”, “the cache is disabled”;
 * a preference is turned around: “prefer tabs over spaces”, “prefer spaces over tabs”.
 
@@ -50,7 +51,9 @@ _OPEN = (
     "may might could perhaps maybe sometimes often usually some many most few any also too another"
     " other one or either both until unless except"
 )
-_PRONOUNS = "it this that there they he she i you here what which these those"
+_PRONOUNS = (
+    "it this that there they he she i you here what which these those today tomorrow tonight"
+)
 #: There is one of what is called this.
 _UNIQUE = "default favorite preferred current main primary only official"
 _OPPOSITES = (
@@ -60,7 +63,11 @@ _OPPOSITES = (
 )
 #: What gives a thing its number, beside “is”.
 _GIVES = "listen cost take last expire default set use keep"
-_SECONDS = {"ms": 0.001, "second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
+#: The same, if the number comes at once: “wait for 3 seconds”, but not “wait for job 3”.
+_COUNTS = "have need require allow wait retry indent"
+#: What happens at one time only; otherwise “it is open on May 3” and “on May 4” may both be true.
+_ONCE = "due born scheduled planned"
+_SECONDS = {"ms": 0.001, "second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 
 
 def relation(one: Statement, other: Statement) -> Relation:
@@ -84,17 +91,22 @@ def _is_turned(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 
 def _are_contrary(one: Statement, other: Statement) -> bool:
-    for each in (one, other):
-        if not {WAS, END, ASKS}.isdisjoint(each.words) or not all_folded(_OPEN).isdisjoint(
-            each.words
-        ):
-            return False
+    if _is_open(one) or _is_open(other):
+        return False
     tests: tuple[Callable[[Statement, Statement], bool], ...] = (
         _is_denied,
         _have_other_values,
         _are_reversed,
     )
     return any(test(one, other) for test in tests)
+
+
+def _is_open(statement: Statement) -> bool:
+    """Whether it says nothing definite about now. In May, a name, is no “may”."""
+    words = {
+        word for word, sort in zip(statement.words, statement.sorts, strict=True) if sort == "word"
+    }
+    return not words.isdisjoint(all_folded(_OPEN) | {WAS, END, ASKS})
 
 
 def _is_denied(one: Statement, other: Statement) -> bool:
@@ -118,23 +130,25 @@ def _have_other_values(one: Statement, other: Statement) -> bool:
     verb = _verb_before(one.words, places[0])
     if verb is None:
         return False
-    if one.words[verb] == IS and not set(one.words[:verb]) - all_folded(_PRONOUNS) - JOINING:
+    subject = set(one.words[:verb])
+    if one.words[verb] in {IS, ARE} and not subject - all_folded(_PRONOUNS) - JOINING:
         return False
     if _are_amounts(one, other, places):
-        return True
-    return one.words[verb] == IS and _are_states(one, other, places, verb)
+        return _are_at_one_time(one.words, verb, places[0])
+    return _are_states(one, other, places, verb)
 
 
 def _verb_before(words: tuple[str, ...], at: int) -> int | None:
     """Where the word stands that gives a value: “is”, else one like “costs”."""
     if IS in words or ARE in words:
-        found = words.index(IS) if words.count(IS) == 1 and ARE not in words else at
-        return found if found < at else None
+        found = [n for n, word in enumerate(words) if word in {IS, ARE}]
+        return found[0] if len(found) == 1 and found[0] < at else None
     verbs = [word.removesuffix("~s") for word in words]
-    gives = (
-        n for n in range(at) if verbs[n] in all_folded(_GIVES) or verbs[n : n + 2] == ["run", "on"]
-    )
-    return next(gives, None)
+    for n in range(at):
+        if verbs[n] in all_folded(_GIVES) or verbs[n : n + 2] in (["run", "on"], ["live", "in"]):
+            return n
+    near = at - 1 - (at > 0 and words[at - 1] in CLAUSES)
+    return near if near >= 0 and verbs[near] in all_folded(_COUNTS) else None
 
 
 def _are_amounts(one: Statement, other: Statement, places: list[int]) -> bool:
@@ -144,7 +158,10 @@ def _are_amounts(one: Statement, other: Statement, places: list[int]) -> bool:
         at -= 1  # 30 seconds, 30 minutes
     if not one.sorts[at] == other.sorts[at] == "number" or set(places) - {at, at + 1}:
         return False
-    units = [each.words[at + 1] if at + 1 < len(each.words) else "" for each in (one, other)]
+    units = [
+        each.words[at + 1].removesuffix("~s") if at + 1 < len(each.words) else ""
+        for each in (one, other)
+    ]
     if units[0] == units[1]:
         return True
     if not set(units) <= _SECONDS.keys():
@@ -156,21 +173,31 @@ def _are_amounts(one: Statement, other: Statement, places: list[int]) -> bool:
     return amounts[0] != amounts[1]
 
 
+def _are_at_one_time(words: tuple[str, ...], verb: int, at: int) -> bool:
+    """Whether what is said to be on a day or at an hour is so only then."""
+    if words[verb] not in {IS, ARE} or words[at - 1] not in {"at", "on", "in"}:
+        return True
+    between = words[verb + 1 : at - 1]
+    return words[verb] == IS and (not between or between[-1] in all_folded(_ONCE))
+
+
 def _are_states(one: Statement, other: Statement, places: list[int], verb: int) -> bool:
     """Names, opposite states, or any word for what there is one of; nothing stands beside it.
 
     Not if a sign stands for “is”: there is many a ``File: x`` and ``modified: y``.
     """
-    if places != [verb + 1] or places[0] != len(one.words) - 1:
+    (at, *more), words = places, one.words
+    if more or not one.sorts[verb] == other.sorts[verb] == "word":
         return False
-    if not one.sorts[verb] == other.sorts[verb] == "word":
+    are_names = one.sorts[at] == other.sorts[at] == "name"
+    is_last = at == len(words) - 1
+    if words[verb : verb + 2] == ("live~s", "in"):
+        return are_names and is_last and at == verb + 2
+    if words[verb] != IS or at != verb + 1:
         return False
-    (at,) = places
-    return (
-        one.sorts[at] == other.sorts[at] == "name"
-        or frozenset((one.words[at], other.words[at])) in _opposites()
-        or not all_folded(_UNIQUE).isdisjoint(one.words[:verb])
-    )
+    if frozenset((words[at], other.words[at])) in _opposites():
+        return True
+    return is_last and (are_names or not all_folded(_UNIQUE).isdisjoint(words[:verb]))
 
 
 def _are_reversed(one: Statement, other: Statement) -> bool:

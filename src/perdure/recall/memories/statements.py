@@ -26,7 +26,8 @@ def _listed(words: str) -> frozenset[str]:
 
 
 _LIGHT = _listed(
-    "a an the please really very actually basically simply always currently now do does"
+    "a an the please really very actually basically simply always currently now still already"
+    " do does"
 )
 #: Words for one thing, the first of which stands for all.
 _SYNONYMS = (
@@ -51,8 +52,9 @@ _SYNONYMS = (
     ("minute", "minutes mins"),
     ("favorite", "favourite"),
     ("color", "colour"),
+    ("named", "called"),
 )
-_SAID_AS = {word: meant for meant, words in _SYNONYMS for word in words.split()}
+_SAID_AS = {word: meant for meant, words in _SYNONYMS for word in (meant, *words.split())}
 #: Several words that come to one, longer ones first.
 _PHRASES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("make", "sure", "to"), (MUST,)),
@@ -67,11 +69,30 @@ _PHRASES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("remember", "to"), (MUST,)),
     (("avoid", "using"), (NOT, "use")),
     (("avoid",), (NOT, "use")),
+    (("dislike",), (NOT, "prefer")),
+    (("dislikes",), (NOT, "prefer")),
 )
 #: Units as they are written behind a number, and what they come to.
-_UNITS = {"s": "second", "min": "minute", "h": "hour", "d": "day"} | {
-    unit: unit for unit in ("ms", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "px", "k", "m")
+_UNITS = {
+    written: unit
+    for unit, words in {
+        "second": "s sec secs second seconds",
+        "minute": "min mins minute minutes",
+        "hour": "h hr hrs hour hours",
+        "day": "d day days",
+        "week": "week weeks",
+    }.items()
+    for written in words.split()
+} | {unit: unit for unit in ("ms", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "px", "k", "m")}
+#: Numbers that are written as words. “One” may be a pronoun.
+_COUNTS = {
+    **{"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7"},
+    **{"eight": "8", "nine": "9", "ten": "10", "eleven": "11", "twelve": "12"},
 }
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
 #: A clause that begins with one of these may stand in front as well.
 CLAUSES = _listed("for in on at when if before after with during while by")
 #: Words that stay as they are, beside those.
@@ -93,6 +114,8 @@ _shortened = re.compile(r"(\w+)['’](s|re|ll|ve|d|m|)", re.IGNORECASE).fullmatc
 _SHORT = {"re": "are", "ll": "will", "ve": "have", "d": "would", "m": "am", "s": "is"}
 _BEFORE_IS = _listed("it that he she what there here who where how let")
 _dashes = re.compile(r"[-–—]").split
+_day = re.compile(r"([1-9]|[12]\d|3[01])(?:st|nd|rd|th)?").fullmatch
+_year = re.compile(r"(?:19|20)\d\d").fullmatch
 
 
 #: Words that only join others.
@@ -114,10 +137,10 @@ class Statement(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=2_000)
 def read(text: str) -> Statement:
     """Take a text apart."""
-    tokens = _without_label(list(_meant(list(_tokens(text)))))
+    tokens = _without_label(list(_meant(list(_dated(list(_tokens(text)))))))
     while tokens and tokens[-1][0] == END:
         tokens.pop()
-    tokens = _without_call(tokens)
+    tokens = _rather_than(_without_call(tokens))
     return Statement(tuple(word for word, _ in tokens), tuple(sort for _, sort in tokens))
 
 
@@ -156,8 +179,11 @@ def _sorted_out(bare: str, *, named: bool) -> Iterator[_Token]:
             yield _SHORT[ending], "word"
     else:
         for part in filter(None, _dashes(bare.strip("'’"))):
-            is_name = (named and part[0].isupper()) or (len(part) > 1 and named and part.isupper())
-            yield part.casefold(), "name" if is_name and part != "I" else "word"
+            word = part.casefold()
+            if word in _COUNTS:
+                yield _COUNTS[word], "number"
+            else:
+                yield word, "name" if named and part[0].isupper() and part != "I" else "word"
 
 
 def _counted(figure: str, unit: str) -> Iterator[_Token]:
@@ -169,6 +195,35 @@ def _counted(figure: str, unit: str) -> Iterator[_Token]:
         yield _UNITS[unit], "word"
     else:
         yield f"{figure}{unit}", "number"
+
+
+def _dated(tokens: list[_Token]) -> Iterator[_Token]:
+    """“March 1, 2026” and “1 March 2026” as 2026-03-01, “March 1” as 03-01."""
+    at = 0
+    while at < len(tokens):
+        date = _date(tokens, at)
+        if date is None:
+            yield tokens[at]
+            at += 1
+            continue
+        at += 2
+        if at < len(tokens) and _year(tokens[at][0]):
+            date = f"{tokens[at][0]}-{date}"
+            at += 1
+        yield date, "number"
+
+
+def _date(tokens: list[_Token], at: int) -> str | None:
+    """The date that a month and a day make, in either order, if they stand there."""
+    for month, day in ((at, at + 1), (at + 1, at)):
+        if max(month, day) >= len(tokens):
+            return None
+        name, sort = tokens[month]
+        found = _day(tokens[day][0])
+        # “It may 3 times …”: in the middle of a sentence, a month has a capital.
+        if name in _MONTHS and found is not None and (sort == "name" or month == 0):
+            return f"{_MONTHS.index(name) + 1:02}-{int(found[1]):02}"
+    return None
 
 
 def _meant(tokens: list[_Token]) -> Iterator[_Token]:
@@ -242,3 +297,15 @@ def _without_call(tokens: list[_Token]) -> list[_Token]:
     words = [word for word, _ in tokens]
     start = 1 if words[:2] in (["we", MUST], ["you", MUST]) else 0
     return tokens[start + (words[start : start + 1] == [MUST]) :]
+
+
+def _rather_than(tokens: list[_Token]) -> list[_Token]:
+    """“prefer tabs to spaces” as “prefer tabs over spaces”; not “prefer to use tabs”."""
+    words = [word.removesuffix("~s") for word, _ in tokens]
+    if "prefer" not in words or "over" in words:
+        return tokens
+    thing = words.index("prefer") + 1
+    if "to" not in words[thing + 1 :] or words[thing] == "to":
+        return tokens
+    at = words.index("to", thing)
+    return [*tokens[:at], ("over", "word"), *tokens[at + 1 :]]
