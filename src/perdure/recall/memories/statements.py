@@ -85,10 +85,8 @@ _UNITS = {
     for written in words.split()
 } | {unit: unit for unit in ("ms", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "px", "k", "m")}
 #: Numbers that are written as words. “One” may be a pronoun.
-_COUNTS = {
-    **{"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7"},
-    **{"eight": "8", "nine": "9", "ten": "10", "eleven": "11", "twelve": "12"},
-}
+_COUNTED = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_COUNTS = {word: str(number) for number, word in enumerate(_COUNTED, start=2)}
 _MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
