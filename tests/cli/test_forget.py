@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import perdure
+from perdure.core.messages import assistant, user
 from tests.cli.conftest import Ask, Run
 
 
@@ -24,7 +28,7 @@ def test_it_shows_what_would_go_and_asks(run: Run, ask: Ask, chat: str) -> None:
     assert names(ask) == ALL
     result = run("forget", "planner/auth", "--reroot", answer="y\n")
     assert result.exit_code == 0
-    assert result.stdout.endswith("Forgot 26 turns of 2 sessions, and 0 artifacts.\n")
+    assert result.stdout.endswith("Forgot 26 turns of 2 sessions, 0 memories, and 0 artifacts.\n")
     assert names(ask) == {"planner/old", "coder/auth"}
     assert [turn["number"] for turn in ask("show", "coder/auth")[1]["turns"]] == [*range(1, 12)]
 
@@ -61,7 +65,7 @@ def test_an_agent(ask: Ask, run: Run, chat: str) -> None:
         ([], "Name a session, or an agent"),
         (["planner/auth", "--agent", "planner"], "Name a session, or an agent"),
         (["--agent", "planner", "--turn", "T-1"], "An agent is forgotten whole."),
-        (["--agent", "nobody", "--yes"], "There are no sessions of nobody."),
+        (["--agent", "nobody", "--yes"], "There are no sessions or memories of nobody."),
         (["nobody", "--yes"], "There is no session 'nobody'."),
         (["planner/auth", "--turn", "T-99", "--yes"], "has no turn T-99"),
         (["coder/auth", "--turn", "T-3", "--yes"], "T-3 is not a turn of coder/auth's own."),
@@ -81,3 +85,21 @@ def test_json_does_not_ask(ask: Ask, chat: str) -> None:
     code, found = ask("forget", "planner/old")
     assert (code, found["error"]["message"]) == (1, "With --json nobody is asked.")
     assert names(ask) == ALL
+
+
+def test_memories_of_an_agent_are_counted(
+    run: Run, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    monkeypatch.setenv("PERDURE_BANK", url)
+    with perdure.open_sync(url) as bank:
+        bank.session("planner/auth").append([user("We use tabs."), assistant("Noted.")])
+        bank.memories.add("planner", "Use tabs.", provenance=["planner/auth#T-1"])
+        bank.memories.add("coder", "Use spaces.")
+        bank.memories.add("coder", "Use vim.")
+    result = run("forget", "planner/auth", "--turn", "T-1", "--yes")
+    assert result.stdout == "Forgot 1 turn of 1 session, 1 memory, and 0 artifacts.\n"
+    asked = run("forget", "--agent", "coder", answer="n\n")  # it has no session
+    assert "2 memories of the agent" in asked.stderr
+    assert ask("forget", "--agent", "coder", "--yes")[1]["memories"] == 2
+    assert ask("memory", "list", "--status", "any")[1]["count"] == 0

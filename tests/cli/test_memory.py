@@ -6,6 +6,7 @@ import pytest
 
 import perdure
 from perdure.core.actors import system_user
+from perdure.core.messages import assistant, user
 from perdure.recall.memories.records import machine
 from tests.cli.conftest import Ask, Run
 
@@ -16,7 +17,7 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     url = f"sqlite:///{tmp_path / 'bank.db'}"
     monkeypatch.setenv("PERDURE_BANK", url)
     with perdure.open_sync(url) as opened:
-        opened.session("planner/auth")
+        opened.session("planner/auth").append([user("Where?"), assistant("On 8123.")])
         add = opened.memories.add
         bot = machine("planner")
         add("planner", "The port is 8123.", tags=["net"], provenance=["planner/auth#T-1"], by=bot)
@@ -28,16 +29,18 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_adding_merges_what_is_known(run: Run, ask: Ask, bank: str) -> None:
     code, made = ask(
         *("memory", "add", "planner", "Never push to main", "--kind", "lesson"),
-        *("--tag", "git", "--weight", "0.9", "--from", "planner/auth#T-2", "--share", "coder"),
+        *("--tag", "git", "--weight", "0.9", "--from", "planner/auth#T-1", "--share", "coder"),
     )
     assert code == 0
     assert (made["key"], made["kind"], made["weight"]) == ("planner/M-3", "lesson", 0.9)
     assert (made["tags"], made["shared"]) == (["git"], ["coder"])
-    assert made["provenance"] == ["planner/auth#T-2"]
+    assert made["provenance"] == ["planner/auth#T-1"]
     assert made["author"] == {"name": system_user(), "person": True}
     assert made["by_person"] is True
     again = run("memory", "add", "planner", "do not push to main.", "--kind", "lesson")
-    assert again.stdout == "Remembered as planner/M-3. It was seen 2 times.\n"
+    assert again.stdout == "planner/M-3 (lesson) says so already: it was seen 2 times.\n"
+    other = run("memory", "add", "planner", "do not push to main", "--kind", "fact")
+    assert other.stdout == "planner/M-3 (lesson) says so already: it was seen 3 times.\n"
 
 
 def test_a_contradiction_is_told(run: Run, bank: str) -> None:
@@ -58,6 +61,11 @@ def test_wrong_input_is_one_line(run: Run, ask: Ask, bank: str) -> None:
         ("edit", "nonsense", "x"),
         ("history", "planner/M-99"),
         ("merge", "planner/M-1"),
+        ("merge", "planner/M-1", "planner/M-1"),
+        ("merge", "planner/M-1", "coder/M-1"),
+        ("edit", "planner/M-1"),
+        ("delete", "planner/M-99"),
+        ("add", "planner", "x", "--from", "planner/auth#T-9"),
         ("list", "--status", "odd"),
     ):
         result = run("memory", *wrong)
@@ -112,6 +120,39 @@ def test_the_life_of_a_memory(run: Run, ask: Ask, bank: str) -> None:
     assert ask("memory", "restore", "planner/M-1")[1]["status"] == "active"
     _, merged = ask("memory", "merge", "planner/M-2", "planner/M-1", "--text", "Both.")
     assert (merged["key"], merged["text"], merged["seen"]) == ("planner/M-2", "Both.", 2)
+
+
+def test_every_change_says_what_happened(run: Run, bank: str) -> None:
+    for command, said in (
+        ("pin planner/M-1", "planner/M-1 is pinned: it comes first."),
+        ("pin planner/M-1", "planner/M-1 was pinned already."),
+        ("retire planner/M-1", "planner/M-1 is retired: it is kept, not pinned any more, and not"),
+        ("retire planner/M-1", "planner/M-1 was retired already."),
+        ("pin planner/M-1", "planner/M-1 is retired, and not recalled any more. Restore it first."),
+        ("unpin planner/M-1", "planner/M-1 was not pinned."),
+        ("restore planner/M-1", "planner/M-1 was retired, and is active again."),
+        ("restore planner/M-1", "planner/M-1 was active all the time."),
+        ("edit planner/M-1 --kind fact", "planner/M-1 says that already, and is as it was: at"),
+        ("edit planner/M-1 --weight 0.9", "planner/M-1 is at version 5 now."),
+        ("merge planner/M-2 planner/M-1", "planner/M-2 stands for planner/M-1 as well, and says: "),
+        ("pin planner/M-1", "planner/M-1 is merged into planner/M-2, and not recalled any more."),
+        ("delete planner/M-2", "with its former versions and what was merged into it: planner/M-1"),
+    ):
+        result = run("memory", *command.split(), answer="y\n")
+        assert said in result.stdout + result.stderr
+    assert run("memory", "list", "planner", "--status", "any").stderr == "0 memories.\n"
+
+
+def test_history_tells_who_did_what_when(run: Run, ask: Ask, bank: str) -> None:
+    run("memory", "pin", "planner/M-1")
+    run("memory", "edit", "planner/M-1", "The port is 9000.", "--tag", "")
+    _, found = ask("memory", "history", "planner/M-1")
+    assert [each["new"] for each in found["versions"]] == [["all"], ["pinned"], ["text", "tags"]]
+    times = [each["at"] for each in found["versions"]]
+    assert times == sorted(times)
+    told = run("memory", "history", "planner/M-1").stdout.splitlines()
+    assert told[0].split() == ["Version", "When", "By", "New", "Text"]
+    assert "text, tags" in told[3]
 
 
 def test_deleting_asks_first(run: Run, ask: Ask, bank: str, tmp_path: Path) -> None:

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import perdure
+from perdure.context.injections import Injection
 from perdure.core.errors import Conflict, InvalidInput, TooLarge
 from perdure.core.messages import assistant, user
+from perdure.core.turns import Mark
 from perdure.history.forgetting import Scope
-from perdure.history.records import SessionRecord, Stretch
+from perdure.history.records import Head, SessionRecord, Stretch
 from perdure.recall.memories.desk import MemoryDesk
 from perdure.recall.memories.forgetting import MemoryTraces
 from perdure.recall.memories.memories import Memories
@@ -33,6 +37,7 @@ from perdure.storage.store import Store
 from perdure.testing import ManualClock
 from tests.conftest import BACKENDS, url_on
 from tests.recall.shelf import Shelf
+from tests.recall.tied import bank_with, remember
 
 ADA, BOT = person("ada"), machine("bot")
 PLANNER = memories_of("planner")
@@ -65,11 +70,13 @@ async def has_sessions(store: Store, *names: str, **forks: tuple[str, int]) -> N
     sessions = store.collection(SessionRecord)
     for name in names:
         await sessions.put(SessionRecord(id=name, type="session", agent=name.partition("/")[0]))
+        await store.collection(Head).put(Head(name, Mark(turn=300)))
     for name, (parent, turn) in forks.items():
         line = (Stretch(parent, turn, 1),)
         await sessions.put(
             SessionRecord(id=f"{name}/fork", type="session", agent=name, parent=parent, line=line)
         )
+        await store.collection(Head).put(Head(f"{name}/fork", Mark(turn=turn + 10)))
 
 
 async def texts(memories: Memories, agent: str = "planner") -> list[str]:
@@ -109,16 +116,28 @@ async def test_a_memory_is_kept_with_all_that_is_known(
     ("given", "error"),
     [
         ({"text": " "}, InvalidInput),
+        ({"text": "…\x00"}, InvalidInput),
+        ({"text": None}, InvalidInput),
         ({"text": "x" * 4_001}, TooLarge),
         ({"kind": "rumour"}, InvalidInput),
         ({"weight": 1.5}, InvalidInput),
         ({"weight": True}, InvalidInput),
+        ({"weight": math.nan}, InvalidInput),
+        ({"weight": -0.1}, InvalidInput),
+        ({"weight": math.inf}, InvalidInput),
+        ({"weight": "0.5"}, InvalidInput),
+        ({"time": "yesterday"}, InvalidInput),
+        ({"time": -1}, InvalidInput),
+        ({"time": 2**70}, InvalidInput),
+        ({"anchor": "main"}, InvalidInput),
+        ({"anchor": {"branch": 3}}, InvalidInput),
         ({"tags": "one"}, InvalidInput),
         ({"tags": ["x" * 61]}, InvalidInput),
         ({"tags": [str(n) for n in range(21)]}, InvalidInput),
         ({"tags": [3]}, InvalidInput),
         ({"agent": "a/b"}, InvalidInput),
         ({"agent": ""}, InvalidInput),
+        ({"provenance": "planner/auth#T-3"}, InvalidInput),
         ({"provenance": ["T-3"]}, InvalidInput),
         ({"provenance": ["no/session#T-3"]}, InvalidInput),
         ({"shared": ["a/b"]}, InvalidInput),
@@ -133,6 +152,29 @@ async def test_what_cannot_be_kept_is_refused(
     assert getattr(refused.value, "hint", "")
     assert await texts(memories) == []
     assert shelf.texts == {}
+
+
+async def test_the_error_says_what_to_write(memories: Memories, store: Store) -> None:
+    await has_sessions(store, "planner/auth")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"provenance": "T-3"}, "provenance is 'T-3', which is no list. Write ['planner/auth#T-"),
+        ({"tags": "auth"}, "tags is 'auth', which is no list. Write ['auth']."),
+        ({"tags": "x" * 1_000_000}, "x…, which is no list. Write ['auth']."),
+        ({"shared": "coder"}, "shared is 'coder', which is no list. Write ['coder']."),
+        ({"provenance": ["planner/auth#T-301"]}, "planner/auth has no turn T-301"),
+        ({"provenance": ["planner/auth#T-301"]}, "Its newest is T-300."),
+    ]
+    for given, told in wrong:
+        with pytest.raises(InvalidInput) as refused:
+            await memories.add("planner", "fine", **given)
+        assert told in str(refused.value)
+        assert len(str(refused.value)) < 200
+
+
+async def test_a_mapping_will_do_for_an_anchor(memories: Memories) -> None:
+    made = await memories.add("planner", "fine", kind=" Lesson ", anchor={"branch": "main"})
+    assert (made.anchor, made.kind) == (Anchor(branch="main"), "lesson")
+    assert await memories.get("planner/m-1") == made
 
 
 async def test_odd_text_is_kept_as_it_can_be(memories: Memories) -> None:
@@ -219,10 +261,22 @@ async def test_a_person_has_the_better_words(memories: Memories) -> None:
     assert (new.text, new.by_person, new.author, new.version) == ("use tabs", True, ADA, 2)
 
 
-async def test_kinds_are_kept_apart_unless_the_words_are_the_same(memories: Memories) -> None:
+async def test_what_says_the_same_is_one_memory_of_whatever_kind(memories: Memories) -> None:
     await memories.add("planner", "Use tabs.", kind="decision")
-    assert (await memories.add("planner", "use tabs", kind="preference")).key == "M-2"
-    assert (await memories.add("planner", "Use tabs.", kind="lesson")).key == "M-1"
+    again = await memories.add("planner", "use tabs", kind="preference", by=ADA)
+    assert (again.key, again.kind, again.seen) == ("M-1", "decision", 2)
+
+
+async def test_a_topic_says_nothing(memories: Memories) -> None:
+    """So it is neither the same as what somebody says, nor the contrary."""
+    await memories.add("planner", "Use tabs.", kind="decision")
+    topic = await memories.add("planner", "Use tabs.", kind="topic")
+    assert (topic.key, (await memories.add("planner", "use tabs", kind="topic")).key) == (
+        *("M-2", "M-2"),
+    )
+    assert (await memories.add("planner", "Never use tabs.", kind="topic")).contradicts == (
+        topic.id,
+    )
 
 
 async def test_what_is_retired_is_not_seen_again(memories: Memories) -> None:
@@ -404,12 +458,39 @@ async def test_merging_several(memories: Memories, store: Store, shelf: Shelf) -
     back = await memories.restore("planner/M-1")
     assert (back.status, back.into) == ("active", None)
     assert sorted(number for _, number in shelf.texts) == [1, 2, 3]
-    with pytest.raises(InvalidInput):
-        await memories.merge(["planner/M-1"])
-    with pytest.raises(InvalidInput):
-        await memories.merge(["planner/M-1", "coder/M-1"])
-    with pytest.raises(InvalidInput):
-        await memories.merge(["planner/M-1", "planner/M-77"])
+    for wrong, told in (
+        (["planner/M-1"], "two memories"),
+        (["planner/M-1", "planner/M-1"], "two memories"),
+        (["planner/M-1", "coder/M-1"], "different agents"),
+        (["planner/M-1", "planner/M-77"], "no memory planner/M-77"),
+    ):
+        with pytest.raises(InvalidInput, match=told):
+            await memories.merge(wrong)
+
+
+async def test_what_is_out_of_use_is_left_so(memories: Memories) -> None:
+    for text in ("cats purr", "dogs bark", "cows moo", "owls hoot"):
+        await memories.add("planner", text)
+    await memories.pin("planner/M-2")
+    kept = await memories.merge(["planner/M-1", "planner/M-2"])
+    part = await memories.get("planner/M-2")
+    assert part is not None
+    assert (kept.pinned, part.pinned) == (True, False)
+    assert [each.key for each in await memories.merged_into("planner/M-1")] == ["M-2"]
+    gone = await memories.retire("planner/M-1")
+    assert (gone.status, gone.pinned) == ("retired", False)
+    assert await memories.retire("planner/M-1") == gone  # nothing new
+    for refused in (
+        memories.pin("planner/M-1"),
+        memories.merge(["planner/M-3", "planner/M-1"]),
+        memories.merge(["planner/M-3", "planner/M-2"]),
+        memories.retire("planner/M-2"),
+        memories.retire("planner/M-3", superseded_by="planner/M-1"),
+    ):
+        with pytest.raises(InvalidInput, match=r"not recalled any more\. Restore it first"):
+            await refused
+    back = await memories.restore("planner/M-2")
+    assert (back.is_active, await memories.restore("planner/M-2")) == (True, back)
 
 
 async def test_retiring_for_another(memories: Memories, shelf: Shelf) -> None:
@@ -418,8 +499,9 @@ async def test_retiring_for_another(memories: Memories, shelf: Shelf) -> None:
     gone = await memories.retire("planner/M-1", superseded_by="planner/M-2")
     assert (gone.status, gone.into) == ("superseded", later.id)
     assert list(shelf.texts) == [(PLANNER, 2)]
-    for wrong in ("planner/M-9", "planner/M-1"):
-        with pytest.raises(InvalidInput):
+    await memories.add("coder", "a secret way")
+    for wrong in ("planner/M-9", "planner/M-1", "coder/M-1"):
+        with pytest.raises(InvalidInput, match="cannot supersede planner/M-1"):
             await memories.retire("planner/M-1", superseded_by=wrong)
 
 
@@ -440,20 +522,6 @@ async def test_lists_are_filtered_and_ordered(memories: Memories) -> None:
     assert await memories.list("planner", status="retired") == []
     with pytest.raises(InvalidInput):
         await memories.list("planner", kind="rumour")
-
-
-async def test_who_sees_what(memories: Memories) -> None:
-    await memories.add("planner", "private")
-    await memories.add("planner", "for coder", shared=["coder"])
-    await memories.add("planner", "for all", shared=["*"])
-    await memories.add("coder", "own")
-    seen = [memory.text for memory in await memories.visible_to("coder")]
-    assert sorted(seen) == ["for all", "for coder", "own"]
-    assert sorted(await memories.shared_with("coder")) == [("planner", 2), ("planner", 3)]
-    assert await memories.shared_with("tester") == [("planner", 3)]
-    await memories.edit("planner/M-2", shared=[])
-    await memories.retire("planner/M-3")
-    assert await memories.shared_with("coder") == []
 
 
 async def test_refilling_puts_all_again(memories: Memories, shelf: Shelf) -> None:
@@ -501,13 +569,47 @@ async def test_forgetting_reaches_the_memories_of_a_bank(tmp_path: Path) -> None
         source = ["planner/auth#T-1.1"]
         await bank.memories.add("planner", "The xylophone is downstairs.", provenance=source)
         await bank.memories.add("planner", "A zither is upstairs.", by=ADA)
-        found = await session.recall("Where is the xylophone?")
+        found = await session.recall("Where is the xylophone?", deadline=20)
         assert {hit.key for hit in found.hits if hit.kind == "memory"} >= {"M-1"}
-        await bank.forget("planner/auth", turns=["T-1"])
+        assert (await bank.forget("planner/auth", turns=["T-1"])).memories == 1
         assert [memory.key for memory in await bank.memories.list("planner")] == ["M-2"]
-        await bank.forget_agent("planner")
+        assert (await bank.forget_agent("planner")).memories == 1
         assert await bank.memories.list() == []
     assert not readable(tmp_path, b"xylophon", b"zither")
+
+
+async def test_prompts_lose_what_they_were_told_of_memories_that_are_gone() -> None:
+    """Also of another agent's, and of what had been merged into one."""
+    async with bank_with(deadline=20.0) as bank:
+        for name in ("planner/auth", "coder/auth", "tester/auth"):
+            await remember(await bank.session(name), "Good morning.")
+        session = await bank.session("coder/auth")
+
+        async def told(about: str, *keys: str) -> None:
+            context = await session.context(f"Where is the {about}?")
+            assert context.injection is not None
+            assert all(key in context.injection.text for key in keys)
+            await session.append(assistant("Somewhere."), context=context)
+
+        async def kept() -> str:
+            rows = await bank.collection(Injection).query().values()
+            return " ".join(row.text for row in rows)
+
+        add = bank.memories.add
+        await add("coder", "The zebra is at home.", provenance=["planner/auth#T-1"])
+        await told("zebra", "M-1")
+        await bank.forget("planner/auth", turns=["T-1"])
+        assert "zebra" not in await kept()
+        await add("tester", "The giraffe is at work.", shared=["coder"])
+        await told("giraffe", "tester/M-1")
+        await bank.forget_agent("tester")
+        assert "giraffe" not in await kept()
+        await add("coder", "The okapi is at lunch.")
+        await add("coder", "Tapirs swim.")
+        await told("okapi", "M-2")
+        await bank.memories.merge(["coder/M-3", "coder/M-2"])
+        await bank.memories.delete("coder/M-3")
+        assert "okapi" not in await kept()
 
 
 def readable(folder: Path, *words: bytes) -> list[bytes]:

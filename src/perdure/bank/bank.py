@@ -440,7 +440,6 @@ class Bank:
         made.join(Traces(self.store, self._flush_outcomes))
         made.join(self.epochs)
         self._recalling.join(made)
-        # Asked before memories are gone: it looks up which of them prompts were told of.
         made.join(self._shows)
         return made
 

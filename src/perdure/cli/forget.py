@@ -53,7 +53,8 @@ def forget(
     """Forget a session, turns, or an agent, for good.
 
     A session takes the sub-agents that it started with it. Of a turn, its number, its times and the
-    hash that proves the rest stay. Shows what would go, and asks.
+    hash that proves the rest stay. Memories that machines made of it go, too, and with an agent all
+    that it has. Shows what would go, and asks.
     """
     import asyncio
 
@@ -74,7 +75,9 @@ def forget(
         return
     sessions = terminal.plural(len(gone.sessions), "session")
     what = f"{terminal.plural(gone.turns, 'turn')} of {sessions}"
-    terminal.say(f"Forgot {what}, and {terminal.plural(gone.artifacts, 'artifact')}.")
+    memories = f"{gone.memories:,} {'memory' if gone.memories == 1 else 'memories'}"
+    artifacts = terminal.plural(gone.artifacts, "artifact")
+    terminal.say(f"Forgot {what}, {memories}, and {artifacts}.")
     if not gone.erased:
         terminal.note(
             "Others have the bank open: bytes of it may still lie in its files. Forget something"
@@ -105,7 +108,13 @@ async def _forget(
             with Bar("forgetting"):
                 return await bank.forget(session.name, turns=[each.number for each in found])
         going = await _going(bank, session, agent, reroot=reroot)
-        if not yes and not _agreed(_sessions_in_words(going)):
+        memories = [] if agent is None else await bank.memories.list(agent, status=None)
+        if agent is not None and not going and not memories:
+            raise InvalidInput(
+                f"There are no sessions or memories of {agent}.",
+                hint="`perdure sessions` and `perdure memory list` show those there are.",
+            )
+        if not yes and not _agreed(_sessions_in_words(going, len(memories))):
             return None
         with Bar("forgetting"):
             if session is not None:
@@ -126,10 +135,6 @@ async def _going(
         for info in infos
         if (info.name == session.name if session is not None else info.agent == agent)
     }
-    if agent is not None and not going:
-        raise InvalidInput(
-            f"There are no sessions of {agent}.", hint="`perdure sessions` lists those there are."
-        )
     while started := [
         info
         for info in infos
@@ -146,7 +151,7 @@ async def _going(
     return list(going.values())
 
 
-def _sessions_in_words(going: list[SessionInfo]) -> list[str]:
+def _sessions_in_words(going: list[SessionInfo], memories: int) -> list[str]:
     lines = [
         f"  {info.name}: {terminal.plural(info.turns - (info.forked_at or 0), 'turn')},"
         f" {terminal.plural(info.tokens, 'token')}"
@@ -154,6 +159,8 @@ def _sessions_in_words(going: list[SessionInfo]) -> list[str]:
     ]
     if len(going) > _LISTED:
         lines.append(f"  and {len(going) - _LISTED:,} more")
+    if memories:
+        lines.append(f"  and {memories:,} {'memory' if memories == 1 else 'memories'} of the agent")
     return [f"This forgets {terminal.plural(len(going), 'session')} for good:", *lines]
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli import memory_words, terminal
+from perdure.cli import memory_use, memory_words, moments, terminal
+from perdure.cli.memory_use import KeyArgument
 from perdure.cli.opened import with_bank
 from perdure.cli.options import (
     BankOption,
@@ -29,7 +30,6 @@ app = typer.Typer(
 #: Memories that are listed, unless more are asked for.
 _LISTED = 50
 
-KeyArgument = Annotated[str, typer.Argument(metavar="MEMORY", help="Its key: planner/M-7.")]
 AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="Whose memory it is.")]
 TagOption = Annotated[
     list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag. Repeatable.")
@@ -66,7 +66,8 @@ def add(
 ) -> None:
     """Remember something.
 
-    What an older memory says already is not kept twice: that one was seen once more.
+    What an older memory says already is not kept twice: that one was seen once more, and stays of
+    the kind that it is.
     """
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
@@ -84,8 +85,8 @@ def add(
         )
 
     made = with_bank(settings, work)
-    again = f" It was seen {made.seen:,} times." if made.seen > 1 else ""
-    memory_words.tell(settings, made, f"Remembered as {made.name}.{again}")
+    known = f"{made.name} ({made.kind}) says so already: it was seen {made.seen:,} times."
+    memory_words.tell(settings, made, known if made.seen > 1 else f"Remembered as {made.name}.")
 
 
 @app.command("list")
@@ -156,8 +157,8 @@ def show(
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> tuple[Memory, dict[str, Memory]]:
-        memory = await _found(bank, key)
-        return memory, await bank.memories.rivals([memory])
+        memory = await memory_words.found(bank, key)
+        return memory, await bank.memories.rivals([memory]) if memory.is_active else {}
 
     memory, rivals = with_bank(settings, work)
     if settings.json:
@@ -201,9 +202,14 @@ def edit(
     No machine changes it from then on.
     """
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    if all(given is None for given in (text, kind, weight, tag, share)):
+        raise InvalidInput(
+            "Nothing is to be changed.", hint="Give a text, --kind, --weight, --tag or --share."
+        )
 
-    async def work(bank: Bank) -> Memory:
-        return await bank.memories.edit(
+    async def work(bank: Bank) -> tuple[Memory, Memory]:
+        before = await memory_words.found(bank, key)
+        return before, await bank.memories.edit(
             key,
             text=text,
             kind=kind,
@@ -214,148 +220,10 @@ def edit(
             by=memory_words.person_here(bank),
         )
 
-    changed = with_bank(settings, work)
-    memory_words.tell(settings, changed, f"{changed.name} is at version {changed.version} now.")
-
-
-@app.command()
-def merge(
-    ctx: typer.Context,
-    keys: Annotated[
-        list[str], typer.Argument(metavar="MEMORY…", help="Keys of one agent: the first stays.")
-    ],
-    *,
-    text: Annotated[
-        str | None, typer.Option("--text", help="What it is to say; as the first, if left out.")
-    ] = None,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Make several memories one.
-
-    The others are kept as merged into it, and can be restored.
-    """
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-
-    async def work(bank: Bank) -> Memory:
-        return await bank.memories.merge(keys, text=text, by=memory_words.person_here(bank))
-
-    made = with_bank(settings, work)
-    memory_words.tell(settings, made, f"{made.name} stands for {len(set(keys)):,} memories now.")
-
-
-@app.command()
-def pin(
-    ctx: typer.Context,
-    key: KeyArgument,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Let a memory come first, and lead where another contradicts it."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    done = with_bank(
-        settings, lambda bank: bank.memories.pin(key, by=memory_words.person_here(bank))
-    )
-    memory_words.tell(settings, done, f"{done.name} is pinned.")
-
-
-@app.command()
-def unpin(
-    ctx: typer.Context,
-    key: KeyArgument,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Let a memory come in its turn."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    done = with_bank(
-        settings, lambda bank: bank.memories.unpin(key, by=memory_words.person_here(bank))
-    )
-    memory_words.tell(settings, done, f"{done.name} is not pinned.")
-
-
-@app.command()
-def retire(
-    ctx: typer.Context,
-    key: KeyArgument,
-    *,
-    superseded_by: Annotated[
-        str | None,
-        typer.Option("--superseded-by", metavar="MEMORY", help="Because this one is better."),
-    ] = None,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Keep a memory, but recall it no more."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-
-    async def work(bank: Bank) -> Memory:
-        return await bank.memories.retire(
-            key, superseded_by=superseded_by, by=memory_words.person_here(bank)
-        )
-
-    done = with_bank(settings, work)
-    memory_words.tell(settings, done, f"{done.name} is {done.status}, and not recalled any more.")
-
-
-@app.command()
-def restore(
-    ctx: typer.Context,
-    key: KeyArgument,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Bring back a memory that was retired, merged or superseded."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    done = with_bank(
-        settings, lambda bank: bank.memories.restore(key, by=memory_words.person_here(bank))
-    )
-    memory_words.tell(settings, done, f"{done.name} is active again.")
-
-
-@app.command()
-def delete(
-    ctx: typer.Context,
-    key: KeyArgument,
-    *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Delete a memory for good.
-
-    Its former versions go with it, and what was merged into it.
-    """
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    if settings.json and not yes:
-        raise InvalidInput("With --json nobody is asked.", hint="Add --yes to delete it.")
-    if not yes and not _agreed(key):
-        terminal.note("Nothing was deleted.")
-        raise typer.Exit(1)
-    erased = with_bank(
-        settings, lambda bank: bank.memories.delete(key, by=memory_words.person_here(bank))
-    )
-    if settings.json:
-        terminal.emit({"memory": key, "deleted": True, "erased": erased})
-        return
-    terminal.say(f"{key} is deleted.")
-    if not erased:
-        terminal.note("Traces of it may still be in the bank's files: others had them open.")
+    before, after = with_bank(settings, work)
+    done = f"{after.name} is at version {after.version} now."
+    same = f"{after.name} says that already, and is as it was: at version {after.version}."
+    memory_words.tell(settings, after, same if after.version == before.version else done)
 
 
 @app.command()
@@ -368,32 +236,36 @@ def history(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show the versions of a memory, oldest first, and who made each."""
+    """Show the versions of a memory, oldest first: who made each, when, and what is new."""
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> tuple[Memory, list[FormerMemory]]:
-        return await _found(bank, key), await bank.memories.history(key)
+        return await memory_words.found(bank, key), await bank.memories.history(key)
 
     memory, former = with_bank(settings, work)
-    versions = [*(each.memory for each in former), memory]
+    versions = memory_words.versions(memory, former)
     if settings.json:
-        terminal.emit(
-            {"memory": memory.name, "versions": [memory_words.plain(each) for each in versions]}
-        )
+        found = [
+            {**memory_words.plain(each.memory), "at": each.at.isoformat(), "new": each.new}
+            for each in versions
+        ]
+        terminal.emit({"memory": memory.name, "versions": found})
         return
-    memory_words.versions(versions)
+    rows = [
+        (
+            str(each.memory.version),
+            moments.absolute(each.at),
+            memory_words.who(each.memory.author),
+            ", ".join(each.new),
+            " ".join(each.memory.text.split()),
+        )
+        for each in versions
+    ]
+    terminal.table(("Version", "When", "By", "New", "Text"), rows)
 
 
-async def _found(bank: Bank, key: str) -> Memory:
-    memory = await bank.memories.get(key)
-    if memory is None:
-        raise InvalidInput(f"There is no memory {key}.", hint="`perdure memory list` has all.")
-    return memory
-
-
-def _agreed(key: str) -> bool:
-    terminal.note(f"This deletes {key} for good, with its former versions.")
-    try:
-        return typer.confirm("Delete it?", err=True)
-    except typer.Abort:  # nobody is there to answer
-        return False
+for _command in (
+    *(memory_use.merge, memory_use.pin, memory_use.unpin),
+    *(memory_use.retire, memory_use.restore, memory_use.delete),
+):
+    app.command()(_command)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.cli import terminal
+from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
     from perdure.cli.options import Settings
-    from perdure.recall.memories.records import Author, Memory
+    from perdure.recall.memories.records import Author, FormerMemory, Memory
 
 
 def person_here(bank: Bank) -> Author:
@@ -41,6 +44,14 @@ def plain(memory: Memory) -> dict[str, Any]:
     return {"key": memory.name, **found, **times, **links, "into": into, "author": author}
 
 
+async def found(bank: Bank, key: str) -> Memory:
+    """The memory of this key. Raises `InvalidInput` if there is none."""
+    memory = await bank.memories.get(key)
+    if memory is None:
+        raise InvalidInput(f"There is no memory {key}.", hint="`perdure memory list` has all.")
+    return memory
+
+
 def tell(settings: Settings, memory: Memory, words: str) -> None:
     """Say what became of a memory."""
     from perdure.recall.memories.records import shown
@@ -51,7 +62,9 @@ def tell(settings: Settings, memory: Memory, words: str) -> None:
     terminal.say(words)
     if memory.contradicts:
         others = ", ".join(map(shown, memory.contradicts))
-        terminal.note(f"It contradicts {others}. Both are kept; the newer leads.")
+        terminal.note(
+            f"It contradicts {others}. Both are kept; a pinned one leads, else the newer."
+        )
 
 
 def table(memories: Sequence[Memory]) -> None:
@@ -63,7 +76,7 @@ def table(memories: Sequence[Memory]) -> None:
             "pinned" if memory.pinned and memory.is_active else memory.status,
             f"{memory.weight:.2f}",
             f"{memory.seen:,}",
-            _beginning(memory.text),
+            in_words(memory.text),
         )
         for memory in memories
     ]
@@ -71,13 +84,30 @@ def table(memories: Sequence[Memory]) -> None:
         terminal.table(("Memory", "Kind", "Status", "Weight", "Seen", "Text"), rows)
 
 
-def versions(found: Sequence[Memory]) -> None:
-    """Print the versions of a memory, a line each."""
-    rows = [
-        (str(each.version), each.status, who(each.author), " ".join(each.text.split()))
-        for each in found
+class Version(NamedTuple):
+    """A version of a memory: when it was made, and what was new in it."""
+
+    memory: Memory
+    at: datetime
+    new: list[str]
+
+
+def versions(memory: Memory, former: Sequence[FormerMemory]) -> list[Version]:
+    """The versions of a memory, oldest first."""
+    from perdure.core.clock import to_datetime
+
+    every = [*(each.memory for each in former), memory]
+    times = [every[0].first, *(each.until for each in former)]
+    new = [["all"], *(_differences(old, new) for old, new in pairwise(every))]
+    return [
+        Version(each, to_datetime(time), what)
+        for each, time, what in zip(every, times, new, strict=True)
     ]
-    terminal.table(("Version", "Status", "By", "Text"), rows)
+
+
+def _differences(old: Memory, new: Memory) -> list[str]:
+    names = ("text", "kind", "status", "weight", "pinned", "tags", "provenance", "shared", "anchor")
+    return [name for name in names if getattr(old, name) != getattr(new, name)]
 
 
 def facts(memory: Memory) -> list[tuple[str, str]]:
@@ -112,6 +142,7 @@ def who(author: Author) -> str:
     return f"{author.name} ({kind})" if author.name else kind
 
 
-def _beginning(text: str, length: int = 100) -> str:
+def in_words(text: str, length: int = 100) -> str:
+    """The beginning of a text, on one line."""
     line = " ".join(text.split())
     return f"{line[: length - 1]}…" if len(line) > length else line

@@ -12,8 +12,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.turns import Position
 from perdure.history.epochs import Epochs, Prefix, PrefixText
 from perdure.history.forgetting import Scope, remove
-from perdure.history.records import Head, agent_of, turn_key
-from perdure.recall.memories.records import Memory, source_of
+from perdure.history.records import Head, turn_key
 from perdure.storage.store import Store
 
 
@@ -26,7 +25,6 @@ class Shows:
         self._frames = store.collection(Frame)
         self._store = store
         self._heads = store.collection(Head)
-        self._memories = store.collection(Memory)
         self._epochs = epochs
 
     @property
@@ -78,7 +76,7 @@ class Shows:
     async def _recalled(self, session: str, turns: frozenset[int]) -> None:
         """Destroy what prompts were told of these turns, or of any of the session.
 
-        And of memories that came from them.
+        What they were told of memories that came from there, `recall.memories.forgetting` does.
         """
         rows = await self._injections.query().tagged(**{session: ""}).values()
         own = f"{session}/"  # goes with the session
@@ -86,17 +84,6 @@ class Shows:
             row.id
             for row in rows
             if row.quotes_any(session, turns) and (turns or not row.id.startswith(own))
-        )
-        kept = self._memories.query().where("agent", "=", agent_of(session))
-        sources = [
-            (memory, source_of(of)) for memory in await kept.values() for of in memory.provenance
-        ]
-        await self.forget_memories(
-            {
-                memory.name
-                for memory, (of, at) in sources
-                if of == session and (not turns or at.turn in turns)
-            }
         )
 
     async def _withdraw(self, ids: Iterable[str]) -> None:

@@ -98,6 +98,8 @@ class Forgotten(msgspec.Struct, frozen=True):
     sessions: list[str] = []
     turns: int = 0
     artifacts: int = 0
+    #: Distilled from what is gone, or the agent's; those that a person wrote outlive their turns.
+    memories: int = 0
     #: Nothing of it can be read in the bank's files any more. Otherwise it is deleted, but others
     #: who have the bank open kept its bytes from being wiped: forget something again to repeat it.
     erased: bool = True
@@ -110,8 +112,11 @@ class Place(Protocol):
     def collections(self) -> frozenset[str]:
         """The collections that it looks after."""
 
-    async def forget(self, scope: Scope) -> None:
-        """Destroy what belongs to the scope. May be called again for the same one."""
+    async def forget(self, scope: Scope) -> int | None:
+        """Destroy what belongs to the scope. May be called again for the same one.
+
+        Returns how many memories are gone, if it has any.
+        """
 
 
 class Prefixed:
@@ -234,14 +239,14 @@ class Forgetting:
                     hint=f"It lies in {owner.session}." if owner and shared else "Check it.",
                 )
         scope = Scope((record.id,), tuple(numbers))
-        await self._empty(scope)
+        memories = await self._empty(scope)
         await self._end_answers(record.id, numbers)
         gone = 0
         for number in numbers:
             gone += await self._bury(record.id, number)
-        await self._empty(scope)
+        memories += await self._empty(scope)
         erased = await self._cleanse(self.collections)
-        return Forgotten([record.id], len(numbers), gone, erased)
+        return Forgotten([record.id], len(numbers), gone, memories, erased)
 
     async def sessions(
         self, names: Sequence[str], *, reroot: bool = False, agent: str | None = None
@@ -265,18 +270,18 @@ class Forgetting:
             # First of all: without it nobody can append, or fork.
             await heads.delete(name)
         await self._free(going, reroot=reroot)  # somebody may have forked it meanwhile
-        await self._empty(scope)
+        memories = await self._empty(scope)
         for name in going:
             gone += await self._release(f"{name}/")
             await remove(self._store.collection(Piece), f"{name}/")
             await self._strip(name)
             await bury_cursors(self._store, name)
         await self._last.forget(scope)
-        await self._empty(scope)
+        memories += await self._empty(scope)
         erased = await self._cleanse(self.collections)
         for name in scope.sessions:
             await self._store.collection(SessionRecord).delete(name)
-        return Forgotten(going, turns, gone, erased)
+        return Forgotten(going, turns, gone, memories, erased)
 
     async def agent(self, name: str, *, reroot: bool = False) -> Forgotten:
         """Forget an agent: its sessions and everything kept under its name."""
@@ -287,10 +292,12 @@ class Forgetting:
 
     # ------------------------------------------------------------------------------------------
 
-    async def _empty(self, scope: Scope) -> None:
-        """Ask every place. Before the turns go, and after: others may be at work on them."""
-        for place in self.places:
-            await place.forget(scope)
+    async def _empty(self, scope: Scope) -> int:
+        """Ask every place; returns how many memories are gone.
+
+        Before the turns go, and after: others may be at work on them.
+        """
+        return sum([await place.forget(scope) or 0 for place in self.places])
 
     async def _strip(self, session: str) -> None:
         """Leave nothing of a session but its name and its family."""

@@ -47,33 +47,47 @@ class MemoryTraces:
         self._store = store
         self._memories = memories
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: Scope) -> int:
+        """Destroy what belongs to the scope; returns how many memories are gone."""
         self._memories.resemblance.drop()
-        if scope.agent is not None:
-            await self._forget_agent(scope.agent)
+        touched = [
+            (memory.id, memory.name)
+            async for memory in self._all(Memory)
+            if memory.agent == scope.agent or _is_touched(memory, scope)
+        ]
+        # First: once they are gone, nobody knows which of them prompts were told of.
+        await self._memories.withdraw(name for _, name in touched)
+        gone = 0 if scope.agent is None else await self._forget_agent(scope.agent)
         async for former in self._all(FormerMemory):
             if _is_touched(former.memory, scope):
                 await self._forget_version(former, scope)
-        async for memory in self._all(Memory):
-            if _is_touched(memory, scope):
-                await self._store.transact(
-                    lambda transaction, id=memory.id: self._lose(transaction, id, scope)  # type: ignore[misc]
-                )
+        for id, _ in touched:
+            gone += await self._store.transact(
+                lambda transaction, id=id: self._lose(transaction, id, scope)  # type: ignore[misc]
+            )
+        return gone
 
-    async def _forget_agent(self, agent: str) -> None:
-        """All memories of an agent."""
+    async def _forget_agent(self, agent: str) -> int:
+        """All memories of an agent; returns how many there were."""
 
-        async def body(transaction: Transaction) -> bool:
-            finder = transaction.collection(Memory).query().prefix(f"{agent}/").limit(_PAGE)
-            found = await finder.values(STRONG)
-            for memory in found:
-                await self._memories.writing.remove(transaction, memory)
-            return bool(found)
+        async def body(transaction: Transaction) -> int:
+            memories = transaction.collection(Memory)
+            found = await memories.query().prefix(f"{agent}/").limit(_PAGE).values(STRONG)
+            # One may be gone with another that it was merged into.
+            return sum(
+                [
+                    len(await self._memories.writing.remove(transaction, memory))
+                    for memory in found
+                    if await memories.get(memory.id) is not None
+                ]
+            )
 
-        while await self._store.transact(body):
-            pass
+        gone = 0
+        while count := await self._store.transact(body):
+            gone += count
         await remove(self._store.collection(FormerMemory), f"{agent}/")
         await self._store.collection(LastNumber).delete(numbers_of(agent))
+        return gone
 
     async def _forget_version(self, former: FormerMemory, scope: Scope) -> None:
         versions = self._store.collection(FormerMemory)
@@ -83,21 +97,21 @@ class MemoryTraces:
         else:
             await versions.put(replace(former, memory=left))
 
-    async def _lose(self, transaction: Transaction, id: str, scope: Scope) -> None:
-        """Take from a memory what belongs to the scope."""
+    async def _lose(self, transaction: Transaction, id: str, scope: Scope) -> int:
+        """Take from a memory what belongs to the scope; returns how many are gone with that."""
         memories, writing = transaction.collection(Memory), self._memories.writing
         memory = await memories.get(id)
         if memory is None or not _is_touched(memory, scope):
-            return
+            return 0
         left = _without(memory, scope)
         if left is not None:
             await writing.write(transaction, left)
-            return
+            return 0
         for part in await memories.query().where("into", "=", id).values():
             freed = _without(part, scope)
             if part.status == "merged" and freed is not None:
                 await writing.write(transaction, replace(freed, status="active", into=None))
-        await writing.remove(transaction, memory)
+        return len(await writing.remove(transaction, memory))
 
     async def _all(self, cls: type[T]) -> AsyncIterator[T]:
         finder = self._store.collection(cls).query().order_by("key").limit(_PAGE)

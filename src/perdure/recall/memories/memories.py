@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
-from perdure.core.errors import Conflict, InvalidInput, PerdureError
-from perdure.recall.memories import records
+from perdure.core.errors import InvalidInput, PerdureError
+from perdure.recall.memories import records, rules
 from perdure.recall.memories.reading import MemoryReader
 from perdure.recall.memories.records import (
     WEIGHTS,
@@ -81,7 +81,7 @@ class Memories(MemoryReader):
         weight: float | None = None,
         tags: Iterable[str] = (),
         provenance: Iterable[str] = (),
-        anchor: Anchor | None = None,
+        anchor: Anchor | Mapping[str, str] | None = None,
         shared: Iterable[str] = (),
         pinned: bool = False,
         time: int | None = None,
@@ -91,11 +91,11 @@ class Memories(MemoryReader):
 
         `time` is when it was said, in microseconds; now, if it is left out.
 
-        Raises `InvalidInput` for what cannot be kept, and if a session of `provenance` is not
-        there; `TooLarge` for a text above 4,000 characters.
+        Raises `InvalidInput` for what cannot be kept, and if a turn of `provenance` is not there;
+        `TooLarge` for a text above 4,000 characters.
         """
         sort, now = records.checked_kind(kind), self._store.now()
-        moment = now if time is None else time
+        moment = now if time is None else records.checked_time(time)
         author = by or acting()
         agents = records.checked_shared(shared)
         draft = Memory(
@@ -106,7 +106,7 @@ class Memories(MemoryReader):
             weight=WEIGHTS[sort] if weight is None else records.checked_weight(weight),
             tags=self._tags(tags),
             provenance=records.checked_sources(provenance),
-            anchor=anchor,
+            anchor=records.checked_anchor(anchor),
             shared=agents,
             is_shared=bool(agents),
             pinned=pinned,
@@ -130,7 +130,7 @@ class Memories(MemoryReader):
         weight: float | None = None,
         tags: Iterable[str] | None = None,
         shared: Iterable[str] | None = None,
-        anchor: Anchor | None = None,
+        anchor: Anchor | Mapping[str, str] | None = None,
         provenance: Iterable[str] = (),
         expected: int | None = None,
         agent: str = "",
@@ -152,7 +152,7 @@ class Memories(MemoryReader):
         if shared is not None:
             changes["shared"] = records.checked_shared(shared)
         if anchor is not None:
-            changes["anchor"] = anchor
+            changes["anchor"] = records.checked_anchor(anchor)
         sources = records.checked_sources(provenance)
 
         def change(memory: Memory) -> Memory:
@@ -175,35 +175,40 @@ class Memories(MemoryReader):
     ) -> Memory:
         """Make several memories of one agent one: the first, with this text or its own.
 
-        The others are kept as merged into it, and can be restored. Raises `InvalidInput` if they
-        are less than two or not of one agent.
+        It keeps its kind. The others are kept as merged into it, and can be restored. Raises
+        `InvalidInput` if they are less than two, not of one agent, or not active.
         """
-        ids = list(dict.fromkeys(records.parse_key(key, agent) for key in keys))
-        if len(ids) < 2 or len({id.rpartition("/")[0] for id in ids}) > 1:
-            raise InvalidInput(
-                "Merging takes several memories of one agent.", hint="Name two or more of its own."
-            )
+        ids = rules.several([records.parse_key(key, agent) for key in keys])
         said = None if text is None else self._masked(records.checked_text(text))
         author = by or acting()
 
         async def body(transaction: Transaction) -> Memory | PerdureError:
             found = await transaction.collection(Memory).get_many(ids)
             for id, memory in zip(ids, found, strict=True):
-                refusal = _refusal(id, memory, author)
-                if refusal is not None:
-                    return refusal
+                refusal = rules.refusal(id, memory, author)
+                if memory is None or refusal is not None:
+                    return refusal or rules.missing(id)
+                if (unused := rules.out_of_use(memory)) is not None:
+                    return unused
             target, *others = (memory for memory in found if memory is not None)
             for other in others:
-                gone = replace(other, status="merged", into=target.id)
+                gone = replace(other, status="merged", into=target.id, pinned=False)
                 await self.writing.change(transaction, other, gone, author)
-            merged = _merged(target, others, said, self._store.now())
+            merged = rules.merged(target, others, said, self._store.now())
             return await self.writing.change(transaction, target, merged, author)
 
         return await self._transact(body)
 
     async def pin(self, key: str, *, agent: str = "", by: Author | None = None) -> Memory:
-        """Let it come first, and lead where another contradicts it."""
-        return await self._change(key, lambda m: replace(m, pinned=True), agent=agent, by=by)
+        """Let it come first, and lead where another contradicts it.
+
+        Raises `InvalidInput` if it is not active.
+        """
+
+        def change(memory: Memory) -> Memory | PerdureError:
+            return rules.out_of_use(memory) or replace(memory, pinned=True)
+
+        return await self._change(key, change, agent=agent, by=by)
 
     async def unpin(self, key: str, *, agent: str = "", by: Author | None = None) -> Memory:
         """Let it come in its turn."""
@@ -217,21 +222,17 @@ class Memories(MemoryReader):
         agent: str = "",
         by: Author | None = None,
     ) -> Memory:
-        """Keep it, but recall it no more: because of another one, perhaps.
+        """Keep it, unpinned, but recall it no more: because of another one, perhaps.
 
-        Raises `InvalidInput` if there is no such other one.
+        Raises `InvalidInput` if it was merged into another one, or if the one that supersedes it
+        is itself, not active, or not to be seen by its agent.
         """
-        later = None
-        if superseded_by is not None:
-            found = await self.get(superseded_by, agent=agent)
-            if found is None or found.id == records.parse_key(key, agent):
-                raise InvalidInput(
-                    f"{superseded_by} cannot supersede it.", hint="Name another memory."
-                )
-            later = found.id
+        id = records.parse_key(key, agent)
+        later = None if superseded_by is None else await self._later(id, superseded_by, agent)
 
-        def change(memory: Memory) -> Memory:
-            return replace(memory, status="superseded" if later else "retired", into=later)
+        def change(memory: Memory) -> Memory | PerdureError:
+            unused = rules.out_of_use(memory) if memory.status == "merged" else None
+            return unused or rules.set_aside(memory, later)
 
         return await self._change(key, change, agent=agent, by=by)
 
@@ -253,19 +254,24 @@ class Memories(MemoryReader):
 
         async def body(transaction: Transaction) -> Memory | PerdureError:
             memory = await transaction.collection(Memory).get(id)
-            refusal = _refusal(id, memory, author)
+            refusal = rules.refusal(id, memory, author)
             if memory is None or refusal is not None:
-                return refusal or _missing(id)
-            await self.writing.remove(transaction, memory)
+                return refusal or rules.missing(id)
+            gone[:] = await self.writing.remove(transaction, memory)
             return memory
 
-        gone = await self._transact(body)
+        gone = list[str]()
+        await self._transact(body)
         self.resemblance.drop()
-        if self._withdraw is not None:
-            await self._withdraw([gone.name])
+        await self.withdraw(gone)
         if self._cleanse is None:
             return True
         return await self._cleanse(("perdure_memories", "perdure_memory_versions"))
+
+    async def withdraw(self, names: Iterable[str]) -> None:
+        """Remove what prompts were told of memories, by their names."""
+        if self._withdraw is not None:
+            await self._withdraw(names)
 
     async def refill(self) -> int:
         """Put all active memories into the index again; returns how many there are."""
@@ -293,7 +299,7 @@ class Memories(MemoryReader):
     async def _change(
         self,
         key: str,
-        change: Callable[[Memory], Memory],
+        change: Callable[[Memory], Memory | PerdureError],
         *,
         agent: str,
         by: Author | None,
@@ -303,15 +309,28 @@ class Memories(MemoryReader):
 
         async def body(transaction: Transaction) -> Memory | PerdureError:
             memory = await transaction.collection(Memory).get(id)
-            refusal = _refusal(id, memory, author, expected)
+            refusal = rules.refusal(id, memory, author, expected)
             if memory is None or refusal is not None:
-                return refusal or _missing(id)
+                return refusal or rules.missing(id)
             changed = change(memory)
-            if changed == memory:
-                return memory
+            if isinstance(changed, PerdureError) or changed == memory:
+                return changed
             return await self.writing.change(transaction, memory, changed, author)
 
         return await self._transact(body)
+
+    async def _later(self, id: str, key: str, agent: str) -> str:
+        """The id of the memory that is to supersede another. Raises `InvalidInput`."""
+        found = await self.get(key, agent=agent)
+        owner = id.rpartition("/")[0]
+        if found is None or found.id == id or not found.is_visible_to(owner):
+            raise InvalidInput(
+                f"{key} cannot supersede {records.shown(id, agent)}.",
+                hint=f"Name another memory that {owner} may see.",
+            )
+        if (unused := rules.out_of_use(found)) is not None:
+            raise unused
+        return found.id
 
     async def _transact(
         self, body: Callable[[Transaction], Awaitable[Memory | PerdureError]]
@@ -330,46 +349,3 @@ class Memories(MemoryReader):
             return text
         masked: str = self._plain({"text": text})["text"]
         return masked
-
-
-def _refusal(
-    id: str, memory: Memory | None, author: Author, expected: int | None = None
-) -> PerdureError | None:
-    """Why a memory is not to be changed, if so."""
-    if memory is None:
-        return _missing(id)
-    if expected is not None and memory.version != expected:
-        return Conflict("memories", memory.name, expected=expected, found=memory.version)
-    if memory.by_person and not author.person:
-        return Conflict(
-            "memories",
-            memory.name,
-            message=f"{memory.name} was written or edited by a person, and no machine changes it.",
-            hint="Add what you know as a memory of its own.",
-        )
-    return None
-
-
-def _missing(id: str) -> InvalidInput:
-    return InvalidInput(
-        f"There is no memory {records.shown(id)}.", hint="It may have been deleted; list them."
-    )
-
-
-def _merged(target: Memory, others: Sequence[Memory], text: str | None, now: int) -> Memory:
-    every = (target, *others)
-    sources = tuple(source for memory in every for source in memory.provenance)
-    tags = sorted({tag for memory in every for tag in memory.tags})
-    return replace(
-        target,
-        text=target.text if text is None else text,
-        mixed=True,
-        weight=max(memory.weight for memory in every),
-        tags=tuple(tags[: records.MAX_TAGS]),
-        provenance=records.joined(sources, ()),
-        seen=sum(memory.seen for memory in every),
-        first=min(memory.first for memory in every),
-        last=max(memory.last for memory in every),
-        since=target.since if text is None else now,
-        pinned=any(memory.pinned for memory in every),
-    )

@@ -1,4 +1,4 @@
-"""Looking at memories: by key, by what they are, by who may see them, by what they resemble."""
+"""Looking at memories: by key, by what they are, by what they resemble."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from perdure.recall.memories.merging import read
 from perdure.recall.memories.records import FormerMemory, Memory
 from perdure.recall.memories.resembling import COMPARED, Resemblance
 from perdure.recall.scoping.sharing import checked_agent
-from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:
@@ -67,13 +66,15 @@ class MemoryReader:
         ]
         return sorted(found, key=_rank)[:limit]
 
-    async def visible_to(self, agent: str) -> builtins.list[Memory]:
-        """The active memories that an agent may see: its own, and what others share with it."""
-        return sorted([*await self.list(agent), *await self._shared_with(agent)], key=_rank)
-
-    async def shared_with(self, agent: str) -> builtins.list[tuple[str, int]]:
-        """The active memories of others that an agent may see: whose, and their numbers."""
-        return [(memory.agent, memory.number) for memory in await self._shared_with(agent)]
+    async def merged_into(self, key: str, *, agent: str = "") -> builtins.list[Memory]:
+        """What was merged into a memory, and into that."""
+        found, waiting = builtins.list[Memory](), [records.parse_key(key, agent)]
+        while waiting:
+            query = self._store.collection(Memory).query().where("into", "=", waiting.pop())
+            parts = await query.where("status", "=", "merged").values()
+            found += parts
+            waiting += [part.id for part in parts]
+        return found
 
     async def history(self, key: str, *, agent: str = "") -> builtins.list[FormerMemory]:
         """The former versions of a memory, oldest first."""
@@ -108,11 +109,6 @@ class MemoryReader:
         if self._embedder is not None and alike:
             alike = await _by_vector(self._embedder, text, alike)
         return alike[:limit]
-
-    async def _shared_with(self, agent: str) -> builtins.list[Memory]:
-        query = self._store.collection(Memory).query().where("is_shared", "=", True)
-        found = await query.where("status", "=", "active").values(STRONG)
-        return [each for each in found if each.agent != agent and each.is_visible_to(agent)]
 
 
 def _rank(memory: Memory) -> tuple[bool, float, int, str]:

@@ -45,7 +45,7 @@ MAX_TEXT, MAX_TAG, MAX_TAGS = 4_000, 60, 20
 #: Turns that are kept of those that a memory came from: the first ones and the newest ones.
 MAX_SOURCES, _FIRST_SOURCES = 100, 20
 
-_key = re.compile(r"(?:([^#]+)/)?M-([1-9]\d{0,7})", re.ASCII).fullmatch
+_key = re.compile(r"(?:([^#]+)/)?[Mm]-([1-9]\d{0,7})", re.ASCII).fullmatch
 _control = re.compile(r"[\x00-\x1f\x7f]").search
 
 
@@ -187,14 +187,15 @@ def parse_key(text: str, agent: str = "") -> str:
     found = _key(str(text).strip())
     if found is None or not (found[1] or agent):
         raise InvalidInput(
-            f"{text!r} does not name a memory.", hint="Write it with its agent: planner/M-7."
+            f"{_brief(text)} does not name a memory.",
+            hint="Write M-7." if agent else "Write it with its agent: planner/M-7.",
         )
     return memory_id(checked_agent(found[1] or agent), int(found[2]))
 
 
 def checked_text(text: object) -> str:
     """A text that can be kept. Raises `InvalidInput`, `TooLarge` if it is too long."""
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str) or not any(char.isalnum() for char in text):
         raise InvalidInput("A memory needs words.", hint="Give what is to be remembered as text.")
     kept: str = sound(text).strip()
     if len(kept) > MAX_TEXT:
@@ -207,7 +208,7 @@ def checked_text(text: object) -> str:
 
 def checked_kind(kind: object) -> MemoryKind:
     for known in KINDS:
-        if kind == known:
+        if isinstance(kind, str) and kind.strip().casefold() == known:
             return known
     raise InvalidInput(f"There are no memories of the kind {kind!r}.", hint=_one_of(KINDS))
 
@@ -225,9 +226,26 @@ def checked_weight(weight: object) -> float:
     return float(weight)
 
 
+def checked_time(time: object) -> int:
+    if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < 2**63:
+        raise InvalidInput(f"{time!r} is no time.", hint="Give microseconds since 1970.")
+    return time
+
+
+def checked_anchor(anchor: object) -> Anchor | None:
+    """Where it holds; a mapping will do. Raises `InvalidInput`."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(anchor), Anchor | None)
+    except (msgspec.ValidationError, TypeError):
+        raise InvalidInput(
+            f"{_brief(anchor)} is no anchor.",
+            hint="Give a mapping of texts: repo, commit, branch, path.",
+        ) from None
+
+
 def checked_tags(tags: Iterable[object]) -> tuple[str, ...]:
     """Tags in small letters, sorted, each once. Raises `InvalidInput`."""
-    found = {_checked_tag(tag) for tag in _listed(tags, "tags")}
+    found = {_checked_tag(tag) for tag in _listed(tags, "tags", "auth")}
     if len(found) > MAX_TAGS:
         raise InvalidInput(f"{len(found)} are too many tags.", hint=f"Use at most {MAX_TAGS}.")
     return tuple(sorted(found))
@@ -235,7 +253,7 @@ def checked_tags(tags: Iterable[object]) -> tuple[str, ...]:
 
 def checked_shared(agents: Iterable[object]) -> tuple[str, ...]:
     """Agents that a memory is shared with, or ``*``. Raises `InvalidInput`."""
-    names = {str(agent) for agent in _listed(agents, "agents")}
+    names = {str(agent) for agent in _listed(agents, "shared", "coder")}
     if len(names) > MAX_TAGS:
         raise InvalidInput(
             f"A memory cannot be shared with {len(names)} agents one by one.",
@@ -247,7 +265,7 @@ def checked_shared(agents: Iterable[object]) -> tuple[str, ...]:
 def checked_sources(turns: Iterable[object]) -> tuple[str, ...]:
     """Turns that a memory came from, each once. Raises `InvalidInput` if one names no turn."""
     found = dict[str, None]()
-    for turn in _listed(turns, "turns"):
+    for turn in _listed(turns, "provenance", "planner/auth#T-12.3"):
         session, at = source_of(str(turn))
         found[f"{session}#{at}"] = None
     return bounded(tuple(found))
@@ -258,7 +276,7 @@ def source_of(text: str) -> tuple[str, Position]:
     session, mark, place = text.partition("#")
     if not mark:
         raise InvalidInput(
-            f"{text!r} does not name a turn of a session.", hint="Write planner/auth#T-12.3."
+            f"{_brief(text)} does not name a turn of a session.", hint="Write planner/auth#T-12.3."
         )
     agent_of(session)
     return session, Position.parse(place)
@@ -285,10 +303,17 @@ def _checked_tag(tag: object) -> str:
     return text
 
 
-def _listed(values: Iterable[object], what: str) -> list[object]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidInput(f"{what} is {values!r}.", hint=f"Give a list of {what}.")
+def _listed(values: Iterable[object], name: str, example: str) -> list[object]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInput(
+            f"{name} is {_brief(values)}, which is no list.", hint=f"Write [{example!r}]."
+        )
     return list(values)
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return f"{text[: MAX_TAG - 1]}…" if len(text) > MAX_TAG else text
 
 
 def _one_of(words: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput
 from perdure.history.lines import owners
-from perdure.history.records import SessionRecord
+from perdure.history.records import Head, SessionRecord
 from perdure.recall.memories import records
 from perdure.recall.memories.merging import Relation, read, relation
 from perdure.recall.memories.records import Author, FormerMemory, LastNumber, Memory
@@ -44,13 +44,13 @@ class Writing:
     async def add(self, transaction: Transaction, draft: Memory) -> Memory:
         """Give a new memory its number, unless an older one says the same: that is seen again.
 
-        Raises `InvalidInput` if a session that it came from is not there.
+        Raises `InvalidInput` if a turn that it came from is not there.
         """
         # Read first: whoever else adds something meanwhile makes this one look again.
         numbers = transaction.collection(LastNumber)
         key = records.numbers_of(draft.agent)
         last = await numbers.get(key) or LastNumber(key)
-        sources = await _owned(transaction, draft.provenance)
+        sources = await self._owned(transaction, draft.provenance)
         new = replace(draft, provenance=sources)
         related = await self._compared(transaction, new)
         for memory, says in related:
@@ -71,7 +71,7 @@ class Writing:
         )
         written = replace(
             changed,
-            provenance=await _owned(transaction, changed.provenance, former.provenance),
+            provenance=await self._owned(transaction, changed.provenance, former.provenance),
             is_shared=bool(changed.shared),
             author=author,
             by_person=former.by_person or author.person,
@@ -90,21 +90,25 @@ class Writing:
         await self.index(transaction, memory)
         return memory
 
-    async def remove(self, transaction: Transaction, memory: Memory) -> None:
-        """Delete a memory with all that belongs to it; others name it no more."""
-        memories = transaction.collection(Memory)
+    async def remove(self, transaction: Transaction, memory: Memory) -> list[str]:
+        """Delete a memory with all that belongs to it; others name it no more.
+
+        Returns its name, and those of memories that had been merged into it: they go, too.
+        """
+        memories, gone = transaction.collection(Memory), [memory.name]
         await self._unlink(transaction, memory, memory.contradicts)
         for other in await memories.query().where("into", "=", memory.id).values():
             if other.id == memory.id:
                 continue
             if other.status == "merged":
-                await self.remove(transaction, other)
+                gone += await self.remove(transaction, other)
             else:
                 await memories.put(replace(other, into=None))
         await transaction.collection(FormerMemory).query().prefix(f"{memory.id}/").delete()
         await memories.delete(memory.id)
         if self._index is not None:
             await self._index.withdraw(transaction, memories_of(memory.agent), memory.number)
+        return gone
 
     async def index(self, transaction: Transaction, memory: Memory) -> None:
         """Let an active memory be found, and any other not."""
@@ -134,11 +138,11 @@ class Writing:
         for memory in found:
             if memory is None or not memory.is_active or memory.id == new.id:
                 continue
-            says = relation(said, read(memory.text))
-            if memory.text == new.text or (says == "same" and memory.kind == new.kind):
-                related.append((memory, "same"))
-            elif says == "contrary":
-                related.append((memory, "contrary"))
+            says = "same" if memory.text == new.text else relation(said, read(memory.text))
+            # A topic is what is talked about, and says nothing.
+            is_another_sort = (memory.kind == "topic") != (new.kind == "topic")
+            if says != "other" and not is_another_sort:
+                related.append((memory, says))
         return related
 
     async def _seen_again(self, transaction: Transaction, memory: Memory, new: Memory) -> Memory:
@@ -159,7 +163,7 @@ class Writing:
             if _fit(memory, new)
             else memory.tags,
             pinned=memory.pinned or new.pinned,
-            weight=max(memory.weight + _GAIN * (1 - memory.weight), new.weight),
+            weight=round(max(memory.weight + _GAIN * (1 - memory.weight), new.weight), 4),
             shared=records.checked_shared({*memory.shared, *new.shared}),
         )
         if _is_better(new, memory):
@@ -189,29 +193,37 @@ class Writing:
                 left = tuple(id for id in rival.contradicts if id != memory.id)
                 await memories.put(replace(rival, contradicts=left))
 
+    async def _owned(
+        self, transaction: Transaction, sources: Sequence[str], known: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """The turns by the sessions whose logs hold them: a fork has some from its ancestors.
 
-async def _owned(
-    transaction: Transaction, sources: Sequence[str], known: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """The turns by the sessions whose logs hold them: a fork has some from its ancestors.
-
-    So whoever forgets a turn finds what came from it. Raises `InvalidInput` if a session is gone.
-    """
-    found = dict[str, None]()
-    sessions = transaction.collection(SessionRecord)
-    for source in sources:
-        if source not in known:
+        So whoever forgets a turn finds what came from it. Raises `InvalidInput` if one is not
+        there; whether it has such a round is not looked at.
+        """
+        found = dict[str, None]()
+        sessions = transaction.collection(SessionRecord)
+        for source in sources:
+            if source in known:
+                found[source] = None
+                continue
             name, place = records.source_of(source)
             record = await sessions.get(name)
-            if record is None:
+            # Not in the transaction: it need not be repeated because the session goes on.
+            head = await self._store.collection(Head).get(name)
+            if record is None or head is None:
                 raise InvalidInput(
                     f"There is no session {name!r} that a memory could come from.",
                     hint="Check the turn's name; or was the session forgotten?",
                 )
-            name = next(owners(record, place.turn, place.turn)).session
-            source = f"{name}#{place}"  # noqa: PLW2901
-        found[source] = None
-    return tuple(found)
+            if place.turn > head.newest:
+                raise InvalidInput(
+                    f"{name} has no turn T-{place.turn} that a memory could come from.",
+                    hint=f"Its newest is T-{head.newest}." if head.newest else "It has none yet.",
+                )
+            owner = next(owners(record, place.turn, place.turn)).session
+            found[f"{owner}#{place}"] = None
+        return tuple(found)
 
 
 def _fit(memory: Memory, new: Memory) -> bool:

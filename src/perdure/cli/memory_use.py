@@ -1,0 +1,201 @@
+"""``perdure memory merge``, ``pin``, ``retire`` and so on: whether, and how, one is recalled."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from perdure.cli import memory_words, terminal
+from perdure.cli.memory_words import in_words
+from perdure.cli.opened import with_bank
+from perdure.cli.options import (
+    BankOption,
+    ConfigOption,
+    DebugOption,
+    JsonOption,
+    Settings,
+    refine,
+)
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.bank import Bank
+    from perdure.recall.memories.records import Author, Memory
+
+KeyArgument = Annotated[str, typer.Argument(metavar="MEMORY", help="Its key: planner/M-7.")]
+#: Changes a memory on behalf of somebody.
+Change: TypeAlias = "Callable[[Bank, Author], Awaitable[Memory]]"
+
+
+def merge(
+    ctx: typer.Context,
+    keys: Annotated[
+        list[str], typer.Argument(metavar="MEMORY…", help="Keys of one agent: the first stays.")
+    ],
+    *,
+    text: Annotated[
+        str | None, typer.Option("--text", help="What it is to say; as the first, if left out.")
+    ] = None,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Make several memories one.
+
+    The first keeps its kind, and its words unless there are others. The rest are kept as merged
+    into it, are not recalled any more, and can be restored.
+    """
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+
+    async def work(bank: Bank) -> Memory:
+        return await bank.memories.merge(keys, text=text, by=memory_words.person_here(bank))
+
+    made = with_bank(settings, work)
+    others = ", ".join(key for key in dict.fromkeys(keys) if key != made.name)
+    said = f"{made.name} stands for {others} as well, and says: {in_words(made.text)}"
+    memory_words.tell(settings, made, said)
+    if not settings.json:
+        terminal.note(f"{others}: not recalled any more. `perdure memory restore` undoes that.")
+
+
+def pin(
+    ctx: typer.Context,
+    key: KeyArgument,
+    *,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Let a memory come first, and lead where another contradicts it."""
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    before, after = _changed(settings, key, lambda bank, by: bank.memories.pin(key, by=by))
+    is_new = f"{after.name} is pinned: it comes first."
+    known = f"{after.name} was pinned already."
+    memory_words.tell(settings, after, known if before.pinned else is_new)
+
+
+def unpin(
+    ctx: typer.Context,
+    key: KeyArgument,
+    *,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Let a memory come in its turn."""
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    before, after = _changed(settings, key, lambda bank, by: bank.memories.unpin(key, by=by))
+    is_new = f"{after.name} is not pinned any more."
+    known = f"{after.name} was not pinned."
+    memory_words.tell(settings, after, is_new if before.pinned else known)
+
+
+def retire(
+    ctx: typer.Context,
+    key: KeyArgument,
+    *,
+    superseded_by: Annotated[
+        str | None,
+        typer.Option("--superseded-by", metavar="MEMORY", help="Because this one is better."),
+    ] = None,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Keep a memory, but recall it no more. It loses its pin."""
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+
+    async def change(bank: Bank, by: Author) -> Memory:
+        return await bank.memories.retire(key, superseded_by=superseded_by, by=by)
+
+    before, after = _changed(settings, key, change)
+    status = f"superseded by {superseded_by}" if superseded_by else after.status
+    unpinned = ", not pinned any more," if before.pinned else ""
+    is_new = f"{after.name} is {status}: it is kept{unpinned} and not recalled."
+    known = f"{after.name} was {status} already."
+    memory_words.tell(settings, after, known if after.version == before.version else is_new)
+
+
+def restore(
+    ctx: typer.Context,
+    key: KeyArgument,
+    *,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Bring back a memory that was retired, merged or superseded."""
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    before, after = _changed(settings, key, lambda bank, by: bank.memories.restore(key, by=by))
+    is_new = f"{after.name} was {before.status}, and is active again."
+    known = f"{after.name} was active all the time."
+    memory_words.tell(settings, after, known if before.is_active else is_new)
+
+
+def delete(
+    ctx: typer.Context,
+    key: KeyArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bank: BankOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Delete a memory for good.
+
+    Its former versions go with it, and what was merged into it.
+    """
+    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
+    if settings.json and not yes:
+        raise InvalidInput("With --json nobody is asked.", hint="Add --yes to delete it.")
+
+    async def work(bank: Bank) -> tuple[str, list[str], bool] | None:
+        memory = await memory_words.found(bank, key)
+        parts = [part.name for part in await bank.memories.merged_into(key)]
+        if not yes and not _agreed(memory, parts):
+            return None
+        erased = await bank.memories.delete(key, by=memory_words.person_here(bank))
+        return memory.name, parts, erased
+
+    done = with_bank(settings, work)
+    if done is None:
+        terminal.note("Nothing was deleted.")
+        raise typer.Exit(1)
+    name, parts, erased = done
+    if settings.json:
+        terminal.emit({"memory": name, "deleted": True, "merged": parts, "erased": erased})
+        return
+    terminal.say(f"{name} is deleted, with its former versions{_and(parts)}.")
+    if not erased:
+        terminal.note("Traces of it may still be in the bank's files: others had them open.")
+
+
+def _changed(settings: Settings, key: str, change: Change) -> tuple[Memory, Memory]:
+    """A memory before and after whoever is here changed it."""
+
+    async def work(bank: Bank) -> tuple[Memory, Memory]:
+        before = await memory_words.found(bank, key)
+        return before, await change(bank, memory_words.person_here(bank))
+
+    return with_bank(settings, work)
+
+
+def _agreed(memory: Memory, parts: list[str]) -> bool:
+    terminal.note(f"{memory.name}: {in_words(memory.text)}")
+    terminal.note(f"This deletes it for good, with its former versions{_and(parts)}.")
+    try:
+        return typer.confirm("Delete it?", err=True)
+    except typer.Abort:  # nobody is there to answer
+        return False
+
+
+def _and(parts: list[str]) -> str:
+    return f" and what was merged into it: {', '.join(parts)}" if parts else ""
