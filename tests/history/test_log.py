@@ -652,6 +652,7 @@ async def test_what_is_described_elsewhere_is_not_lost(bank: Bank, clock: Manual
     [
         *("", "a", "a/", "/b", "a/b/c", "a/b#T-1", "a b/\n", "a/\x00", " a/b", "a/\ud800"),
         *("a/" + "x" * 119, "ä/" + "ü" * 60, None, 7),
+        *(f"a/b{char}c" for char in "\u2028\u2029\x85\x9b\u061c\u202e\u2066\u200f\ufeff"),
     ],
     ids=ascii,
 )
@@ -660,7 +661,18 @@ async def test_names_that_cannot_be(bank: Bank, name: Any) -> None:
         await bank.session(name)
 
 
-@pytest.mark.parametrize("name", ["a/b", "planner v2/über uns", "a/" + "x" * 118, "日本/語", "a/~"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a/b",
+        "planner v2/über uns",
+        "a/" + "x" * 118,
+        "日本/語",
+        "a/~",
+        "a/👩\u200d💻",
+        "می\u200cخ/b",
+    ],
+)
 async def test_names_that_can_be(bank: Bank, name: str) -> None:
     session = await bank.session(name)
     await fill(session, 2)

@@ -85,11 +85,12 @@ def audit(
 
 def _moment(since: str | None) -> datetime | None:
     """Raises `typer.BadParameter` if that is no time."""
-    from perdure.cli import moments
     from perdure.core import clock
 
+    if since is None:
+        return None
     try:
-        return None if since is None else moments.parse(since, clock.now())
+        return clock.to_datetime(clock.moment(since, clock.now()))
     except InvalidInput as exc:
         raise typer.BadParameter(str(exc), param_hint="--since") from exc
 

@@ -97,11 +97,10 @@ def costs(
 
 def _moment(since: str) -> datetime:
     """Raises `typer.BadParameter` if that is no time."""
-    from perdure.cli import moments
     from perdure.core import clock
 
     try:
-        return moments.parse(since, clock.now())
+        return clock.to_datetime(clock.moment(since, clock.now()))
     except InvalidInput as exc:
         raise typer.BadParameter(str(exc), param_hint="--since") from exc
 

@@ -1,31 +1,12 @@
-"""Times, as people write and read them."""
+"""Times, as people read them. How they write them is for `perdure.core.clock.moment`."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from perdure.core import clock
-from perdure.core.errors import InvalidInput
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
-
-
-def parse(text: str, now: int) -> datetime:
-    """The moment that a text names: a date, a date and time, or how long ago (``2h``, ``3d``).
-
-    Without a time zone, the local one is meant. Raises `InvalidInput` for anything else.
-    """
-    try:
-        return clock.to_datetime(now - clock.duration(text.removesuffix("ago").strip()))
-    except (InvalidInput, OverflowError):
-        pass
-    try:
-        found = datetime.fromisoformat(text)
-        return found if found.tzinfo is not None else found.astimezone()
-    except (ValueError, OverflowError):
-        raise InvalidInput(
-            f"{text!r} is no time.", hint='Write 2026-02-12, "2026-02-12 16:00", or 3d for 3 days.'
-        ) from None
 
 
 def absolute(moment: int | datetime) -> str:

@@ -91,7 +91,6 @@ def recall(
     """Find what a session knew: turns, memories, reference layers, best first."""
     import asyncio
 
-    from perdure.cli import moments
     from perdure.cli.show import tags_in
     from perdure.core import clock
 
@@ -109,8 +108,8 @@ def recall(
         "task": task,
         "outcome": outcome,
         "tags": tags_in(tag or []),
-        "since": moments.parse(since, now) if since is not None else None,
-        "until": moments.parse(until, now) if until is not None else None,
+        "since": since,
+        "until": until,
         "deadline": deadline,
         "wide": wide,
         "judged": judged,

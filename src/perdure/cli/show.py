@@ -185,22 +185,18 @@ async def _show(settings: Settings, name: str, wanted: Wanted) -> Found:
         async with places.existing_bank(settings, settings.load()) as bank:
             session = await names.find(bank, name)
             head = await session.head()
-            return await _page(session, head, wanted, bank.store.now())
+            return await _page(session, head, wanted)
 
 
-async def _page(session: Session, head: Head, wanted: Wanted, now: int) -> Found:
+async def _page(session: Session, head: Head, wanted: Wanted) -> Found:
     """The turns of a page, and one more is looked for to know whether it is the last."""
-    from perdure.cli import moments
-
-    since = None if wanted.since is None else moments.parse(wanted.since, now)
-    until = None if wanted.until is None else moments.parse(wanted.until, now)
 
     async def turns(before: int | None = None) -> list[Turn]:
         return await session.turns(
             wanted.size + 1,
             before=before,
-            since=since,
-            until=until,
+            since=wanted.since,
+            until=wanted.until,
             tags=wanted.tags,
             undone=wanted.undone,
             resolve=wanted.full,

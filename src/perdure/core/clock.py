@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from typing import TypeAlias
 
 from perdure.core.errors import InvalidInput
 
 Clock = Callable[[], int]
+#: What callers may name a moment by: see `moment`.
+When: TypeAlias = str | date | timedelta
 
 SECOND = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,6 +42,43 @@ def from_datetime(moment: datetime) -> int:
             hint="Use an aware datetime, such as datetime.now(UTC).",
         )
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def moment(given: When, now: int) -> int:
+    """The time that somebody means, in microseconds.
+
+    A datetime or a date; a text that is one in the format of ISO 8601 (``2026-02-12``, ``2026-02-12
+    16:00``); or how long ago it was, as `duration` takes it (``3d``, ``1h30m ago``, a timedelta).
+    Without a time zone, the local one is meant. A date is its first moment.
+
+    Raises `InvalidInput` for anything else.
+    """
+    try:
+        return from_datetime(_zoned(_named(given, now)))
+    except (InvalidInput, ValueError, OverflowError, OSError):  # of years that have no clock
+        raise InvalidInput(
+            f"{given!r} is no time.",
+            hint='Write 2026-02-12, "2026-02-12 16:00", or 3d for 3 days ago.',
+        ) from None
+
+
+def _named(given: When, now: int) -> date:
+    if isinstance(given, str):
+        try:
+            return to_datetime(now - duration(given.strip().removesuffix("ago").strip()))
+        except InvalidInput:
+            return datetime.fromisoformat(given.strip())
+    if isinstance(given, timedelta):
+        return to_datetime(now - duration(given))
+    if isinstance(given, date):
+        return given
+    raise ValueError  # from callers who do not run a type checker
+
+
+def _zoned(given: date) -> datetime:
+    if not isinstance(given, datetime):
+        given = datetime(given.year, given.month, given.day)  # noqa: DTZ001 (it gets its zone below)
+    return given if given.tzinfo is not None else given.astimezone()
 
 
 def duration(text: str | timedelta | float) -> int:

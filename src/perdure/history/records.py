@@ -28,7 +28,13 @@ from perdure.storage.records import Compressed, Indexed, Key, Tags, system_recor
 
 #: Long names would make keys that no index can hold.
 MAX_NAME = 120
-_name = re.compile(r"[^/#\s\x00-\x1f\x7f\ud800-\udfff][^/#\x00-\x1f\x7f\ud800-\udfff]*").fullmatch
+#: What no name may have: separators of ours, and what would end a line or turn its direction in
+#: the prompts and tables where names stand.
+_UNFIT = (
+    r"/#\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff"
+)
+_name = re.compile(rf"[^\s{_UNFIT}][^{_UNFIT}]*").fullmatch
 
 
 class Stretch(msgspec.Struct, frozen=True, array_like=True):
@@ -262,7 +268,7 @@ def agent_of(session: str) -> str:
     if not slash or not _name(agent) or not _name(name) or length > MAX_NAME:
         raise InvalidInput(
             f"{session!r} cannot be the name of a session.",
-            hint=f"Write agent/name, without '#', in at most {MAX_NAME} bytes.",
+            hint=f"Write agent/name: no '#', no control characters, at most {MAX_NAME} bytes.",
         )
     return agent
 

@@ -7,12 +7,12 @@ And numbers, run by run. Callers may not run a type checker: what cannot be used
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypeVar, get_args
 
 from perdure import wire
 from perdure.context.composer import LEAST_BUDGET
 from perdure.core import clock
+from perdure.core.clock import When
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message, Part, Text, decode, encode, sound
 from perdure.core.turns import Position, is_prompt
@@ -146,13 +146,16 @@ def texts_in(given: Any, name: str, known: Sequence[T] = ()) -> tuple[T, ...]:
     return found
 
 
-def moment(given: Any) -> int | None:
-    """A time in microseconds."""
-    if given is not None and not isinstance(given, datetime):
-        raise InvalidInput(
-            f"{given!r} is not a time.", hint="Use an aware datetime, such as datetime.now(UTC)."
-        )
-    return None if given is None else clock.from_datetime(given)
+def moment(given: When | None, now: int) -> int | None:
+    """A time in microseconds, if one is given: see `perdure.core.clock.moment`."""
+    return None if given is None else clock.moment(given, now)
+
+
+def flag_in(given: Any, name: str) -> bool:
+    """True or False. A text, say, would pass for True, whatever it says."""
+    if not isinstance(given, bool):
+        raise InvalidInput(f"{name} is {given!r}.", hint=f"Give {name}=True or {name}=False.")
+    return given
 
 
 def tags_of(given: Any) -> dict[str, str]:

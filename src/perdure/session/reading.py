@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from datetime import datetime
 from typing import overload
 
 import msgspec
 
 from perdure.context.desk import Rendering
+from perdure.core.clock import When
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level, parse_level
 from perdure.core.messages import Message, ToolResult
@@ -44,8 +44,8 @@ class Reading(Conversation):
         limit: int = 20,
         *,
         before: str | int | Position | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: When | None = None,
+        until: When | None = None,
         tags: Mapping[str, str] | None = None,
         undone: bool = False,
         resolve: bool = False,
@@ -53,19 +53,21 @@ class Reading(Conversation):
     ) -> list[Turn]:
         """The newest turns, oldest of them first; for the page in front give `before`.
 
-        `since` and `until` (aware datetimes) and `tags` choose turns by their beginning. Turns that
-        were undone are left out unless asked for. `resolve` fetches content from the artifact
-        store; `prune` does too, and shortens tool results by the rules of `history.pruning`.
+        `since`, `until` and `tags` choose turns by their beginning: from the one time on, before
+        the other, which are datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"`` (see
+        `perdure.core.clock.moment`). Turns that were undone are left out unless asked for.
+        `resolve` fetches content from the artifact store; `prune` does too, and shortens tool
+        results by the rules of `history.pruning`.
         """
-        limit = count_in(limit, "read")
+        limit, now = count_in(limit, "read"), self._rooms.store.now()
         head, reader, record = await self.head(), self._rooms.reader, await self._current()
         numbers = await reader.numbers(
             record,
             head,
             limit=limit,
             before=None if before is None else turn_number(before),
-            since=moment(since),
-            until=moment(until),
+            since=moment(since, now),
+            until=moment(until, now),
             tags=tags_of(tags),
             undone=undone,
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import get_args
 
+from perdure.core.clock import When
 from perdure.core.errors import InvalidInput, Unsupported
 from perdure.recall.values import Filters, Kind, Question, Recalled
 from perdure.session.conversation import Conversation
@@ -35,8 +35,8 @@ class Recalling(Conversation):
         task: str = "",
         outcome: str = "",
         tags: Mapping[str, str] | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: When | None = None,
+        until: When | None = None,
         deadline: float | None = None,
         wide: bool = False,
         judged: bool = False,
@@ -57,7 +57,7 @@ class Recalling(Conversation):
 
         Raises `InvalidInput` for what cannot be meant, `Unsupported` if the bank has no recall.
         """
-        text = text_in(query, "query")
+        text, now = text_in(query, "query"), self._rooms.store.now()
         if not text.strip():
             raise InvalidInput("The query is empty.", hint="Say what to look for.")
         filters = Filters(
@@ -71,8 +71,8 @@ class Recalling(Conversation):
             task=text_in(task, "task"),
             outcome=text_in(outcome, "outcome"),
             tags=tags_of(tags),
-            since=moment(since),
-            until=moment(until),
+            since=moment(since, now),
+            until=moment(until, now),
         )
         first, last = filters.since, filters.until
         if first is not None and last is not None and first > last:
@@ -90,7 +90,7 @@ class Recalling(Conversation):
             head=head,
             filters=filters,
             limit=limit,
-            moment=self._rooms.store.now(),
+            moment=now,
             wide=wide,
         )
         return await recall.recall(question, judged=judged, deadline=deadline)
