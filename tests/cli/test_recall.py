@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +57,64 @@ def test_json_has_exactly_what_is_promised(bank: str, ask: Ask) -> None:
     assert hit["why"]
 
 
+def test_json_is_the_same_for_all_kinds(bank: str, run: Run, ask: Ask, home: Path) -> None:
+    run("memory", "add", "planner", "OAuth tokens want care.", "--kind", "lesson")
+    layer = home / "oauth.md"
+    layer.write_text("---\ntags: [auth]\n---\n# OAuth\n\nOAuth tokens are issued here.", "utf-8")
+    assert run("reference", "add", str(layer)).exit_code == 0
+    _, found = ask("recall", "planner/auth", "oauth tokens")
+    by_kind = {hit["kind"]: hit for hit in reversed(found["hits"])}
+    assert set(by_kind) == {"turn", "memory", "reference"}
+    for hit in found["hits"]:
+        assert list(hit) == FIELDS
+        assert all(isinstance(hit[name], str) for name in FIELDS if name != "score")
+        assert hit["level"] in {"R", "S", "C", "T"}
+        assert hit["key"]
+        assert hit["text"]
+    assert by_kind["turn"]["turn"] == "T-1.1"
+    assert (by_kind["memory"]["turn"], by_kind["reference"]["turn"]) == ("", "")
+    assert by_kind["reference"]["key"] == "oauth"
+    assert by_kind["memory"]["key"] == "M-1"
+    shown = run("recall", "planner/auth", "oauth tokens").stdout
+    (name,) = re.findall(r"^memory (\S+), ", shown, re.MULTILINE)  # as other commands take it
+    assert "OAuth tokens want care." in run("memory", "show", name).stdout
+    assert re.search(r"^reference oauth, ", shown, re.MULTILINE)
+
+
+def test_why_nothing_was_found_is_said(bank: str, run: Run, ask: Ask) -> None:
+    option = ("--tag", "topic=oauth")
+    shown = run("recall", "planner/auth", "tokens", *option)
+    assert shown.stdout == "Nothing was found for 'tokens'.\n"
+    assert "none has topic 'oauth'; there is auth." in shown.stderr
+    code, found = ask("recall", "planner/auth", "tokens", *option)
+    assert (code, found["hits"]) == (0, [])
+    assert "there is auth." in found["notes"][0]
+
+
+def test_a_session_that_is_looked_at_may_be_abbreviated(bank: str, run: Run, ask: Ask) -> None:
+    _, found = ask("recall", "planner/auth", "zebra", "--session", "zoo")
+    assert [hit["turn"] for hit in found["hits"]] == ["planner/zoo#T-1.1"]
+    shown = run("recall", "planner/auth", "zebra", "--session", "zo0")
+    assert shown.exit_code == 1
+    assert "There is no session 'zo0'. Did you mean planner/zoo?" in shown.stderr
+
+
+def test_a_short_deadline_is_kept_without_the_model(bank: str) -> None:
+    """In a process of its own, as it would be loaded there."""
+    code = (
+        "import sys\n"
+        "from perdure.cli.app import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
+        "print('wordllama' in sys.modules, file=sys.stderr)"
+    )
+    args = ["recall", "planner/auth", "oauth tokens", "--deadline", "0.9", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["stage"] in {"keyword", "none"}  # on a very slow machine
+    assert done.stderr == "False\n"
+
+
 def test_other_sessions_are_found_but_not_those_of_others(bank: str, ask: Ask) -> None:
     _, found = ask("recall", "auth", "zebra")
     assert found["hits"][0]["turn"] == "planner/zoo#T-1.1"
@@ -93,12 +155,14 @@ def test_filters_are_options(bank: str, ask: Ask) -> None:
     ("args", "says"),
     [
         (("planner/nobody", "x"), "There is no session 'planner/nobody'."),
+        (("planner/oauth", "x"), "Did you mean planner/auth? `perdure sessions` lists those"),
         (("planner/auth", " "), "The query is empty."),
         (("planner/auth", "x", "--kind", "turns"), "Use turn, memory, reference."),
         (("planner/auth", "x", "--role", "human"), "Use user, assistant, tool."),
         (("planner/auth", "x", "--tag", "topic"), "'topic' is no tag."),
         (("planner/auth", "x", "--since", "soon"), "'soon' is no time."),
         (("planner/auth", "x", "--deadline", "0"), "deadline is 0.0."),
+        (("planner/auth", "x", "--agent", "planer"), "Did you mean planner?"),
     ],
 )
 def test_what_is_wrong_is_said(bank: str, run: Run, args: tuple[str, ...], says: str) -> None:

@@ -167,7 +167,8 @@ async def _ask(world: World, talk: Talk, session: Session, word: str, *, wide: b
     seen = {each for hit in found.hits for each in _secrets(hit.text)}
     assert seen <= allowed, (talk.name, word)
     assert (word in seen) == (word in allowed), (talk.name, word)
-    others = await session.recall(word, agents=[a for a in AGENTS if a != talk.agent], deadline=20)
+    agents = {each.agent for each in world.talks} - {talk.agent}
+    others = await session.recall(word, agents=agents or talk.agent, deadline=20)
     assert {each for hit in others.hits for each in _secrets(hit.text)} <= world.allowed(talk)
 
 

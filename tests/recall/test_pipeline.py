@@ -63,6 +63,14 @@ async def test_vectors_that_are_late_do_not_count() -> None:
     assert found.took_ms < 2_500
 
 
+async def test_meaning_can_be_left_out() -> None:
+    library = Library(SOME, SOME[::-1])
+    config = RecallConfig(vectors=0)
+    found = await pipeline(library, words_of(SOME), config=config).recall(question(), judged=False)
+    assert (found.stage, step(found, "vector")) == ("keyword", "recall.vectors is 0")
+    assert keys(found)[0] == "T-1.1"
+
+
 @pytest.mark.parametrize("text", ["", "  \n "])
 async def test_nothing_is_found_for_nothing(text: str) -> None:
     assert await pipeline(Library(SOME), words_of(SOME)).recall(question(text)) == Recalled()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.core.errors import InvalidInput
+from perdure.core.naming import meant
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
@@ -39,9 +40,8 @@ async def find(bank: Bank, text: str) -> Session:
     if len(found) == 1:
         return await bank.existing_session(found[0])
     if not found:
-        raise InvalidInput(
-            f"There is no session {text!r}.", hint="`perdure sessions` lists those there are."
-        )
+        hint = f"{meant(text, names)} `perdure sessions` lists those there are.".lstrip()
+        raise InvalidInput(f"There is no session {text!r}.", hint=hint)
     listed = ", ".join(found[:_LISTED])
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     raise InvalidInput(

@@ -18,13 +18,18 @@ from perdure.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.config import Config
     from perdure.recall.values import Hit, Recalled
 
-#: Lines of a hit that are shown.
-_LINES = 4
+#: Lines of a hit that are shown, and characters of each.
+_LINES, _LINE = 4, 400
 #: Seconds for all of it, and for what is found by meaning, at least. A command asks once: its model
-#: has to be loaded first, which takes about a second, and no prompt waits for the answer.
+#: has to be loaded first, which takes a second or two, and no prompt waits for the answer.
 _DEADLINE, _LOADING = 4.0, 3.0
+#: In less than so many seconds it is never there: it is not loaded at all.
+_LEAST = 1.0
 
 
 def recall(
@@ -37,7 +42,7 @@ def recall(
     ] = 10,
     kind: Annotated[
         list[str] | None,
-        typer.Option("--kind", metavar="KIND", help="turn, memory or reference. Repeatable."),
+        typer.Option("--kind", metavar="KIND", help="Only turn, memory or reference. Repeatable."),
     ] = None,
     agent: Annotated[
         list[str] | None,
@@ -45,27 +50,33 @@ def recall(
     ] = None,
     of: Annotated[
         list[str] | None,
-        typer.Option("--session", metavar="NAME", help="Turns of this session. Repeatable."),
+        typer.Option("--session", metavar="NAME", help="Only turns of this session. Repeatable."),
     ] = None,
     line: Annotated[
         bool, typer.Option("--line", help="Only turns of the session's own line.")
     ] = False,
     role: Annotated[
         list[str] | None,
-        typer.Option("--role", metavar="ROLE", help="Words of user, assistant, tool. Repeatable."),
+        typer.Option(
+            "--role",
+            metavar="ROLE",
+            help="Whose words have to match: user, assistant or tool. Repeatable.",
+        ),
     ] = None,
     tool: Annotated[
         list[str] | None,
-        typer.Option("--tool", metavar="NAME", help="Rounds that called this tool. Repeatable."),
+        typer.Option("--tool", metavar="NAME", help="Only rounds that called it. Repeatable."),
     ] = None,
-    branch: Annotated[str, typer.Option("--branch", metavar="NAME", help="On this branch.")] = "",
-    task: Annotated[str, typer.Option("--task", metavar="TYPE", help="Tasks of this type.")] = "",
+    branch: Annotated[
+        str, typer.Option("--branch", metavar="NAME", help="Only turns tagged so.")
+    ] = "",
+    task: Annotated[str, typer.Option("--task", metavar="TYPE", help="Only turns tagged so.")] = "",
     outcome: Annotated[
-        str, typer.Option("--outcome", metavar="NAME", help="With this outcome.")
+        str, typer.Option("--outcome", metavar="NAME", help="Only turns tagged so.")
     ] = "",
     tag: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="NAME=VALUE", help="With this tag. Repeatable."),
+        typer.Option("--tag", metavar="NAME=VALUE", help="Only turns tagged so. Repeatable."),
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="From then on: 2026-02-12, 3d.")
@@ -75,7 +86,12 @@ def recall(
     ] = None,
     deadline: Annotated[
         float | None,
-        typer.Option("--deadline", metavar="SECONDS", help="Answer by then; else in some seconds."),
+        typer.Option(
+            "--deadline",
+            metavar="SECONDS",
+            help="Answer by then. Below 1, by words alone: the embedding model takes as long to"
+            " load.  [default: 4]",
+        ),
     ] = None,
     wide: Annotated[
         bool, typer.Option("--wide", help="Also forks that left the session's line.")
@@ -88,7 +104,11 @@ def recall(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Find what a session knew: turns, memories, reference layers, best first."""
+    """Find what a session knew: turns, memories, reference layers, best first.
+
+    Looks at the session's own turns, at other sessions of its agent, and at what is shared with the
+    agent. Options narrow that; what is given twice may be either.
+    """
     import asyncio
 
     from perdure.cli.show import tags_in
@@ -114,15 +134,19 @@ def recall(
         "wide": wide,
         "judged": judged,
     }
-    found = asyncio.run(_recall(settings, session, query, asked))
-    if settings.json:
-        terminal.emit(described(found))
-    else:
-        _print(found, query, now)
+
+    def show(found: Recalled, agent: str) -> None:
+        if settings.json:
+            terminal.emit(described(found))
+        else:
+            _print(found, query, agent, now)
+
+    asyncio.run(_recall(settings, session, query, asked, show))
 
 
 def described(found: Recalled) -> dict[str, Any]:
-    """What was recalled, as a JSON object."""
+    """What was recalled, as a JSON object; `notes` are in it if there are any."""
+    notes = {"notes": list(found.notes)} if found.notes else {}
     return {
         "stage": found.stage,
         "took_ms": found.took_ms,
@@ -138,40 +162,63 @@ def described(found: Recalled) -> dict[str, Any]:
             }
             for hit in found.hits
         ],
+        **notes,
     }
 
 
-async def _recall(settings: Settings, name: str, query: str, asked: dict[str, Any]) -> Recalled:
+async def _recall(
+    settings: Settings,
+    name: str,
+    query: str,
+    asked: dict[str, Any],
+    show: Callable[[Recalled, str], None],
+) -> None:
+    from perdure.cli import names, places
+    from perdure.cli.progress import Bar
+
+    async with places.existing_bank(settings, _timed(settings.load(), asked)) as bank:
+        session = await names.find(bank, name)
+        asked["sessions"] = [(await names.find(bank, each)).name for each in asked["sessions"]]
+        _load_search()
+        with Bar("searching; by meaning once the model is loaded"):
+            found = await session.recall(query, **asked)
+        # Here: a model that is still being loaded keeps the process from ending, not the answer.
+        show(found, session.agent)
+
+
+def _timed(config: Config, asked: dict[str, Any]) -> Config:
+    """The configuration with time for the model; or without it, if it cannot be there in time."""
     from msgspec.structs import replace
 
-    from perdure.cli import names, places
-
-    config = settings.load()
+    vectors = config.recall.vectors
     if asked["deadline"] is None:
-        recall = config.recall
-        asked["deadline"] = max(recall.deadline, _DEADLINE)
-        config = replace(config, recall=replace(recall, vectors=max(recall.vectors, _LOADING)))
-    async with places.existing_bank(settings, config) as bank:
-        session = await names.find(bank, name)
-        return await session.recall(query, **asked)
+        asked["deadline"] = max(config.recall.deadline, _DEADLINE)
+        vectors = max(vectors, _LOADING)
+    elif asked["deadline"] < _LEAST:
+        vectors = 0.0
+    return replace(config, recall=replace(config.recall, vectors=vectors))
 
 
-def _print(found: Recalled, query: str, now: int) -> None:
+def _load_search() -> None:
+    """Import what is needed by any search, before the deadline's clock runs."""
+    import perdure.history.renditions.algorithm
+    import perdure.recall.searching.ranking  # noqa: F401 (it is loaded for others)
+
+
+def _print(found: Recalled, query: str, agent: str, now: int) -> None:
     if not found.hits:
-        if any(step.failed == "deadline" for step in found.steps):
-            terminal.say(f"Nothing was found for {query!r} before the deadline.")
-            terminal.aside("Give it more time: --deadline SECONDS.")
-            return
         terminal.say(f"Nothing was found for {query!r}.")
-        terminal.aside("Try fewer or other words, or fewer options.")
+        for note in found.notes:
+            terminal.note(note)
+        terminal.aside(_advice(found))
         return
     for number, hit in enumerate(found.hits):
         if number:
             terminal.say()
-        terminal.say(_title(hit, now), "bold")
+        terminal.say(_title(hit, agent, now), "bold")
         lines = [line for line in terminal.lines(hit.text) if line.strip()]
         for line in lines[:_LINES]:
-            terminal.prose(f"  {line}")
+            terminal.prose(f"  {line if len(line) <= _LINE else f'{line[:_LINE]}…'}")
         if len(lines) > _LINES:
             terminal.say(f"  … {terminal.plural(len(lines) - _LINES, 'more line')}", "dim")
         if hit.why:
@@ -180,6 +227,13 @@ def _print(found: Recalled, query: str, now: int) -> None:
         f"{terminal.plural(len(found.hits), 'hit')} by {_BY[found.stage]}"
         f" in {found.took_ms:,.0f} ms"
     )
+
+
+def _advice(found: Recalled) -> str:
+    """What to do if nothing was found."""
+    if any(step.failed == "deadline" for step in found.steps):
+        return "Give it more time: --deadline SECONDS."
+    return "Try other options." if found.notes else "Try fewer or other words, or fewer options."
 
 
 _BY = {
@@ -191,10 +245,14 @@ _BY = {
 }
 
 
-def _title(hit: Hit, now: int) -> str:
+def _title(hit: Hit, agent: str, now: int) -> str:
+    """What it is, by the name that other commands take, how old, and how sure."""
     from perdure.cli import moments
 
+    name = hit.turn or hit.key
+    if hit.kind != "turn":
+        owned = hit.kind == "memory" and "/" not in name
+        name = f"{hit.kind} {agent}/{name}" if owned else f"{hit.kind} {name}"
     when = f", {moments.relative(hit.time, now)}" if hit.time else ""
-    what = "" if hit.kind == "turn" else f"{hit.kind} "
     beside = ", comes along" if hit.neighbour else f", {hit.score:.2f}"
-    return f"{what}{hit.turn or hit.key}{when}{beside}"
+    return f"{name}{when}{beside}"

@@ -18,7 +18,8 @@ class RecallConfig(Section, frozen=True):
     deadline: Seconds = 1.0
     #: … of which so many at most go to each, and so many are kept for the judge.
     keyword: Seconds = 0.1
-    vectors: Seconds = 0.2
+    #: With 0, nothing is looked for by its meaning, and no embedder is loaded for a question.
+    vectors: Annotated[float, msgspec.Meta(ge=0)] = 0.2
     filters: Seconds = 0.5
     judge: Seconds = 0.2
     #: The model that embeds texts: ``provider/model`` of the gateway,

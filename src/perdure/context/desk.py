@@ -228,10 +228,20 @@ class SessionDesk:
         return [Finding(each.id, each.line) for each in read]
 
     async def recall(self, query: str, limit: int, session: str) -> Sequence[Finding]:
-        """What this session may see; of one session, if one is named."""
+        """What this session may see; of one session, if one is named.
+
+        Raises `InvalidInput` if that may not be seen; it does not tell whether there is one.
+        """
         await self._asked_for(query)
-        if self._rooms.recall is None:
+        recall = self._rooms.recall
+        if recall is None:
             return await self.search(query, limit)
+        record, head = await self._standing()
+        if session not in {"", record.id} and not await recall.sees(record, head, session):
+            raise InvalidInput(
+                f"There is no session {session} that you may see.",
+                hint="Without session, recall looks at all that you may see.",
+            )
         return await self._found(query, limit, Filters(sessions=(session,) if session else ()))
 
     async def memory_add(self, kind: str, text: str, tags: Sequence[str]) -> str:

@@ -23,7 +23,8 @@ async def _search(desk: Desk, given: Arguments) -> str:
 
 async def _recall(desk: Desk, given: Arguments) -> str:
     query, limit = given.text("query"), given.number("limit", _FOUND, _MOST_FOUND)
-    session = given.text("session").strip() if "session" in given.of else ""
+    # Some models give an empty text for what they leave away.
+    session = given.text("session").strip() if given.of.get("session", "") != "" else ""
     found = await desk.recall(query, limit, session)
     if not found:
         where = f" in {brief(session)}" if session else ""

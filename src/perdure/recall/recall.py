@@ -21,8 +21,10 @@ from perdure.recall import injecting
 from perdure.recall.injecting import Beside, Item, Limits
 from perdure.recall.keys import everywhere
 from perdure.recall.memories.records import shown as shown_key
+from perdure.recall.scoping.filters import loosened, missed
+from perdure.recall.scoping.names import Names
 from perdure.recall.ticklers import Ticklers
-from perdure.recall.values import Hit, Question, Recalled
+from perdure.recall.values import LATE, Filters, Hit, Question, Recalled, Step
 from perdure.recall.window import Window
 from perdure.storage.store import Store
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 #: Hits that are asked for, for each pointer that may stand beside a prompt: some stand there
 #: already, some have no room.
 _SPARE = 2
+#: Hits without a filter that a note about the filter is made of.
+_AGAIN = 50
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +66,7 @@ class Recall:
         self.ticklers = parts.ticklers
         self._store = store
         self._index, self._scopes, self._pipeline = parts.index, parts.scopes, parts.pipeline
+        self._names = Names(store, parts.scopes)
         # Read when it is first needed: it takes a while.
         self._counter = counter
 
@@ -70,10 +75,26 @@ class Recall:
     ) -> Recalled:
         """What answers a question, best first. Without `judged`, no model is asked.
 
-        `deadline` is in seconds; without it, the configured one holds.
+        `deadline` is in seconds; without it, the configured one holds. If nothing was found because
+        of the filters, or because the search failed, `Recalled.notes` says so.
+
+        Raises `InvalidInput` if the filters name a session or an agent that is not there.
         """
         await self._prepared()
-        return await self._pipeline.recall(question, judged=judged, deadline=deadline)
+        await self._names.check(question)
+        seconds = self.config.deadline if deadline is None else deadline
+        found = await self._pipeline.recall(question, judged=judged, deadline=seconds)
+        if found.hits:
+            return found
+        notes = [_reason(step) for step in found.steps if step.name == "keyword" and step.failed]
+        if not notes and question.filters != Filters():
+            notes = await self._notes(question, seconds - found.took_ms / 1_000)
+        return msgspec.structs.replace(found, notes=notes)
+
+    async def sees(self, record: SessionRecord, head: Head, session: str) -> bool:
+        """Whether a session may see anything of another; not, if that is not there."""
+        question = Question(text="", record=record, head=head, moment=self._store.now())
+        return await self._names.sees(question, session)
 
     async def beside(self, window: Window, prompt: Sequence[Message], budget: int) -> Beside:
         """The memory layer of a prompt, in at most `budget` tokens.
@@ -138,6 +159,17 @@ class Recall:
         if self._index.is_on:
             await self._index.prepared()
 
+    async def _notes(self, question: Question, seconds: float) -> list[str]:
+        """Why filters left nothing, in at most so many seconds; perhaps for no reason of theirs."""
+        if notes := await self._names.unseen(question):
+            return notes
+        loose = loosened(question.filters)
+        if loose == question.filters or seconds <= 0:
+            return []
+        again = msgspec.structs.replace(question, filters=loose, limit=max(question.limit, _AGAIN))
+        found = await self._pipeline.recall(again, judged=False, deadline=seconds)
+        return missed(question.filters, found.hits) if found.hits else []
+
     async def _items(self, window: Window, hits: Sequence[Hit]) -> list[Item]:
         """Hits with what is known beside of them."""
         items = [await self._item(window, hit) for hit in hits]
@@ -157,3 +189,7 @@ class Recall:
             tags = () if layer is None else layer.tags
             return Item(hit, hit.key, f"tags: {', '.join(tags)}" if tags else "")
         return Item(hit, everywhere(record, hit.turn), stands=window.level(hit.turn))
+
+
+def _reason(step: Step) -> str:
+    return "Nothing had arrived at the deadline." if step.failed == LATE else step.failed

@@ -13,6 +13,8 @@ from perdure.history.records import Head, SessionRecord
 Kind: TypeAlias = Literal["turn", "memory", "reference"]
 #: How far recall came before its deadline.
 Stage: TypeAlias = Literal["none", "keyword", "vector", "filters", "judge"]
+#: What a step failed with that was not done in time.
+LATE = "deadline"
 STAGES: tuple[Stage, ...] = ("none", "keyword", "vector", "filters", "judge")
 
 
@@ -106,7 +108,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was recalled. As JSON, what `perdure recall --json` prints."""
+    """Something that was recalled. The first seven are what `perdure recall --json` prints."""
 
     kind: Kind
     #: ``T-12.3`` in this session's line, ``other/session#T-12.3`` elsewhere; empty if no turn.
@@ -125,6 +127,9 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     full: bool = True
     #: It comes along with a neighbour that was found.
     neighbour: bool = False
+    #: What filters look at: see `Note`.
+    tools: tuple[str, ...] = ()
+    tags: dict[str, str] = {}
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +139,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     took_ms: float
     #: Candidates behind it.
     left: int = 0
-    #: Why it did not count: ``deadline``, or what its model failed with.
+    #: Why it did not count: `LATE`, or what went wrong.
     failed: str = ""
 
 
@@ -145,3 +150,5 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     took_ms: float = 0.0
     hits: Sequence[Hit] = ()
     steps: Sequence[Step] = ()
+    #: Why nothing was found, if there is a reason beside the words; for people.
+    notes: Sequence[str] = ()

@@ -20,7 +20,7 @@ from perdure.history.reading import position
 from perdure.history.records import SessionRecord
 from perdure.history.strategies import parse_strategy
 from perdure.session.conversation import Conversation
-from perdure.session.given import budget_in, prompt_in, text_in
+from perdure.session.given import budget_in, flag_in, prompt_in, text_in
 
 
 class Contexts(Conversation):
@@ -55,6 +55,7 @@ class Contexts(Conversation):
         """
         said, budget = prompt_in(prompt), budget_in(budget)
         system, model = text_in(system, "system"), text_in(model, "model")
+        recall, keep = flag_in(recall, "recall"), flag_in(keep, "keep")
         masked, _ = await self._intake.masked(said)
         record, head = await self._standing()
         return await self._composer.compose(

@@ -9,7 +9,7 @@ from perdure.core.clock import When
 from perdure.core.errors import InvalidInput, Unsupported
 from perdure.recall.values import Filters, Kind, Question, Recalled
 from perdure.session.conversation import Conversation
-from perdure.session.given import moment, number_in, seconds_in, tags_of, text_in, texts_in
+from perdure.session.given import flag_in, moment, number_in, seconds_in, tags_of, text_in, texts_in
 
 #: Hits at most, and characters of a question that are looked at.
 MOST_HITS, _MOST_TEXT = 1_000, 100_000
@@ -41,21 +41,29 @@ class Recalling(Conversation):
         wide: bool = False,
         judged: bool = False,
     ) -> Recalled:
-        """What answers a query: turns, memories, reference layers, best first.
+        """What answers a query: turns, memories, reference layers, best first, at most 1,000.
 
         Looked at are this session's line of turns, the agent's other sessions, and what is shared
         with the agent. Not the sessions that were forked from this line and left it, unless
-        `wide`; never what is another agent's own. The rest of the arguments narrow it: `kinds`
-        (``turn``, ``memory``, ``reference``), `agents` and `sessions` by name, `line` for this
-        session's turns alone, `roles` (``user``, ``assistant``, ``tool``) whose words have to
-        match, `tools` that were called, `branch`, `task`, `outcome` and `tags` of the turns,
-        `since` and `until` (aware datetimes).
+        `wide`; never what is another agent's own. The rest narrows it:
+
+        * `kinds`: ``turn``, ``memory``, ``reference``;
+        * `agents`, `sessions`: what is of one of these, by name; `line`: turns of this session's
+          line;
+        * `roles`: the words of the query have to stand in what the ``user`` or the ``assistant``
+          said, or in calls and results of a ``tool``; the hit is the whole round, all the same;
+        * `tools`: rounds in which one of these was called;
+        * `branch`, `task`, `outcome`, `tags`: turns that were tagged so, exactly;
+        * `since`, `until`: datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"``, in the
+          local time zone if they name none (see `perdure.core.clock.moment`).
 
         It ends after `deadline` seconds, or the configured ones, with what has arrived until then:
         `Recalled.stage` tells how far that is. If `judged`, filters and judge decide as they do for
-        what stands beside a prompt; otherwise no model is asked.
+        what stands beside a prompt; otherwise no model is asked. `Recalled.notes` says why filters
+        left nothing, as far as that can be told.
 
-        Raises `InvalidInput` for what cannot be meant, `Unsupported` if the bank has no recall.
+        Raises `InvalidInput` for what cannot be meant and for sessions and agents that are not
+        there, `Unsupported` if the bank has no recall.
         """
         text, now = text_in(query, "query"), self._rooms.store.now()
         if not text.strip():
@@ -64,7 +72,7 @@ class Recalling(Conversation):
             kinds=texts_in(kinds, "kinds", _KINDS),
             agents=texts_in(agents, "agents"),
             sessions=texts_in(sessions, "sessions"),
-            line=line,
+            line=flag_in(line, "line"),
             roles=texts_in(roles, "roles", _ROLES),
             tools=texts_in(tools, "tools"),
             branch=text_in(branch, "branch"),
@@ -91,6 +99,6 @@ class Recalling(Conversation):
             filters=filters,
             limit=limit,
             moment=now,
-            wide=wide,
+            wide=flag_in(wide, "wide"),
         )
-        return await recall.recall(question, judged=judged, deadline=deadline)
+        return await recall.recall(question, judged=flag_in(judged, "judged"), deadline=deadline)

@@ -42,6 +42,7 @@ _PATIENCE = 0.02
 #: Turns that a judge is told of.
 _LATELY = 8
 _NO_VECTORS = "there is nothing to compare with"
+_LEFT_OUT = "recall.vectors is 0"
 _NO_MODEL = "no model is configured for it: by algorithm"
 
 
@@ -165,10 +166,11 @@ class Pipeline:
         found: Results | None = None
         with run.step("keyword", asks=True):
             if self._covers is None or self._covers(question.record.id):
-                if self._expect is not None:
+                if self._expect is not None and self._config.vectors:
                     self._expect(question.text)
                 scope = await self._scope_of(question)
-                found = await self._search.keyword(question, scope, patience=_PATIENCE)
+                patience = _PATIENCE if self._config.vectors else 0.0
+                found = await self._search.keyword(question, scope, patience=patience)
                 run.rank(found.candidates)
                 if found.terms or found.candidates:
                     run.reach("keyword")
@@ -183,6 +185,9 @@ class Pipeline:
 
     async def _by_meaning(self, run: Run, found: Results) -> Results:
         """With the vectors, if they come in time; what has none is as it was."""
+        if not self._config.vectors:
+            run.skip("vector", _LEFT_OUT)
+            return found
         with run.step("vector") as step:
             share = min(self._config.vectors, run.left())
             ranked = await self._underway.within(self._search.vector(found), share)

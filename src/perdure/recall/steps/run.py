@@ -18,12 +18,11 @@ from perdure.recall.steps.judge import Choice
 from perdure.recall.steps.neighbours import Neighbour
 from perdure.recall.steps.prompts import Case
 from perdure.recall.steps.showing import Shown
-from perdure.recall.values import STAGES, Candidate, Hit, Question, Recalled, Stage, Step
+from perdure.recall.values import LATE, STAGES, Candidate, Hit, Question, Recalled, Stage, Step
 
 #: Kept of the deadline to put the answer together.
 _MARGIN = 0.015
 _UNREAD = Shown("T", "", 0)
-_LATE = "deadline"
 
 
 class Under:
@@ -46,7 +45,7 @@ class Under:
         traceback: TracebackType | None,
     ) -> bool:
         if isinstance(error, TimeoutError):
-            self.failed = _LATE
+            self.failed = LATE
         elif isinstance(error, PerdureError) and not isinstance(error, self._refused):
             self.failed = error.message
         elif error is not None:
@@ -183,7 +182,7 @@ class Run:
         """What is known by now. A step that is under way is told to have missed the deadline."""
         steps = list(self._steps)
         if self._under_way is not None:
-            steps.append(self._under_way.so_far(len(self.candidates), _LATE))
+            steps.append(self._under_way.so_far(len(self.candidates), LATE))
         return Recalled(
             stage=self.stage,
             took_ms=round((self._now() - self._began) * 1_000, 3),
@@ -249,4 +248,6 @@ class Run:
             tokens=shown.tokens,
             full=full,
             neighbour=neighbour,
+            tools=candidate.note.tools,
+            tags=candidate.note.tags,
         )

@@ -1,0 +1,32 @@
+"""Names that may have been meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.core.naming import meant, nearest
+
+NAMES = ["planner/auth", "planner/oauth", "planner/zoo", "coder/auth", "planner", "Ada/Notes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("planner/zo", ["planner/zoo"]),
+        ("zoo", ["planner/zoo"]),
+        ("planner/auht", ["planner/auth", "coder/auth", "planner/oauth"]),
+        ("coder/auth2", ["coder/auth", "planner/auth", "planner/oauth"]),
+        ("ada/notes", ["Ada/Notes"]),
+        ("planer", ["planner"]),
+        ("bob/private", []),
+        ("", []),
+    ],
+)
+def test_the_nearest_come_first(name: str, expected: list[str]) -> None:
+    assert nearest(name, NAMES) == expected
+
+
+def test_a_question_is_asked_only_if_there_is_something_to_ask() -> None:
+    assert meant("zo", NAMES) == "Did you mean planner/zoo?"
+    assert meant("coder/auth2", NAMES[::3]) == "Did you mean coder/auth or planner/auth?"
+    assert meant("xyz", NAMES) == ""

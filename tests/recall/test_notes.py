@@ -1,0 +1,162 @@
+"""Filters that leave nothing: mistakes are refused, and the rest is explained."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.bank import Bank
+from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
+from perdure.session import Session
+from tests.recall.tied import bank_with, remember, talk
+
+
+@pytest.fixture
+async def bank() -> AsyncIterator[Bank]:
+    async with bank_with() as bank:
+        yield bank
+
+
+@pytest.fixture
+async def session(bank: Bank) -> Session:
+    """One that asks, beside a fork that left it and what is another agent's own."""
+    session = await bank.session("planner/auth", tags={"branch": "main"})
+    await session.append(
+        [user("OAuth tokens rotate."), assistant("I see.")], tags={"topic": "auth"}
+    )
+    looked = (
+        Message("assistant", (ToolCall("c1", "Bash", '{"command": "grep tokens"}'),)),
+        Message("tool", (ToolResult("c1", (Text("tokens.py"),)),)),
+    )
+    await session.append([user("Where are the tokens?"), *looked, assistant("There.")])
+    fork = await session.fork("planner/fork", at="T-1")
+    await remember(fork, "The tokens of the fork.")
+    await remember(await bank.session("planner/zoo"), "The zebra eats tokens.")
+    await remember(await bank.session("bob/private"), "Tokens of bob.")
+    await bank.session("planner/empty")
+    await bank.memories.add("cy", "Tokens are fun.", kind="fact")
+    await bank.settle()
+    return session
+
+
+@pytest.mark.parametrize(
+    ("filters", "says"),
+    [
+        ({"sessions": "planner/zo"}, "There is no session 'planner/zo'. Did you mean planner/zoo?"),
+        ({"sessions": ["planner/auth", "zoo"]}, "Did you mean planner/zoo?"),
+        # Names of others are not told.
+        ({"sessions": "bob/privat"}, "There is no session 'bob/privat'. Write agent/name."),
+        ({"sessions": "a/b/c"}, "There is no session 'a/b/c'."),
+        ({"agents": "planer"}, "There is no agent 'planer'. Did you mean planner?"),
+        ({"agents": "bobby"}, "There is no agent 'bobby'. Name an agent, no session."),
+        ({"agents": "planner/auth"}, "There is no agent 'planner/auth'."),
+        ({"line": "T-1"}, "line is 'T-1'. Give line=True or line=False."),
+        ({"wide": 1}, "wide is 1."),
+        ({"judged": "no"}, "judged is 'no'."),
+        ({"limit": 10**9}, "Give a whole number from 1 to 1,000."),
+        ({"limit": -1}, "limit is -1."),
+        ({"deadline": -1}, "deadline is -1. Give seconds above 0"),
+        ({"since": 7}, "7 is no time."),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(
+    session: Session, filters: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(perdure.InvalidInput) as caught:
+        await session.recall("tokens", **filters)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("filters", "notes"),
+    [
+        ({"sessions": "bob/private"}, ["bob/private is not shared with planner."]),
+        (
+            {"sessions": "planner/fork"},
+            ["planner/fork left the line of planner/auth: only a wide search sees it."],
+        ),
+        ({"sessions": "planner/empty"}, []),
+        ({"agents": "bob"}, ["Nothing of bob is shared with planner."]),
+        ({"agents": "cy"}, ["Nothing of cy is shared with planner."]),
+        (
+            {"branch": "mian", "line": True},
+            ["Of 3 hits without this filter none has branch 'mian'; there is main."],
+        ),
+        (
+            {"outcome": "failed", "line": True},
+            ["Of 3 hits without this filter none has outcome 'failed' or any other."],
+        ),
+        (
+            {"tools": ["bash", "grep"], "line": True},
+            ["Of 3 hits without this filter none called bash or grep; they called Bash."],
+        ),
+        (
+            {"tags": {"topic": "auth"}, "tools": "Bash"},
+            ["Some hits have one of these tools and tags, but none has all of them."],
+        ),
+        ({"until": "3d"}, []),
+    ],
+)
+async def test_a_note_says_why_filters_left_nothing(
+    session: Session, filters: dict[str, Any], notes: list[str]
+) -> None:
+    found = await session.recall("tokens", **filters)
+    assert list(found.hits) == []
+    assert list(found.notes) == notes
+
+
+async def test_nothing_is_noted_where_something_is_found(bank: Bank, session: Session) -> None:
+    kept: list[dict[str, Any]] = [
+        {},
+        {"wide": True, "sessions": "planner/fork"},
+        {"branch": "main"},
+    ]
+    for filters in kept:
+        found = await session.recall("tokens", **filters)
+        assert found.hits
+        assert found.notes == ()
+    shared = await bank.existing_session("bob/private")
+    await shared.share("planner")
+    assert (await session.recall("tokens", agents="bob")).hits
+    assert not (await session.recall("xyzzy", kinds="memory")).notes
+
+
+async def test_a_deadline_that_has_passed_is_noted(session: Session) -> None:
+    found = await session.recall("tokens", deadline=1e-9)
+    assert (found.stage, list(found.hits)) == ("none", [])
+    assert found.notes == ["Nothing had arrived at the deadline."]
+
+
+async def test_a_model_is_not_told_which_sessions_there_are(session: Session) -> None:
+    said = {
+        name: await session.run_tool("recall", {"query": "tokens", "session": name})
+        for name in ("bob/private", "bob/nothing", "planner/fork")
+    }
+    for name, text in said.items():
+        assert text.startswith(f"There is no session {name} that you may see.")
+    assert len({text.replace(name, "") for name, text in said.items()}) == 1
+    for name in ("", "planner/zoo", "planner/auth"):
+        found = await session.run_tool("recall", {"query": "tokens", "session": name})
+        assert found.startswith("Best first.")
+
+
+@pytest.mark.parametrize("name", ["recall", "keep"])
+async def test_switches_of_a_context_are_switches(bank: Bank, name: str) -> None:
+    session = await bank.session("planner/auth")
+    switches: dict[str, Any] = {name: "x"}
+    with pytest.raises(perdure.InvalidInput, match=f"{name} is 'x'"):
+        await session.context("Hello", **switches)
+
+
+async def test_times_are_what_people_write(bank: Bank) -> None:
+    session = await bank.session("planner/auth")
+    await remember(session, "OAuth tokens rotate.")
+    await talk(session, 2)
+    naive = datetime(2020, 1, 1)  # noqa: DTZ001 (in the local time zone)
+    for since in ("1d", "2020-01-01", "2020-01-01 16:00", naive, naive.date(), timedelta(1)):
+        assert (await session.recall("oauth", since=since)).hits, since
+        assert not (await session.recall("oauth", until=since)).hits, since
