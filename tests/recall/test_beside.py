@@ -114,6 +114,37 @@ async def test_the_same_prompt_is_sent_the_same_words(bank: Bank) -> None:
     assert "other#T-1.1" in layer(await other.context(f"{ASKED} Please."))
 
 
+@pytest.mark.parametrize("strategy", ["gradient", "regular"])
+async def test_until_a_prompt_is_written_the_last_call_decides_about_recall(
+    bank: Bank, strategy: str
+) -> None:
+    session = await old_session(bank, strategy)
+    assert layer(await session.context(ASKED, recall=False)) == ""
+    with_recall = await session.context(ASKED)
+    assert "T-1.1, " in layer(with_recall)
+    plain = await session.context(ASKED, recall=False)
+    assert layer(plain) == ""
+    again = await session.context(ASKED)
+    assert sent(again) == sent(with_recall)
+    other = await bank.session("planner/auth")  # as another process would go on
+    assert sent(await other.context(ASKED)) == sent(again)
+    assert layer(await other.context(ASKED, recall=False)) == ""
+    await session.append(assistant("Every hour."), context=await session.context(ASKED))
+    assert sent(await session.past_context(f"T-{again.turn}")) == sent(again)
+
+
+async def test_what_was_sent_with_a_written_prompt_stays(bank: Bank) -> None:
+    """Also if the same prompt is composed for the turn that it opened."""
+    session = await old_session(bank)
+    context = await session.context(ASKED, recall=False)
+    await session.append(ASKED)
+    again = await session.context(ASKED)
+    assert (again.turn, layer(again)) == (context.turn, "")
+    goes_on = await session.context()
+    one, two = context.to_chat()["messages"], goes_on.to_chat()["messages"]
+    assert two[: len(one)] == one
+
+
 async def test_looking_notes_nothing(bank: Bank) -> None:
     session = await old_session(bank)
     looked = await session.context(ASKED, keep=False)

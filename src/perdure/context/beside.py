@@ -123,14 +123,14 @@ class Injections:
     # What is sent now -------------------------------------------------------------------------
 
     async def of(self, draft: Draft, look: Look) -> Injection:
-        """What is injected with the prompt of this turn: built once, unless the prompt changes."""
+        """What is injected with the prompt of this turn: built once, unless the prompt changes.
+
+        Or unless it is asked for with recall instead of without, before it was written.
+        """
         asked, turn = draft.asked, draft.turn
         known = await self.sent(asked.record, look.since, turn)
         for before in known:
-            same = not asked.prompt or before.prompt == prompt_digest(asked.prompt)
-            if asked.prompt and before.recalls and not asked.recall:
-                continue  # asked for again, without
-            if before.turn == turn and same:
+            if before.turn == turn and _holds(before, asked):
                 return before
         others = [each for each in known if each.turn != turn]
         entries, above = await self._entries(asked.record), standing(others)
@@ -207,6 +207,7 @@ class Injections:
             board=board.full,
             full=memory.full,
             ticklers=memory.keys,
+            asked=asked.recall,
             frame=draft.frame,
             budget=draft.budget,
             model=asked.model,
@@ -230,6 +231,20 @@ class Injections:
         return msgspec.structs.replace(
             frame, system=data["system"], tools=msgspec.json.encode(data["tools"])
         )
+
+
+def _holds(before: Injection, asked: Prompted) -> bool:
+    """Whether what was built for a turn stands, or is to be built again.
+
+    Once the turn is written, something may follow it: it stands, whatever is asked for.
+    """
+    if not asked.prompt:
+        return True
+    if before.prompt != prompt_digest(asked.prompt):
+        return False
+    if before.turn <= asked.head.turn:
+        return True
+    return before.asked if asked.recall else not before.recalls
 
 
 def _window(

@@ -1,8 +1,10 @@
 """What was put in front of a prompt, and what was sent around the messages.
 
 The injection (the board, what was recalled, a reminder) is built once for a turn, when its prompt
-is first sent, and stays where it was sent until an epoch removes it: anything else would rewrite
-all that followed it. It is a view, not part of the log. `Frame` holds what stood outside of the
+is first composed, and stays where it was sent until an epoch removes it: anything else would
+rewrite all that followed it. Only before its turn is written, when nothing follows it yet, it is
+built again: for another prompt, and for the same one with recall instead of without, or the other
+way round. It is a view, not part of the log. `Frame` holds what stood outside of the
 messages, so that any past request can be put together again, byte for byte.
 """
 
@@ -42,6 +44,8 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: What was recalled and stands in it in full, and what it has a reminder of: see `recall.keys`.
     full: tuple[str, ...] = ()
     ticklers: tuple[str, ...] = ()
+    #: Whether anything was to be recalled for it.
+    asked: bool = True
     #: The sessions, memories and reference layers that these are: so forgetting finds them.
     quotes: Annotated[dict[str, str], Tags()] = {}
     #: The digest of the frame that was sent with it.
@@ -106,6 +110,7 @@ def injection_of(
     board: Sequence[str] = (),
     full: Sequence[str] = (),
     ticklers: Sequence[str] = (),
+    asked: bool = True,
     frame: str = "",
     budget: int = 0,
     model: str = "",
@@ -121,6 +126,7 @@ def injection_of(
         board=tuple(board),
         full=tuple(full),
         ticklers=tuple(ticklers),
+        asked=asked,
         quotes={split(key)[0] or key: "" for key in (*full, *ticklers)},
         frame=frame,
         budget=budget,

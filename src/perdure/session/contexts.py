@@ -44,7 +44,9 @@ class Contexts(Conversation):
         are yours; add `perdure.HISTORY_TOOLS` to let the model reach its past (see `run_tool`).
         `model` tells which reasoning is still valid. `budget` counts tokens of messages, not those
         of system text and tools. `recall` puts beside the prompt what it brings to mind, whatever
-        the strategy: in at most a quarter of the budget, and nothing that stands there anyway.
+        the strategy: in at most a quarter of the budget, and nothing that stands there anyway. It
+        is asked once for a prompt and kept, and stays as it is once the prompt was appended. Before
+        that, the same prompt may be composed again with or without it: send the last one.
 
         Send what `Context.to_chat`, `to_responses` or `to_messages` gives, and append the answer
         with ``context=``. With `keep` off nothing is written down: to look at what would be sent.
