@@ -253,10 +253,11 @@ def register(db: apsw.Connection) -> None:
 def _spots(found: apsw.FTS5ExtensionApi, *_: object) -> str:
     """Where the term stands in this document: for each time, the place, and field and offset."""
     place = found.rowid
+    columns = found.phrase_locations(0)  # the last field's is the first, see `search_tables`
     return " ".join(
         [
             f"{place} {field << OFFSET_BITS | offset}"
-            for field, offsets in enumerate(found.phrase_locations(0))
+            for field, offsets in enumerate(reversed(columns))
             for offset in offsets
         ]
     )

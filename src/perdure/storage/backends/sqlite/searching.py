@@ -15,7 +15,7 @@ import apsw
 
 from perdure.core.errors import Corrupted
 from perdure.storage.adapter import Adapter
-from perdure.storage.backends.sqlite import connections, graphs, search_tables
+from perdure.storage.backends.sqlite import connections, graphs, search_tables, shrinking
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.finding import Finder
 from perdure.storage.backends.sqlite.nearness import Nearness
@@ -99,9 +99,13 @@ class SearchingInSQLite(Adapter):
             )
             return False
         try:
-            return await self._search(index, lambda db, known: known.nearness.tend(db))
+            if await self._search(index, lambda db, known: known.nearness.tend(db)):
+                return True
         except Corrupted:
             return False  # whoever searches is told
+        if await self._open_reader().run("free pages", shrinking.is_due):
+            await in_thread(shrinking.shrink, self.path, self.file_key)
+        return False
 
     # Words ------------------------------------------------------------------------------------
 
