@@ -4,8 +4,8 @@ One writer and several readers per process, any number of processes. `connection
 `catalog` makes the tables and `upkeep` changes them, `writer` commits, `apply` turns batches into
 SQL, `reader` answers, `listing` keeps key order, `checkpoint` keeps the log short, `scrub` makes
 deleted content unreadable, `damage` reads what can still be read, `snapshots` and `loading` move
-whole banks, `encryption` encrypts the file, `searching` keeps search indexes, `shrinking` gives back
-what they no longer need.
+whole banks, `encryption` encrypts the file, `searching` keeps search indexes, `shrinking` gives
+back what they no longer need.
 """
 
 from __future__ import annotations
