@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import json
 import os
@@ -14,6 +15,8 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import pytest
+import typer.testing
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import perdure
@@ -21,6 +24,9 @@ from perdure.cli.app import app
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
 from perdure.history.records import Link
 from perdure.testing import Script, ScriptedModel
+
+# A runner makes all commands anew from their functions, for each call: 0.1 s of the same.
+typer.testing._get_command = functools.cache(get_command)  # type: ignore[attr-defined]
 
 #: Runs the command in this process.
 Run: TypeAlias = Callable[..., Result]
