@@ -36,6 +36,7 @@ from perdure.core.messages import (
     user,
 )
 from perdure.history.secrets import Masked, Masker, rules
+from perdure.history.secrets.finder import usual_finder
 from perdure.history.secrets.own import OWN
 from perdure.history.secrets.rules import published
 from tools import secret_rules
@@ -440,6 +441,7 @@ def test_without_the_published_rules_there_is_no_masker(
         Masker(Settings())
     file.write_bytes(b'{"source": "x", "rules": [{"id": 1}]}')
     published.cache_clear()
+    usual_finder.cache_clear()
     with pytest.raises(InvalidConfig, match="cannot be read"):
         Masker(Settings()).text("hello")
     monkeypatch.undo()

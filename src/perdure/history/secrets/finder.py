@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -158,6 +159,12 @@ class Finder:
         return value in self._allowed or any(
             pattern.search(value.encode()) for pattern in self._patterns
         )
+
+
+@functools.cache
+def usual_finder() -> Finder:
+    """The one without settings of the user, which all banks of a process share."""
+    return Finder()
 
 
 class _Gates:

@@ -25,7 +25,7 @@ from perdure.core.messages import (
     ToolResult,
     Unknown,
 )
-from perdure.history.secrets.finder import Finder, Found
+from perdure.history.secrets.finder import Finder, Found, usual_finder
 from perdure.history.secrets.rules import Rule, check_installed
 from perdure.history.secrets.texts import (
     UNTOUCHED,
@@ -135,7 +135,10 @@ class Masker:
     def _finder(self) -> Finder:
         if self._made is None:
             given = self._settings
-            self._made = Finder(allow=given.allow, off=given.off, rules=given.rules)
+            if given.allow or given.off or given.rules:
+                self._made = Finder(allow=given.allow, off=given.off, rules=given.rules)
+            else:
+                self._made = usual_finder()
         return self._made
 
 
