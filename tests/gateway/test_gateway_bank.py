@@ -16,6 +16,7 @@ from perdure.config import (
     Config,
     GatewayConfig,
     ModelsConfig,
+    RecallConfig,
     RenditionsConfig,
     SecretsConfig,
 )
@@ -36,7 +37,12 @@ BUDGETS = (
 def open_bank(model: ScriptedModel, url: str = "memory://", **changes: Any) -> Bank:
     gateway = config_for({"p0": provider(model)}, budgets=BUDGETS, **changes)
     # Nobody but the test calls a model.
-    return Bank(url, config=Config(gateway=gateway, renditions=RenditionsConfig(model=False)))
+    alone = Config(
+        gateway=gateway,
+        renditions=RenditionsConfig(model=False),
+        recall=RecallConfig(on=False),
+    )
+    return Bank(url, config=alone)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
