@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -38,6 +39,24 @@ settings.register_profile(
     "fuzz", max_examples=3_000, deadline=None, suppress_health_check=_SLOW, print_blob=True
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+_MEMORY = Path("/dev/shm")
+#: Bytes that must be free there.
+_ROOM = 4 << 30
+
+
+def _in_memory() -> bool:
+    """Whether temporary files can lie in memory: there is room, and programs may be run there."""
+    if "TMPDIR" in os.environ or not _MEMORY.is_dir() or not os.access(_MEMORY, os.W_OK):
+        return False
+    disk = os.statvfs(_MEMORY)
+    return disk.f_bavail * disk.f_frsize >= _ROOM and not disk.f_flag & os.ST_NOEXEC
+
+
+# Every store that a test makes is synced to disk many times, and a test that kills processes or
+# servers, but not the machine, cannot tell whether it was. `TMPDIR=/tmp make test` uses the disk.
+if _in_memory():
+    os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 
 @pytest.fixture(scope="session")

@@ -154,7 +154,7 @@ class S3Server:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             process.wait(_PATIENCE)
-        for path in Path(tempfile.gettempdir()).glob("seaweedfs-*.sock"):
+        for path in Path("/tmp").glob("seaweedfs-*.sock"):
             with suppress(OSError):  # it leaves its sockets there; another server's answers
                 probe = socket.socket(socket.AF_UNIX)
                 with probe:
