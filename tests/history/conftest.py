@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from perdure.bank import Bank
-from perdure.config import ArtifactsConfig, Config, HistoryConfig
+from perdure.config import ArtifactsConfig, Config, HistoryConfig, RecallConfig
 from perdure.core.clock import Clock
 from perdure.session import Session
 from perdure.storage.middleware import Middleware
@@ -32,7 +32,19 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def make_bank(store_url: str, clock: ManualClock, tmp_path: Path) -> AsyncIterator[MakeBank]:
+def recalls() -> bool:
+    """Whether banks index what is written, as they do by default.
+
+    It costs as much as the rest of a short test. Modules say so that are about writing under
+    competition and about forgetting, which the index has a part in.
+    """
+    return False
+
+
+@pytest.fixture
+async def make_bank(
+    store_url: str, clock: ManualClock, tmp_path: Path, recalls: bool
+) -> AsyncIterator[MakeBank]:
     opened = list[Bank]()
 
     async def make(
@@ -44,7 +56,7 @@ async def make_bank(store_url: str, clock: ManualClock, tmp_path: Path) -> Async
     ) -> Bank:
         bank = Bank(
             url,
-            config=config_for(tmp_path, **history),
+            config=config_for(tmp_path, recalls=recalls, **history),
             clock=clock,
             middleware=middleware,
         )
@@ -57,11 +69,12 @@ async def make_bank(store_url: str, clock: ManualClock, tmp_path: Path) -> Async
         await bank.close()
 
 
-def config_for(folder: Path, **history: Any) -> Config:
+def config_for(folder: Path, *, recalls: bool = False, **history: Any) -> Config:
     """A configuration that keeps artifacts in the test's folder, whatever the backend."""
     return Config(
         artifacts=ArtifactsConfig(folder=str(folder / "artifacts")),
         history=HistoryConfig(**history),
+        recall=RecallConfig(on=recalls),
     )
 
 

@@ -43,6 +43,12 @@ from tests.history.talk import (
 MARKER = "xylophone-quartz-7731"
 
 
+@pytest.fixture
+def recalls() -> bool:
+    """The index has a part in forgetting."""
+    return True
+
+
 async def rows(bank: Bank) -> dict[str, list[str]]:
     """The keys of everything in the bank, by collection, as they lie in the database."""
     found = dict[str, list[str]]()

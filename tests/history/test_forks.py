@@ -28,6 +28,12 @@ from tests.history.talk import (
 )
 
 
+@pytest.fixture
+def recalls() -> bool:
+    """The index has a part in forgetting."""
+    return True
+
+
 def chats(*wanted: int) -> list[Message]:
     return [message for number in wanted for message in chat(number)]
 

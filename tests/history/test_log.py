@@ -54,6 +54,12 @@ class Marker(msgspec.Struct, frozen=True):
     turn: int
 
 
+@pytest.fixture
+def recalls() -> bool:
+    """The index is written in the same transactions."""
+    return True
+
+
 # Whole turns, and messages one by one ---------------------------------------------------------
 
 
