@@ -59,7 +59,9 @@ def test_a_renewal_that_is_killed_leaves_everything_readable(
             return left
 
     keys = asyncio.run(prepare())
-    for number in range(KILLS):
+    for number in range(10 * KILLS):
+        if number >= KILLS and interrupted:
+            break  # on a busy machine, chance may take longer
         worker = zygote.start("renew", store_url, times=1_000, rows=10)
         worker.listen(10, 1 + dice.randrange(2))
         worker.listen(dice.uniform(0, 0.2), 1_000)
