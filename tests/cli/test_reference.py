@@ -73,4 +73,49 @@ def test_removing(run: Run, ask: Ask, folder: Path) -> None:
     assert run("reference", "remove", "typed").exit_code == 1
     refused = run("reference", "remove", "git")
     assert refused.exit_code == 1
-    assert "the file git.md" in refused.stderr
+    assert f"the file {folder / 'git.md'}. Delete the file instead." in refused.stderr
+
+
+def test_what_cannot_be_added_is_told(run: Run, folder: Path) -> None:
+    refused = run("reference", "add", ".")
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
+    assert ". is a folder. Name a Markdown file" in refused.stderr
+    absent = run("reference", "add", "absent.md")
+    assert "absent.md: It cannot be read: No such file or directory." in absent.stderr
+
+
+def test_a_file_that_was_added_and_changed_is_told(run: Run, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "rules.md").write_text(GIT)
+    run("reference", "add", str(tmp_path / "rules.md"))
+    assert "changed" not in run("reference", "check").stdout
+    (tmp_path / "rules.md").write_text(GIT + "And early.")
+    told = run("reference", "check")
+    assert "rules.md has changed since it was added: add it again." in told.stdout
+    run("reference", "add", str(tmp_path / "rules.md"))
+    assert "changed" not in run("reference", "check").stdout
+    (tmp_path / "rules.md").unlink()  # it was copied, and stays
+    assert "rules.md" not in run("reference", "check").stdout
+
+
+def test_a_folder_that_nobody_asked_for_is_not_missed(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PERDURE_RECALL_REFERENCES")
+    assert run("reference", "check").stdout == "The reference layers are sound.\n"
+    monkeypatch.setenv("PERDURE_RECALL_REFERENCES", str(folder / "absent"))
+    assert "absent: warning: There is no such folder." in run("reference", "check").stdout
+
+
+def test_layers_of_a_folder_that_is_gone_can_be_removed(
+    run: Run, ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "git.md").write_text(GIT)
+    run("reference", "list")
+    (folder / "git.md").unlink()
+    folder.rmdir()
+    assert "git.md: warning: The file is not there" in run("reference", "check").stdout
+    monkeypatch.delenv("PERDURE_RECALL_REFERENCES")
+    told = run("reference", "check").stdout
+    assert f"git: warning: It comes from {folder / 'git.md'}. The file is not there" in told
+    assert run("reference", "remove", "git").exit_code == 0
+    assert ask("reference", "list")[1]["references"] == []

@@ -14,7 +14,7 @@ from perdure.core.errors import InvalidInput, TooLarge
 from perdure.core.tokens import o200k
 from perdure.recall.places import REFERENCES
 from perdure.recall.references import files as layer_files
-from perdure.recall.references import front_matter, layers
+from perdure.recall.references import front_matter, layers, patterns
 from perdure.recall.references.layers import LayerText
 from perdure.recall.references.references import References
 from perdure.storage.store import Store
@@ -400,6 +400,57 @@ async def test_layers_of_another_folder_stay(
     assert await names(other) == ["a"]
 
 
+async def test_layers_move_with_their_folder(
+    references: References, folder: Path, store: Store, tmp_path: Path
+) -> None:
+    write(folder / "a.md", "Text.")
+    await references.sync()
+    moved = References(store, tmp_path / "moved", o200k)
+    (tmp_path / "moved").mkdir()
+    write(tmp_path / "moved" / "a.md", "Text.")
+    (problem,) = (await moved.sync()).problems  # both are there
+    assert problem.what == f"The name a is that of {folder / 'a.md'}, too."
+    (folder / "a.md").unlink()
+    assert (await moved.sync()).problems == ()
+    (tmp_path / "moved" / "a.md").unlink()
+    assert (await moved.sync()).removed == ("a",)
+
+
+async def test_what_cannot_be_looked_at_keeps_its_layers(
+    references: References, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "deep").mkdir()
+    write(folder / "deep" / "a.md", "Text.")
+    write(folder / "b.md", "Text.")
+    await references.sync()
+    scan = os.scandir
+
+    def refused(path: Path) -> object:
+        if Path(path).name in locked:
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    locked = {"deep"}
+    (folder / "b.md").unlink()
+    done = await references.sync()
+    assert done.removed == ("b",)
+    assert [(each.where, each.warning) for each in done.problems] == [("deep", False)]
+    locked = {folder.name}
+    done = await references.sync()
+    assert (done.removed, done.problems[0].where) == ((), str(folder))
+    assert await names(references) == ["a"]
+    monkeypatch.undo()
+    (folder / "deep" / "a.md").unlink()
+    (folder / "deep").rmdir()
+    folder.rmdir()
+    folder.write_text("a file")
+    assert (await references.sync()).removed == ()
+    with pytest.raises(InvalidInput, match="There is no reference layer 'nothing'"):
+        await references.remove("nothing")
+    await references.remove("a")  # its file is gone
+
+
 # Matching and checking ------------------------------------------------------------------------
 
 
@@ -419,6 +470,34 @@ async def test_triggers_and_tags_call_for_layers(references: References) -> None
     both = await find("committing a token refresh", ["Bash"])
     assert both == [("oauth", "says 'token refresh', tool Bash"), ("git", "says 'commit'")]
     assert await find("x" * 1_000_000) == []
+    assert await find("See `src/auth/token.py`.") == [("oauth", "path src/auth/**")]
+    assert await find("Why does (deep/poetry.lock) differ?") == [("git", "path *.lock")]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fitting", "others"),
+    [
+        ("*.py", ["a.py", "src/deep/a.py"], ["a.pyc", "a.py/b"]),
+        ("src/*.py", ["src/a.py", "/home/src/a.py", "./src/a.py"], ["src/deep/a.py"]),
+        ("src/**", ["src/a", "src/deep/a.py"], ["asrc/a", "lib/a"]),
+        ("src/**/a.py", ["src/a.py", "src/x/y/a.py"], ["src/x/b.py"]),
+        ("**/test_?.py", ["test_a.py", "x/test_b.py"], ["test_ab.py"]),
+        ("src/test**.py", ["src/test_a.py", "src/tests/deep/a.py"], ["src/a.py"]),
+        ("a[1].py", ["a[1].py"], ["a1.py"]),
+        ("./a.py", ["a.py"], ["b.py"]),
+        ("/etc/*", ["/etc/hosts"], ["etc/hosts"]),
+    ],
+)
+def test_patterns_of_paths(pattern: str, fitting: list[str], others: list[str]) -> None:
+    assert [path for path in (*fitting, *others) if patterns.fits(pattern, path)] == fitting
+
+
+def test_no_pattern_takes_for_ever() -> None:
+    """Each of these would take a regular expression longer than anybody waits."""
+    path = "/".join(["a"] * 2_000)
+    assert not patterns.fits("**/a/" * 40 + "b", path)
+    assert not patterns.fits("**a" * 60 + "b", path)
+    assert not patterns.fits("*a" * 90 + "b", "a" * 4_000)
 
 
 async def test_check_names_what_is_unwise(references: References, folder: Path) -> None:

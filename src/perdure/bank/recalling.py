@@ -72,7 +72,13 @@ class RecallRoom:
         )
         folder = Path(settings.references) if settings.references else data_folder() / _FOLDER
         self.references = References(
-            store, folder, counter, self.index, plain=plain, cleanse=cleanse
+            store,
+            folder,
+            counter,
+            self.index,
+            plain=plain,
+            cleanse=cleanse,
+            needs_folder=bool(settings.references),
         )
         self.index.sources += [self.memories.refill, self.references.refill]
         scopes = Scopes(store, self.index)

@@ -236,7 +236,7 @@ def history(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show the versions of a memory, oldest first: who made each, when, and what is new."""
+    """Show the versions of a memory: who made each, when, and what was new."""
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> tuple[Memory, list[FormerMemory]]:

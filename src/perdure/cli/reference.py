@@ -50,7 +50,8 @@ def add(
     """Copy a Markdown file into the bank as a reference layer; again, to replace it.
 
     Its front matter may have name, title, tags, weight and triggers: words and phrases, tool:NAME,
-    path:PATTERN. Files of the folder need not be added: they are found by themselves.
+    path:PATTERN. It stays as it is when the file changes: add it again. Files of the folder
+    (recall.references) need not be added: they are found by themselves.
     """
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     typed = None if str(file) != "-" else typer.get_text_stream("stdin").read()
@@ -147,7 +148,8 @@ def check(
     """Look for what is wrong with reference layers and their files. Changes nothing.
 
     Names faults in front matter, names that two have, files that cannot be read; warns of sizes
-    below 500 and above 5,000 tokens, triggers that fit everything, files that are new or changed.
+    below 500 and above 5,000 tokens, triggers that fit everything, files that are new, changed or
+    gone, also of those that were added.
     Exits with 1 if there is a fault; warnings are none.
     """
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
@@ -175,23 +177,18 @@ def remove(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Remove a reference layer that was added. That of a file goes with its file."""
+    """Remove a reference layer that was added, or whose file is out of sight.
+
+    That of a file of the folder goes with its file.
+    """
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-
-    async def work(bank: Bank) -> bool:
-        found = {each.name: each.origin for each in await bank.references.list()}
-        origin = found.get(name)
-        if origin is not None:
-            raise InvalidInput(
-                f"{name} comes from the file {origin.path}.", hint="Delete the file instead."
-            )
-        return await bank.references.remove(name)
-
-    erased = with_bank(settings, work)
+    erased = with_bank(settings, lambda bank: bank.references.remove(name))
     if settings.json:
         terminal.emit({"name": name, "removed": True, "erased": erased})
         return
     terminal.say(f"{name} is removed.")
+    if not erased:
+        terminal.note("Traces of it may still be in the bank's files: others had them open.")
 
 
 def _plain(record: LayerRecord) -> dict[str, Any]:

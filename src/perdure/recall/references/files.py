@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,10 +57,19 @@ def scan(folder: Path) -> tuple[list[Seen], list[Problem]]:
     """
     problems = list[Problem]()
     root = folder.resolve(strict=True)
+    with os.scandir(root):
+        pass  # raises for what is no folder, or may not be looked at
     files = sorted(_files(root, Path(), problems))
     if len(files) > MAX_FILES:
-        problems.append(Problem(".", f"There are more than {MAX_FILES:,} files; the rest is left."))
+        what = f"There are more than {MAX_FILES:,} files; the rest is left."
+        problems.append(Problem(str(folder), what))
     return files[:MAX_FILES], problems
+
+
+def is_doubtful(path: str, problems: Iterable[Problem]) -> bool:
+    """Whether a file may be there after all: it, or a folder around it, could not be read."""
+    places = {path, *map(str, Path(path).parents)}
+    return any(problem.where in places for problem in problems)
 
 
 def is_fresh(modified: int, now: int) -> bool:

@@ -11,7 +11,7 @@
     …
 
 A trigger is a word or a phrase, ``tool:`` and the name of a tool, or ``path:`` and a pattern of
-paths (``*`` within a folder, ``**`` across them).
+paths (see `patterns`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -28,6 +29,7 @@ from perdure.core.tokens import Counter
 from perdure.recall.memories.records import checked_tags
 from perdure.recall.references import front_matter
 from perdure.recall.references.front_matter import FrontMatter
+from perdure.recall.references.patterns import fits
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 
 #: Tokens that a layer should have, and has at most.
@@ -39,6 +41,10 @@ KNOWN = ("name", "title", "tags", "weight", "triggers")
 
 _name = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}").fullmatch
 _heading = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t]*#*$", re.MULTILINE).search
+#: What stands between blanks, quotes and brackets.
+_chunks = re.compile(r"[^\s\"'`()<>\[\],;]+").findall
+#: Characters of a text in which paths are looked for.
+_LOOKED_AT = 20_000
 #: Patterns that every path and tool fits.
 _anything = re.compile(r"(?:path:(?:\*\*?/?)*\**|tool:\**)").fullmatch
 
@@ -46,13 +52,17 @@ _anything = re.compile(r"(?:path:(?:\*\*?/?)*\**|tool:\**)").fullmatch
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     """The file that a layer was read from, as it was then."""
 
-    #: The folder of reference layers, and the file's path in it.
+    #: The folder, and the file's path in it.
     folder: str
     path: str
     size: int = 0
     #: Nanoseconds; 0 if it was written so lately that another change may not show.
     modified: int = 0
     hash: str = ""
+
+    @property
+    def file(self) -> Path:
+        return Path(self.folder, self.path)
 
 
 @system_record("layers")
@@ -68,7 +78,10 @@ class LayerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     triggers: tuple[str, ...] = ()
     #: In o200k tokens.
     tokens: int = 0
+    #: The file of the folder that it is made from, and goes with.
     origin: Origin | None = None
+    #: The file that it was once copied from, by hand.
+    copied: Origin | None = None
     #: When it was last changed. Microseconds.
     updated: int = 0
 
@@ -175,8 +188,7 @@ def reasons(
             if rest == "*" or rest.casefold() in tools:
                 yield f"tool {rest}"
         elif kind == "path":
-            fits = _pattern(rest)
-            if any(fits.fullmatch(path.removeprefix("./")) for path in paths):
+            if any(fits(rest, path) for path in paths):
                 yield f"path {rest}"
         elif _stands_in(trigger, words):
             yield f"says {trigger!r}"
@@ -192,6 +204,12 @@ def terms_of(text: str) -> str:
     return f" {' '.join(terms(text))} "
 
 
+def paths_in(text: str) -> list[str]:
+    """What looks like a path in a text: it has a slash or a dot inside."""
+    found = (chunk.rstrip(".:!?") for chunk in _chunks(text[:_LOOKED_AT]))
+    return list(dict.fromkeys(each for each in found if "/" in each or "." in each[1:]))
+
+
 def _stands_in(phrase: str, words: str) -> bool:
     wanted = _terms(phrase)
     return bool(wanted) and f" {wanted} " in words
@@ -200,14 +218,6 @@ def _stands_in(phrase: str, words: str) -> bool:
 @lru_cache(maxsize=4_096)
 def _terms(phrase: str) -> str:
     return terms_of(phrase).strip()
-
-
-@lru_cache(maxsize=1_024)
-def _pattern(glob: str) -> re.Pattern[str]:
-    """A pattern of paths: it fits the whole path, or the end of it from a folder on."""
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob.removeprefix("./"))
-    meant = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("(?:.*/)?" + "".join(meant.get(part) or re.escape(part) for part in parts))
 
 
 # Front matter ---------------------------------------------------------------------------------

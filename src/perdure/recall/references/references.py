@@ -2,8 +2,9 @@
 
 `sync` looks for files that are new, changed or gone, and brings the bank in line; what has the same
 size and time as before is not read. A file that cannot be used any more keeps the layer that it
-made last, and `check` says what is wrong with it. `add` makes a record of a text: it lies in the
-bank and needs no file.
+made last, and `check` says what is wrong with it. So does a folder that is not there: it may lie on
+another machine, or be back soon. `remove` takes such layers out. `add` makes a record of a text: it
+lies in the bank and needs no file.
 
 Layers are everybody's: all agents may see them. They are not made from turns, so forgetting does
 not concern them; `remove` does.
@@ -14,28 +15,25 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
 from perdure.recall.memories.memories import Cleanse, Plain
-from perdure.recall.memories.records import LastNumber
 from perdure.recall.memories.writing import Indexer
-from perdure.recall.places import REFERENCES
 from perdure.recall.references import files, layers
-from perdure.recall.references.files import Problem, Seen
+from perdure.recall.references.files import Content, Problem, Seen
 from perdure.recall.references.layers import Layer, LayerRecord, LayerText, Origin
-from perdure.recall.values import Note
+from perdure.recall.references.writing import Writing, is_there
 from perdure.storage.store import Store
-from perdure.storage.transaction import Transaction
 
-_NUMBERS = "references"
+#: What is told about a layer whose file is out of sight.
+_LEFT = "The file is not there; the layer stays until it is removed."
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -59,14 +57,17 @@ class References:
         *,
         plain: Plain | None = None,
         cleanse: Cleanse | None = None,
+        needs_folder: bool = True,
     ) -> None:
+        """`needs_folder`: somebody asked for the folder, and is told if it is not there."""
         self.folder = None if folder is None else folder.absolute()
         self._store = store
         # Read when it is first needed: it takes a while.
         self._counter = counter
-        self._index = index
+        self._writing = Writing(store, index)
         self._plain = plain
         self._cleanse = cleanse
+        self._needs_folder = needs_folder
         self._one_at_a_time = asyncio.Lock()
         self._synced: tuple[float, Synced] | None = None
 
@@ -97,13 +98,17 @@ class References:
     async def matching(
         self, text: str, tools: Iterable[str] = (), paths: Sequence[str] = ()
     ) -> builtins.list[tuple[str, str]]:
-        """The names of the layers whose triggers or tags fit, and why; the weightiest first."""
+        """The names of the layers whose triggers or tags fit, and why; the weightiest first.
+
+        Paths that the text names count as well.
+        """
         found = await self.list()
         if not found:
             return []
         words, used = layers.terms_of(text), frozenset(tool.casefold() for tool in tools)
+        named = (*paths, *layers.paths_in(text))
         fitting = [
-            (each, builtins.list(layers.reasons(each, words, used, paths))) for each in found
+            (each, builtins.list(layers.reasons(each, words, used, named))) for each in found
         ]
         ranked = sorted(
             ((each, why) for each, why in fitting if why),
@@ -122,25 +127,41 @@ class References:
         has made a layer of this name; `TooLarge` for more than 20,000 tokens.
         """
         layer = self._read(sound(text), file or name or "the text", name)
-        return await self._put(layer, None)
+        return await self._writing.put(layer)
 
     async def add_file(self, path: Path, *, name: str = "") -> LayerRecord:
-        """The same with a file that lies anywhere: it is copied. Raises like `add`."""
-        found = await asyncio.to_thread(files.load, path.parent, path.name)
+        """The same with a file that lies anywhere: it is copied. Raises like `add`.
+
+        `check` tells if the file is another one by then.
+        """
+        file = await asyncio.to_thread(path.absolute)
+        if await asyncio.to_thread(file.is_dir):
+            raise InvalidInput(
+                f"{path} is a folder.",
+                hint="Name a Markdown file; or let recall.references name the folder.",
+            )
+        found = await asyncio.to_thread(files.load, file.parent, file.name)
         if isinstance(found, Problem):
-            raise InvalidInput(f"{path.name}: {found.what}", hint="Give another file.")
-        default = name or layers.name_of_file(path.stem)
-        return await self.add(found.text, name=default, file=path.name)
+            raise InvalidInput(f"{path}: {found.what}", hint="Give another Markdown file.")
+        layer = self._read(found.text, path.name, name or layers.name_of_file(path.stem))
+        return await self._writing.put(
+            layer, copied=Origin(str(file.parent), file.name, hash=found.hash)
+        )
 
     async def remove(self, name: str) -> bool:
-        """Remove a layer for good; one of a file comes back with the next `sync`.
+        """Remove a layer for good.
 
         Returns whether nothing of it can be read in the bank's files any more. Raises
-        `InvalidInput` if there is none.
+        `InvalidInput` if there is none, and if its file is there: it would come back.
         """
-        if await self.get(name) is None:
+        record = await self._store.collection(LayerRecord).get(name) if name else None
+        if record is None:
             raise InvalidInput(f"There is no reference layer {name!r}.", hint="List them.")
-        await self._remove(name)
+        if record.origin is not None and await is_there(record.origin):
+            raise InvalidInput(
+                f"{name} comes from the file {record.origin.file}.", hint="Delete the file instead."
+            )
+        await self._writing.remove(name)
         if self._cleanse is None:
             return True
         return await self._cleanse(("perdure_layers", "perdure_layer_texts"))
@@ -162,49 +183,56 @@ class References:
         found = await self.list()
         for record in found:
             await self._store.transact(
-                lambda transaction, name=record.name: self._reindex(transaction, name)  # type: ignore[misc]
+                lambda transaction, name=record.name: self._writing.reindex(transaction, name)  # type: ignore[misc]
             )
         return len(found)
 
     async def check(self) -> builtins.list[Problem]:
         """What is wrong with files and layers, or unwise. Changes nothing."""
         found, problems = await self._scanned()
-        known = await self._known()
-        names = {each.name: each.name for each in await self.list() if each.origin is None}
+        every = await self.list()
+        known = self._made_here(every)
+        names = {each.name: each.name for each in every if each.origin is None}
         for file in found:
-            layer = await self._loaded(file)
-            if isinstance(layer, Problem):
-                problems.append(layer)
+            loaded = await self._loaded(file)
+            if isinstance(loaded, Problem):
+                problems.append(loaded)
                 continue
-            read, hash_ = layer
-            if read.name in names:
-                where = names[read.name]
-                problems.append(
-                    Problem(file.path, f"Its name {read.name} is that of {where}, too.")
-                )
-            names.setdefault(read.name, file.path)
-            problems += [Problem(file.path, what, True) for what in layers.warnings(read)]
+            layer, hash_ = loaded
+            if layer.name in names:
+                what = f"Its name {layer.name} is that of {names[layer.name]}, too."
+                problems.append(Problem(file.path, what))
+            names.setdefault(layer.name, file.path)
+            problems += [Problem(file.path, what, True) for what in layers.warnings(layer)]
             record = known.get(file.path)
             if record is None or record.origin is None or record.origin.hash != hash_:
                 what = "It is new" if record is None else "It has changed since it was indexed"
                 problems.append(Problem(file.path, f"{what}.", True))
-        there = {file.path for file in found} | {problem.where for problem in problems}
-        problems += [Problem(path, "It is gone.", True) for path in known if path not in there]
-        for record in await self.list():
-            if record.origin is None and (kept := await self.get(record.name)) is not None:
-                problems += [Problem(record.name, what, True) for what in layers.warnings(kept)]
+        there = {file.path for file in found}
+        problems += [
+            Problem(path, "It is gone.", True)
+            for path in known
+            if path not in there and not files.is_doubtful(path, problems)
+        ]
+        for record in every:
+            if record.name not in {each.name for each in known.values()}:
+                problems += [Problem(record.name, what, True) async for what in self._apart(record)]
         return problems
 
     # ------------------------------------------------------------------------------------------
 
     async def _sync(self) -> Synced:
         found, problems = await self._scanned()
-        known = await self._known()
+        known = self._made_here(await self.list())
         added, changed = builtins.list[str](), builtins.list[str]()
-        there = {file.path for file in found} | {problem.where for problem in problems}
-        removed = [old.name for path, old in known.items() if path not in there]
+        there = {file.path for file in found}
+        removed = [
+            old.name
+            for path, old in known.items()
+            if path not in there and not files.is_doubtful(path, problems)
+        ]
         for name in removed:  # first: another file may have the name now
-            await self._remove(name)
+            await self._writing.remove(name)
         for file in found:
             old = known.get(file.path)
             if old is not None and _is_as_before(old, file):
@@ -216,16 +244,16 @@ class References:
             layer, hash_ = loaded
             origin = _origin(self.folder, file, hash_)
             if old is not None and old.origin is not None and old.origin.hash == hash_:
-                await self._touch(old.name, origin)
+                await self._writing.touch(old.name, origin)
                 continue
             try:
-                await self._put(layer, origin)
+                await self._writing.put(layer, origin=origin)
             except InvalidInput as exc:
                 problems.append(Problem(file.path, exc.message))
                 continue
             (added if old is None else changed).append(layer.name)
             if old is not None and old.name != layer.name:
-                await self._remove(old.name)
+                await self._writing.remove(old.name)
                 removed.append(old.name)
         return Synced(tuple(added), tuple(changed), tuple(removed), tuple(problems))
 
@@ -237,11 +265,12 @@ class References:
         except FileNotFoundError:
             missing = Problem(str(self.folder), "There is no such folder.", warning=True)
         except OSError as exc:
-            missing = Problem(
-                str(self.folder), f"The folder cannot be read: {exc.strerror or exc}."
-            )
-        known = await self._known()
-        return [], [missing, *(Problem(path, "It is not there.", True) for path in known)]
+            what = f"The folder cannot be read: {exc.strerror or exc}."
+            missing = Problem(str(self.folder), what)
+        known = self._made_here(await self.list())
+        if not known and not self._needs_folder and missing.warning:
+            return [], []
+        return [], [missing, *(Problem(path, _LEFT, True) for path in known)]
 
     async def _loaded(self, file: Seen) -> tuple[Layer, str] | Problem:
         if self.folder is None:
@@ -255,11 +284,29 @@ class References:
         except InvalidInput as exc:
             return Problem(file.path, f"{exc.message.removeprefix(file.path).lstrip(', ')}")
 
-    async def _known(self) -> dict[str, LayerRecord]:
+    async def _apart(self, record: LayerRecord) -> AsyncIterator[str]:
+        """What one would do well to know about a layer that is none of this folder's."""
+        layer = await self.get(record.name)
+        if layer is None:
+            return
+        if record.origin is not None:
+            if not await is_there(record.origin):
+                yield f"It comes from {record.origin.file}. {_LEFT}"
+            return
+        for what in layers.warnings(layer):
+            yield what
+        if record.copied is not None:
+            source = await asyncio.to_thread(
+                files.load, Path(record.copied.folder), record.copied.path
+            )
+            if isinstance(source, Content) and source.hash != record.copied.hash:
+                yield f"{record.copied.file} has changed since it was added: add it again."
+
+    def _made_here(self, every: Iterable[LayerRecord]) -> dict[str, LayerRecord]:
         """The layers that files of this folder made, by path."""
         return {
             record.origin.path: record
-            for record in await self.list()
+            for record in every
             if record.origin is not None and record.origin.folder == str(self.folder)
         }
 
@@ -269,74 +316,6 @@ class References:
             return layer
         masked = self._plain({"text": layer.text, "title": layer.title})
         return replace(layer, text=masked["text"], title=masked["title"])
-
-    async def _put(self, layer: Layer, origin: Origin | None) -> LayerRecord:
-        async def body(transaction: Transaction) -> LayerRecord:
-            records = transaction.collection(LayerRecord)
-            old = await records.get(layer.name)
-            if old is not None and not _is_from(old.origin, origin):
-                raise InvalidInput(
-                    f"The name {layer.name} is that of {_maker(old)}, too.",
-                    hint="Give one of them another name.",
-                )
-            record = LayerRecord(
-                name=layer.name,
-                ordinal=await _next(transaction) if old is None else old.ordinal,
-                title=layer.title,
-                tags=layer.tags,
-                weight=layer.weight,
-                triggers=layer.triggers,
-                tokens=layer.tokens,
-                origin=origin,
-                updated=self._store.now(),
-            )
-            await records.put(record)
-            await transaction.collection(LayerText).put(LayerText(layer.name, layer.text))
-            await self._put_in_index(transaction, record, layer.text)
-            return record
-
-        return await self._store.transact(body)
-
-    async def _touch(self, name: str, origin: Origin) -> None:
-        async def body(transaction: Transaction) -> None:
-            records = transaction.collection(LayerRecord)
-            record = await records.get(name)
-            if record is not None:
-                await records.put(replace(record, origin=origin))
-
-        await self._store.transact(body)
-
-    async def _remove(self, name: str) -> None:
-        async def body(transaction: Transaction) -> None:
-            records = transaction.collection(LayerRecord)
-            record = await records.get(name)
-            if record is not None:
-                await records.delete(name)
-                await transaction.collection(LayerText).delete(name)
-                if self._index is not None:
-                    await self._index.withdraw(transaction, REFERENCES, record.ordinal)
-
-        await self._store.transact(body)
-
-    async def _reindex(self, transaction: Transaction, name: str) -> None:
-        record = await transaction.collection(LayerRecord).get(name)
-        text = await transaction.collection(LayerText).get(name)
-        if record is not None and text is not None:
-            await self._put_in_index(transaction, record, text.text)
-
-    async def _put_in_index(self, transaction: Transaction, record: LayerRecord, text: str) -> None:
-        if self._index is None:
-            return
-        note = Note(time=record.updated // SECOND, tags=dict.fromkeys(record.tags, ""))
-        head = " ".join((record.name, record.title, *record.tags))
-        await self._index.put(transaction, REFERENCES, record.ordinal, f"{head}\n{text}", note)
-
-
-async def _next(transaction: Transaction) -> int:
-    numbers = transaction.collection(LastNumber)
-    last = await numbers.get(_NUMBERS) or LastNumber(_NUMBERS)
-    await numbers.put(replace(last, last=last.last + 1))
-    return last.last + 1
 
 
 def _layer(record: LayerRecord, text: str) -> Layer:
@@ -363,14 +342,3 @@ def _is_as_before(record: LayerRecord, file: Seen) -> bool:
 def _origin(folder: Path | None, file: Seen, hash_: str) -> Origin:
     modified = 0 if files.is_fresh(file.modified, time.time_ns()) else file.modified
     return Origin(str(folder), file.path, file.size, modified, hash_)
-
-
-def _is_from(old: Origin | None, new: Origin | None) -> bool:
-    """Whether both are records, or the same file."""
-    if old is None or new is None:
-        return old is new
-    return (old.folder, old.path) == (new.folder, new.path)
-
-
-def _maker(record: LayerRecord) -> str:
-    return "a record in the bank" if record.origin is None else record.origin.path

@@ -1,0 +1,123 @@
+"""How reference layers are written: what is known about one, its text, the index."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from perdure.core.clock import SECOND
+from perdure.core.errors import InvalidInput
+from perdure.recall.memories.records import LastNumber
+from perdure.recall.memories.writing import Indexer
+from perdure.recall.places import REFERENCES
+from perdure.recall.references.layers import Layer, LayerRecord, LayerText, Origin
+from perdure.recall.values import Note
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+_NUMBERS = "references"
+
+
+class Writing:
+    """Writes layers, each in one transaction with the index."""
+
+    def __init__(self, store: Store, index: Indexer | None) -> None:
+        self._store = store
+        self._index = index
+
+    async def put(
+        self, layer: Layer, *, origin: Origin | None = None, copied: Origin | None = None
+    ) -> LayerRecord:
+        """Write a layer; raises `InvalidInput` if another one has its name."""
+
+        async def body(transaction: Transaction) -> LayerRecord:
+            records = transaction.collection(LayerRecord)
+            old = await records.get(layer.name)
+            if old is not None and not await _may_replace(old.origin, origin):
+                raise InvalidInput(
+                    f"The name {layer.name} is that of {_maker(old)}, too.",
+                    hint="Give one of them another name.",
+                )
+            record = LayerRecord(
+                name=layer.name,
+                ordinal=await _next(transaction) if old is None else old.ordinal,
+                title=layer.title,
+                tags=layer.tags,
+                weight=layer.weight,
+                triggers=layer.triggers,
+                tokens=layer.tokens,
+                origin=origin,
+                copied=copied,
+                updated=self._store.now(),
+            )
+            await records.put(record)
+            await transaction.collection(LayerText).put(LayerText(layer.name, layer.text))
+            await self._index_it(transaction, record, layer.text)
+            return record
+
+        return await self._store.transact(body)
+
+    async def touch(self, name: str, origin: Origin) -> None:
+        """Note that a file says what it said."""
+
+        async def body(transaction: Transaction) -> None:
+            records = transaction.collection(LayerRecord)
+            record = await records.get(name)
+            if record is not None:
+                await records.put(replace(record, origin=origin))
+
+        await self._store.transact(body)
+
+    async def remove(self, name: str) -> None:
+        """Remove a layer, in the index too; no error if there is none."""
+
+        async def body(transaction: Transaction) -> None:
+            records = transaction.collection(LayerRecord)
+            record = await records.get(name)
+            if record is not None:
+                await records.delete(name)
+                await transaction.collection(LayerText).delete(name)
+                if self._index is not None:
+                    await self._index.withdraw(transaction, REFERENCES, record.ordinal)
+
+        await self._store.transact(body)
+
+    async def reindex(self, transaction: Transaction, name: str) -> None:
+        """Put a layer into the index again."""
+        record = await transaction.collection(LayerRecord).get(name)
+        text = await transaction.collection(LayerText).get(name)
+        if record is not None and text is not None:
+            await self._index_it(transaction, record, text.text)
+
+    async def _index_it(self, transaction: Transaction, record: LayerRecord, text: str) -> None:
+        if self._index is None:
+            return
+        note = Note(time=record.updated // SECOND, tags=dict.fromkeys(record.tags, ""))
+        head = " ".join((record.name, record.title, *record.tags))
+        await self._index.put(transaction, REFERENCES, record.ordinal, f"{head}\n{text}", note)
+
+
+async def is_there(origin: Origin) -> bool:
+    """Whether the file that a layer was made from is still there."""
+    return await asyncio.to_thread(origin.file.is_file)
+
+
+async def _may_replace(old: Origin | None, new: Origin | None) -> bool:
+    """Whether both are records, or the same file; or the older one's file is gone: it was moved."""
+    if old is None or new is None:
+        return old is new
+    if (old.folder, old.path) == (new.folder, new.path):
+        return True
+    return not await is_there(old)
+
+
+async def _next(transaction: Transaction) -> int:
+    numbers = transaction.collection(LastNumber)
+    last = await numbers.get(_NUMBERS) or LastNumber(_NUMBERS)
+    await numbers.put(replace(last, last=last.last + 1))
+    return last.last + 1
+
+
+def _maker(record: LayerRecord) -> str:
+    return "a record in the bank" if record.origin is None else str(record.origin.file)
