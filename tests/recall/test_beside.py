@@ -174,6 +174,17 @@ async def test_the_memory_layer_shrinks_with_the_budget(
         assert o200k().count(layer(context)) <= budget // 4
 
 
+@pytest.mark.parametrize("prompt", ["OK, continue.", "Yes to all!", "Weiter, bitte", "…", "继续"])
+async def test_a_prompt_that_says_nothing_brings_nothing_to_mind(bank: Bank, prompt: str) -> None:
+    session = await bank.session("planner/auth", budget=2_000)
+    for _ in range(3):
+        await remember(session, prompt, "I continue with all of it.")
+    await talk(session, 60)
+    await bank.settle()
+    assert layer(await session.context(prompt)) == ""
+    assert layer(await session.context(f"{prompt} What did I continue with?"))
+
+
 async def test_a_prompt_of_anything_gets_an_answer(bank: Bank) -> None:
     session = await old_session(bank)
     hook = '" OR NEAR(* AND -x) \x00 ) ( ; DROP TABLE'

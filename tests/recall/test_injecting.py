@@ -211,3 +211,28 @@ def test_the_limits_hold_whatever_was_recalled(
         r"^(?!>).* — (?:history_get_turn|memory_get|reference_get)\(", found.text, re.MULTILINE
     )
     assert len(calls) >= len(found.keys)
+
+
+def test_a_turn_is_reminded_of_once_and_not_beside_one_of_its_rounds() -> None:
+    """A reminder has the gist of the turn: of two rounds it would be the same line twice."""
+    found = made(
+        turn("T-12.1"),
+        turn("T-12.3", "The gist of T-12.", full=False),
+        turn("T-14.2", "The gist of T-14.", full=False),
+        turn("T-14.5", "The gist of T-14.", full=False),
+        turn("planner/other#T-12.2", "Of another session.", full=False),
+    )
+    assert found.full == ("planner/auth#T-12.1",)
+    assert found.keys == ("planner/auth#T-14.2", "planner/other#T-12.2")
+
+
+def test_rounds_of_one_turn_stand_beside_one_another_in_full() -> None:
+    found = made(turn("T-12.1", "What was asked."), turn("T-12.9", "What came of it."))
+    assert found.full == ("planner/auth#T-12.1", "planner/auth#T-12.9")
+
+
+@pytest.mark.parametrize("text", ["… it) so the app can read it.", "Additional tools …"])
+def test_an_excerpt_is_not_passed_off_as_the_whole(text: str) -> None:
+    assert (
+        made(turn("T-12.3", text)).text.splitlines()[2] == "T-12.3, 3 weeks ago, in part, smoothed:"
+    )

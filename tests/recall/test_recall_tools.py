@@ -241,6 +241,16 @@ async def test_what_cannot_be_meant_is_refused(
     assert says in str(caught.value)
 
 
+async def test_what_an_importer_knows_of_a_session_is_filtered_by(bank: Bank) -> None:
+    session = await bank.session("planner/auth", state={"branch": "main", "pid": 7})
+    await remember(session, "OAuth tokens rotate.")
+    await bank.settle()
+    assert (await session.recall("oauth tokens", branch="main")).hits
+    assert not (await session.recall("oauth tokens", branch="fix")).hits
+    await bank.index.rebuild()
+    assert (await session.recall("oauth tokens", branch="main")).hits
+
+
 @pytest.mark.parametrize("query", ["x", "the of", '"OR* NEAR(', "令牌", "\ud800", "word " * 10_000])
 async def test_any_query_is_answered_also_by_an_empty_bank(bank: Bank, query: str) -> None:
     session = await bank.session("planner/auth")

@@ -223,10 +223,17 @@ def _print(found: Recalled, query: str, agent: str, now: int) -> None:
             terminal.say(f"  … {terminal.plural(len(lines) - _LINES, 'more line')}", "dim")
         if hit.why:
             terminal.say(f"  {hit.why}", "dim")
-    terminal.aside(
-        f"{terminal.plural(len(found.hits), 'hit')} by {_BY[found.stage]}"
-        f" in {found.took_ms:,.0f} ms"
-    )
+    count = terminal.plural(len(found.hits), "hit")
+    terminal.aside(f"{count} by {_BY[found.stage]} in {found.took_ms:,.0f} ms{_unmeant(found)}")
+
+
+def _unmeant(found: Recalled) -> str:
+    """Why meaning did not count, if it did not; what makes vectors, if there are none."""
+    why = [step.failed for step in found.steps if step.name == "vector" and step.failed]
+    if not why:
+        return ""
+    hint = " (`perdure index rebuild` gives vectors to all)" if "vector yet" in why[0] else ""
+    return f"; not by meaning: {why[0]}{hint}"
 
 
 def _advice(found: Recalled) -> str:

@@ -76,6 +76,12 @@ class SessionRecord(Context, frozen=True, kw_only=True):
         """The last turn that it shares; 0 if it is no fork."""
         return self.line[-1].turn if self.line else 0
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """Its tags, and what of its state can be one: importers keep the branch there, say."""
+        found = {name: value for name, value in self.state.items() if isinstance(value, str)}
+        return found | self.tags
+
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """Turns from `first` to `last`."""

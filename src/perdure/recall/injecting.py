@@ -76,6 +76,11 @@ class Item(msgspec.Struct, frozen=True):
     def score(self) -> float:
         return self.hit.score * self.weight
 
+    @property
+    def turn(self) -> str:
+        """The turn of a round, by its name everywhere; of anything else, its key."""
+        return self.key.rpartition(".")[0] if self.hit.kind == "turn" else self.key
+
     def adds(self, *, full: bool) -> bool:
         """Whether it says more than what stands in the window: in full, or as a reminder.
 
@@ -166,15 +171,18 @@ def beside(
     """The memory layer of what was recalled, best first, within its limits.
 
     What has no room in full, or stands in the window just so, becomes a reminder. Nothing comes
-    twice, nor does what is `shown`: it stands in the window as it was said. What the window is
-    `reminded` of by an earlier prompt comes in full, if at all. Empty if there is nothing to say,
-    or no room to.
+    twice, nor does what is `shown`: it stands in the window as it was said. A turn of which a round
+    stands here is not reminded of by another round: a reminder has the gist of the turn. What the
+    window is `reminded` of by an earlier prompt comes in full, if at all. Empty if there is nothing
+    to say, or no room to.
     """
     pieces = list[Piece]()
     taken = counter.count(_HEAD) + _HEADING
     spent = dict[str, int]()
-    seen = set(shown)
+    seen, turns = set(shown), set[str]()
     for item in _ranked(items):
+        if not item.hit.full and item.turn in turns:
+            continue
         if item.key in seen or len(pieces) >= limits.pointers or not item.hit.text.strip():
             continue
         for full in (True, False) if item.hit.full else (False,):
@@ -189,6 +197,7 @@ def beside(
                 spent[part] = spent.get(part, 0) + tokens
                 taken += tokens
                 seen.add(item.key)
+                turns.add(item.turn)
                 break
     while pieces and counter.count(_written(pieces)) > limits.tokens:
         pieces.pop()  # tokens of parts do not quite add up to those of the whole
@@ -254,7 +263,8 @@ def _in_full(item: Item, moment: int) -> str:
         about = ", ".join(filter(None, (item.about, age)))
         return f"- {hit.key}{f' ({about})' if about else ''}: {' '.join(hit.text.split())}"
     name = " ".join((hit.turn or hit.key).split())  # users choose the names of sessions
-    about = ", ".join(filter(None, (name, age, _AS[hit.level])))
+    part = "in part, " if _is_part(hit.text) else ""
+    about = ", ".join(filter(None, (name, age, f"{part}{_AS[hit.level]}")))
     return f"{about}:\n{_quoted(hit.text)}"
 
 
@@ -264,6 +274,11 @@ def _tickler(item: Item, moment: int) -> str:
     age = ago(hit.time, moment) if hit.time else "before"
     head = f"{age}, {about}" if about else age
     return f"{head}: {one_line(hit.text)} — {call_for(hit)}"
+
+
+def _is_part(text: str) -> bool:
+    """Whether it is an excerpt: see `recall.steps.excerpts`."""
+    return text.startswith("… ") or text.endswith(" …")
 
 
 def _quoted(text: str) -> str:

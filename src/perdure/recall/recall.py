@@ -6,6 +6,7 @@ One for each bank. The parts are given to it: see `perdure.bank`.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,16 @@ if TYPE_CHECKING:
 _SPARE = 2
 #: Hits without a filter that a note about the filter is made of.
 _AGAIN = 50
+#: Words of prompts that go on with what stands in the window anyway: “OK, continue.”, “Yes to all”.
+#: By them one finds other prompts that say as little, and what happened to follow those.
+_GO_ON = (
+    "a again ahead all and both continue do done fine further go going good great it keep more next"
+    " no now ok okay on pause perfect please proceed resume same start sure thank thanks that the"
+    " them then this to try yeah yep yes you weiter ja bitte danke nein oui non continuez merci si"
+    " sí continúa sigue gracias да нет дальше продолжай 继续 好 好的 是 是的 続けて はい"
+)
+_NOTHING = frozenset(_GO_ON.split())
+_words = re.compile(r"\w+").findall
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +122,7 @@ class Recall:
             limit=_SPARE * self.config.pointers,
             moment=self._store.now(),
         )
-        if not question.text.strip() or not question.limit:
+        if _says_nothing(question.text) or not question.limit:
             return Beside()
         try:
             await self._prepared()
@@ -189,6 +200,11 @@ class Recall:
             tags = () if layer is None else layer.tags
             return Item(hit, hit.key, f"tags: {', '.join(tags)}" if tags else "")
         return Item(hit, everywhere(record, hit.turn), stands=window.level(hit.turn))
+
+
+def _says_nothing(prompt: str) -> bool:
+    """Whether a prompt has no word that something could be found by."""
+    return all(word in _NOTHING for word in _words(prompt.casefold()))
 
 
 def _reason(step: Step) -> str:

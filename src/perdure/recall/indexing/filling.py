@@ -335,7 +335,7 @@ class _Step:
         )
         pieces = transaction.collection(Piece)
         self.pieces = await pieces.behind(self._after, f"{self._record.id}/", limit=_STEP)
-        found = list(moments(self.pieces, self.thread, self._record.tags))
+        found = list(moments(self.pieces, self.thread, self._record.facts))
         if not found:
             return
         number = await self._groups.relied_on(transaction, self._record.id)

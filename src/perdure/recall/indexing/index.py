@@ -388,6 +388,6 @@ def _moment(written: Written, round: RoundWritten, thread: Thread, time: int) ->
     return Moment(
         round,
         time_of(round.messages, time),
-        about(written.session.tags, thread.tags),
+        about(written.session.facts, thread.tags),
         thread.fetching,
     )

@@ -41,7 +41,7 @@ _LEAST = 0.02
 _PATIENCE = 0.02
 #: Turns that a judge is told of.
 _LATELY = 8
-_NO_VECTORS = "there is nothing to compare with"
+_NO_VECTORS = "nothing has a vector yet"
 _LEFT_OUT = "recall.vectors is 0"
 _NO_MODEL = "no model is configured for it: by algorithm"
 
