@@ -12,7 +12,7 @@ import pytest
 
 from perdure.bank import Bank
 from perdure.config import RecallConfig
-from perdure.core.messages import assistant, user
+from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.history.reading import Reader
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot
@@ -135,6 +135,29 @@ async def test_another_session_of_the_agent(desk: Desk) -> None:
     found = await desk.recall(second, "parrot")
     assert found.hits[0].key == found.hits[0].turn == "planner/auth#T-1.1"
     assert "sings" in found.hits[0].text
+
+
+async def test_what_was_left_out_elsewhere_is_pointed_to_there(desk: Desk) -> None:
+    """In another session, a bare ``T-1.1`` would be one of that session's own."""
+    there = await desk.bank.session("planner/there")
+    call = ToolCall("c1", "Bash", '{"command": "make check"}')
+    lines = "\n".join(f"module {number} is fine" for number in range(60))
+    result = ToolResult("c1", (Text(lines),))
+    await there.append(
+        [
+            user("Check."),
+            Message("assistant", (call,)),
+            Message("tool", (result,)),
+            assistant("So."),
+        ]
+    )
+    await desk.index.settle()
+    here = await desk.bank.session("planner/here")
+    await here.append([user("Hello."), assistant("Hello.")])
+    own = (await desk.recall(there, "make check")).hits[0].text
+    assert "the whole result: T-1.1" in own
+    elsewhere = (await desk.recall(here, "make check")).hits[0].text
+    assert "the whole result: planner/there#T-1.1" in elsewhere
 
 
 async def test_what_the_first_hits_mention_is_found_too(desk: Desk) -> None:

@@ -9,6 +9,7 @@ to a shared turn after it left.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -34,6 +35,8 @@ _LONGEST, _EXCERPT = 2_400, 1_200
 _GIST = 160
 
 _estimate = Estimate().count
+#: What `history.excerpt` writes where something is left out.
+_pointer = re.compile(r"(the whole result: )(T-\d)").sub
 
 
 class Shown(msgspec.Struct, frozen=True, gc=False):
@@ -97,7 +100,11 @@ class Showing:
             for (place, each), text in zip(wanted, texts, strict=True):
                 if text:
                     said.setdefault(place, {})[each.level] = text
-            found |= {place: _shown(there[place], each, words) for place, each in said.items()}
+            session = "" if view.record.id == question.record.id else view.record.id
+            found |= {
+                place: _pointing(_shown(there[place], each, words), session)
+                for place, each in said.items()
+            }
         return found
 
     async def tiny(self, question: Question, candidates: Sequence[Candidate]) -> dict[int, Shown]:
@@ -178,6 +185,14 @@ def _shown(made: Made, said: Mapping[Level, str], words: Sequence[str]) -> Shown
     cut = excerpt(text, words, _LONGEST if level != "R" or made.raw <= SHORT else _EXCERPT)
     tokens = {"R": made.raw, "S": made.smooth, "C": made.compact}[level]
     return Shown(level, cut, tokens if cut == text else _estimate(cut))
+
+
+def _pointing(shown: Shown, session: str) -> Shown:
+    """With its pointers to whole results as they are fetched from elsewhere."""
+    if not session:
+        return shown
+    text = _pointer(lambda found: f"{found[1]}{session}#{found[2]}", shown.text)
+    return shown if text == shown.text else msgspec.structs.replace(shown, text=text)
 
 
 def _gist(shown: Shown) -> Shown:
