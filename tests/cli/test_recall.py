@@ -181,6 +181,35 @@ def test_nothing_is_found_in_nothing(bank: str, run: Run, ask: Ask) -> None:
     assert shown.stdout == "Nothing was found for 'zebra'.\n"
 
 
+def test_a_bank_without_an_index_says_so(
+    bank: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_RECALL_ON", "false")
+    shown = run("recall", "planner/auth", "oauth tokens")
+    assert shown.stdout.startswith("T-1.1, ")
+    assert "The newest turns were read, one by one: `perdure index check` says why." in shown.stderr
+    assert "recall.on is off" in run("index", "check").stdout
+    shown = run("recall", "planner/auth", "oauth tokens", "--since", "1d")
+    assert shown.stdout == "Nothing was found for 'oauth tokens'.\n"
+    assert "planner/auth has no index: only its own turns can be searched" in shown.stderr
+
+
+def test_an_index_that_was_never_filled_says_so(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'late.db'}"
+    monkeypatch.setenv("PERDURE_BANK", url)
+    monkeypatch.setenv("PERDURE_RECALL_ON", "false")
+    with perdure.open_sync() as bank:
+        bank.session("planner/auth").append([user("OAuth tokens rotate."), assistant("So.")])
+    monkeypatch.delenv("PERDURE_RECALL_ON")
+    shown = run("recall", "planner/auth", "oauth tokens")
+    assert shown.stdout.startswith("T-1.1, ")
+    assert "The index is not filled yet: `perdure index rebuild` does it now." in shown.stderr
+    assert run("index", "rebuild").exit_code == 0
+    assert "not filled" not in run("recall", "planner/auth", "oauth tokens").stderr
+
+
 def test_a_bank_that_is_not_there(run: Run, tmp_path: Path) -> None:
     shown = run("recall", "a/b", "x", "--bank", f"sqlite:///{tmp_path / 'none.db'}")
     assert shown.exit_code == 1

@@ -20,6 +20,7 @@ from perdure.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perdure.bank import Bank
     from perdure.config import Config
     from perdure.recall.values import Hit, Recalled
 
@@ -184,6 +185,17 @@ async def _recall(
             found = await session.recall(query, **asked)
         # Here: a model that is still being loaded keeps the process from ending, not the answer.
         show(found, session.agent)
+        if not settings.json and (unindexed := _unindexed(bank)):
+            terminal.aside(unindexed)
+
+
+def _unindexed(bank: Bank) -> str:
+    """That turns were read, as there is no index to search in."""
+    if not bank.index.is_on:
+        return "The newest turns were read, one by one: `perdure index check` says why."
+    if not bank.index.is_complete:
+        return "The index is not filled yet: `perdure index rebuild` does it now."
+    return ""
 
 
 def _timed(config: Config, asked: dict[str, Any]) -> Config:
