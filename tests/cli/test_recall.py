@@ -187,7 +187,7 @@ def test_a_bank_without_an_index_says_so(
     monkeypatch.setenv("PERDURE_RECALL_ON", "false")
     shown = run("recall", "planner/auth", "oauth tokens")
     assert shown.stdout.startswith("T-1.1, ")
-    assert "The newest turns were read, one by one: `perdure index check` says why." in shown.stderr
+    assert "The newest turns were read one by one: `perdure index check` says why." in shown.stderr
     assert "recall.on is off" in run("index", "check").stdout
     shown = run("recall", "planner/auth", "oauth tokens", "--since", "1d")
     assert shown.stdout == "Nothing was found for 'oauth tokens'.\n"
@@ -205,7 +205,7 @@ def test_an_index_that_was_never_filled_says_so(
     monkeypatch.delenv("PERDURE_RECALL_ON")
     shown = run("recall", "planner/auth", "oauth tokens")
     assert shown.stdout.startswith("T-1.1, ")
-    assert "The index is not filled yet: `perdure index rebuild` does it now." in shown.stderr
+    assert "The index is not complete yet. Run `perdure index rebuild`." in shown.stderr
     assert run("index", "rebuild").exit_code == 0
     assert "not filled" not in run("recall", "planner/auth", "oauth tokens").stderr
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -54,8 +55,9 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_check_tells_what_is_missing(bank: str) -> None:
     result = _run("index", "check")
     assert result.exit_code == 1
-    assert "2 passages in the index" in result.stdout
-    assert "perdure index rebuild" in result.stdout
+    assert "Turns: 3 passages, 2 of 3 indexed." in result.stdout
+    assert "1 passages" not in result.stdout
+    assert result.stdout.endswith("To mend the index, run: perdure index rebuild\n")
 
 
 def test_rebuild_mends_it(bank: str) -> None:
@@ -63,7 +65,12 @@ def test_rebuild_mends_it(bank: str) -> None:
     assert (code, told["ok"], told["missing"], told["expected"]) == (1, False, 1, 3)
     result = _run("index", "rebuild")
     assert result.exit_code == 0
-    assert "3 passages in the index, 3 of them in the log." in result.stdout
+    assert result.stdout.splitlines() == [
+        "Turns: 3 passages, all indexed.",
+        "Memories and reference layers: 0 indexed.",
+        "Meaning: all with a vector of local/wordllama.",
+        "The index is sound.",
+    ]
     code, told = _ask("index", "check")
     assert (code, told["ok"], told["missing"], told["unembedded"]) == (0, True, 0, 0)
     assert told["vectors"] == {"local/wordllama": 3}
@@ -73,3 +80,50 @@ def test_a_bank_without_recall_says_so(bank: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PERDURE_RECALL_ON", "false")
     result = _run("index", "check")
     assert (result.exit_code, "recall.on" in result.stdout) == (0, True)
+
+
+def test_check_tells_what_waits_for_its_vector(bank: str) -> None:
+    """The command that adds a memory does not wait for a model to be loaded."""
+    assert _run("memory", "add", "planner", "The staging port is 8123.").exit_code == 0
+    result = _run("index", "check")
+    assert "Memories and reference layers: 1 indexed." in result.stdout
+    assert "Meaning: 2 of 3 with a vector of local/wordllama." in result.stdout
+    assert "1 wait for vectors" in result.stdout
+    assert _run("index", "rebuild").exit_code == 0
+    assert "Meaning: all with a vector" in _run("index", "check").stdout
+
+
+def _harm(file: Path, *statements: str) -> None:
+    db = apsw.Connection(str(file))
+    db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+    for statement in statements:
+        db.execute(statement)
+    db.close()
+
+
+def test_a_search_in_a_damaged_index_says_so(bank: str, tmp_path: Path) -> None:
+    _harm(tmp_path / "bank.db", f'DROP TABLE "{INDEX.name}__documents"')
+    result = _run("recall", "planner/auth", "giraffe")
+    assert result.exit_code == 0
+    assert "Nothing was found" in result.stdout
+    assert "The index is damaged" in result.stderr
+    assert "perdure index rebuild" in result.stderr
+    code, told = _ask("recall", "planner/auth", "zebra")
+    assert (code, told["hits"][0]["turn"]) == (0, "T-1.1")  # the newest turns are looked through
+    assert "perdure index rebuild" in told["notes"][0]
+    assert _run("index", "rebuild").exit_code == 0
+    assert "notes" not in _ask("recall", "planner/auth", "zebra")[1]
+
+
+def test_a_search_says_that_its_vectors_are_of_another_model(bank: str, tmp_path: Path) -> None:
+    _harm(tmp_path / "bank.db", f"UPDATE \"{INDEX.name}__models\" SET name = 'acme/embed'")
+    result = _run("recall", "planner/auth", "zebra")
+    assert "T-1.1" in result.stdout
+    assert "nothing has a vector of local/wordllama yet, but of acme/embed" in result.stderr
+    assert "perdure index rebuild" in result.stderr
+    told = _run("index", "check").stdout
+    assert "Meaning: 0 of 2 with a vector of local/wordllama." in told
+    assert "2 have a vector of acme/embed, which is not searched" in told
+    assert _run("index", "rebuild").exit_code == 0
+    assert "acme" not in _run("index", "check").stdout
+    assert "vector of" not in _run("recall", "planner/auth", "zebra").stderr

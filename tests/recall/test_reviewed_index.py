@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import apsw
@@ -79,6 +80,49 @@ async def test_harm_is_told_of_and_mended(harm: str, tmp_path: Path) -> None:
         assert (report.problems, report.documents, report.unembedded) == ((), 21, 0)
         hits = (await session.recall("giraffe", deadline=30.0)).hits
         assert "giraffe" in hits[0].text
+
+
+@pytest.mark.parametrize("block", ["randomblob(length(block))", "zeroblob(length(block))", "x''"])
+async def test_overwritten_words_are_told_of_and_mended_by_one_rebuild(
+    block: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "bank.db"
+    words = f'"{_X}__words_data"'
+    async with Bank(f"sqlite:///{file}", config=_config(tmp_path)) as bank:
+        session = await bank.session("planner/auth")
+        names = [f"w{sha256(str(number).encode()).hexdigest()[:9]}" for number in range(6_000)]
+        said = [user(" ".join(names[start : start + 500])) for start in range(0, 6_000, 500)]
+        await session.append([each for turn in said for each in (turn, assistant("I see."))])
+        await bank.settle()
+        assert not (await bank.index.check()).problems
+        half = f"(SELECT count(*) / 2 FROM {words})"  # a short look does not come upon it
+        which = f"(SELECT id FROM {words} ORDER BY id LIMIT 1 OFFSET {half})"
+        _harm(file, f"UPDATE {words} SET block = {block} WHERE id = {which}")
+        assert not await bank.index.faults()
+        (problem,) = (await bank.index.check()).problems
+        assert "words are damaged" in problem
+        await bank.index.rebuild()
+        assert not (await bank.index.check()).problems
+        assert (await session.recall(names[7], deadline=30.0)).hits
+
+
+async def test_damage_that_a_search_comes_upon_is_mended_in_the_background(tmp_path: Path) -> None:
+    file = tmp_path / "bank.db"
+    async with Bank(f"sqlite:///{file}", config=_config(tmp_path)) as bank:
+        session = await bank.session("planner/auth")
+        await _talk(session, 20)
+        await bank.settle()
+        _harm(file, f'DROP TABLE "{_X}__documents"')
+        found = await session.recall("zebra apples7", deadline=30.0)
+        assert found.hits
+        (note,) = found.notes
+        assert note.startswith("The index is damaged")
+        assert note.endswith("It is being made anew.")
+        while await bank.index.faults():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        await bank.index.settle()
+        found = await session.recall("zebra apples7", deadline=30.0)
+        assert (found.stage, found.notes) == ("vector", ())
 
 
 async def test_appends_go_on_when_nothing_can_be_filed(

@@ -17,6 +17,8 @@ from perdure.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from perdure.recall.indexing.checking import IndexReport
 
 app = typer.Typer(
@@ -66,8 +68,8 @@ def rebuild(
     """Make the index anew, with all vectors.
 
     From the turns, memories and reference layers of the bank. Everybody may go on reading and
-    writing meanwhile. Interrupted, it is completed when the bank is next in use, or by the same
-    command.
+    writing meanwhile. Nothing is lost if it is interrupted: the same command, or whoever opens the
+    bank next, completes it.
     """
     import asyncio
 
@@ -107,14 +109,37 @@ async def _rebuild(settings: Settings) -> IndexReport:
 
 
 def _show(report: IndexReport) -> None:
+    """A line for each fact, then what is wrong, then a verdict with the next command."""
     if not report.on:
         terminal.say(report.why)
         return
-    if report.documents or not report.problems:
-        count = terminal.plural(report.documents, "passage")
-        terminal.say(f"{count} in the index, {report.expected:,} of them in the log.")
-    if report.unembedded:
-        waiting = terminal.plural(report.unembedded, "passage")
-        terminal.note(f"{waiting} without a vector of {report.model} yet; that comes by itself.")
+    if report.is_read:
+        for line in _facts(report):
+            terminal.say(line)
     for problem in report.problems:
         terminal.say(problem, style="red")
+    if not report.problems:
+        terminal.say("The index is sound.")
+    elif report.is_mendable:
+        terminal.say("To mend the index, run: perdure index rebuild")
+
+
+def _facts(report: IndexReport) -> Iterator[str]:
+    said = terminal.plural(report.expected, "passage")
+    yield f"Turns: {said}, {_share(report.expected - report.missing, report.expected)} indexed."
+    yield f"Memories and reference layers: {report.others:,} indexed."
+    if report.documents and report.model:
+        held = report.documents - report.unembedded
+        yield f"Meaning: {_share(held, report.documents)} with a vector of {report.model}."
+    if report.unembedded and report.model:
+        yield (
+            f"  {report.unembedded:,} wait for vectors, and are found by their words until then."
+            " They are made while a program has the bank open, or by `perdure index rebuild`."
+        )
+    for model, held in report.vectors.items():
+        if model != report.model:
+            yield f"  {held:,} have a vector of {model}, which is not searched: it is replaced."
+
+
+def _share(number: int, of: int) -> str:
+    return "all" if number == of else f"{number:,} of {of:,}"

@@ -20,7 +20,6 @@ from perdure.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.bank import Bank
     from perdure.config import Config
     from perdure.recall.values import Hit, Recalled
 
@@ -185,17 +184,10 @@ async def _recall(
             found = await session.recall(query, **asked)
         # Here: a model that is still being loaded keeps the process from ending, not the answer.
         show(found, session.agent)
-        if not settings.json and (unindexed := _unindexed(bank)):
-            terminal.aside(unindexed)
-
-
-def _unindexed(bank: Bank) -> str:
-    """That turns were read, as there is no index to search in."""
-    if not bank.index.is_on:
-        return "The newest turns were read, one by one: `perdure index check` says why."
-    if not bank.index.is_complete:
-        return "The index is not filled yet: `perdure index rebuild` does it now."
-    return ""
+        if not settings.json and not bank.index.is_on:
+            terminal.aside(
+                "The newest turns were read one by one: `perdure index check` says why."
+            )
 
 
 def _timed(config: Config, asked: dict[str, Any]) -> Config:
@@ -220,8 +212,7 @@ def _load_search() -> None:
 def _print(found: Recalled, query: str, agent: str, now: int) -> None:
     if not found.hits:
         terminal.say(f"Nothing was found for {query!r}.")
-        for note in found.notes:
-            terminal.note(note)
+        _print_notes(found)
         terminal.aside(_advice(found))
         return
     for number, hit in enumerate(found.hits):
@@ -237,15 +228,18 @@ def _print(found: Recalled, query: str, agent: str, now: int) -> None:
             terminal.say(f"  {hit.why}", "dim")
     count = terminal.plural(len(found.hits), "hit")
     terminal.aside(f"{count} by {_BY[found.stage]} in {found.took_ms:,.0f} ms{_unmeant(found)}")
+    _print_notes(found)
+
+
+def _print_notes(found: Recalled) -> None:
+    for note in found.notes:
+        terminal.note(note)
 
 
 def _unmeant(found: Recalled) -> str:
-    """Why meaning did not count, if it did not; what makes vectors, if there are none."""
+    """Why meaning did not count, if it did not."""
     why = [step.failed for step in found.steps if step.name == "vector" and step.failed]
-    if not why:
-        return ""
-    hint = " (`perdure index rebuild` gives vectors to all)" if "vector yet" in why[0] else ""
-    return f"; not by meaning: {why[0]}{hint}"
+    return f"; not by meaning: {why[0]}" if why else ""
 
 
 def _advice(found: Recalled) -> str:

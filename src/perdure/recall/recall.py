@@ -19,6 +19,7 @@ from perdure.core.tokens import Counter
 from perdure.core.turns import Position
 from perdure.history.records import Head, SessionRecord
 from perdure.recall import injecting
+from perdure.recall.indexing import telling
 from perdure.recall.injecting import Beside, Item, Limits
 from perdure.recall.keys import everywhere
 from perdure.recall.memories.records import shown as shown_key
@@ -86,8 +87,8 @@ class Recall:
     ) -> Recalled:
         """What answers a question, best first. Without `judged`, no model is asked.
 
-        `deadline` is in seconds; without it, the configured one holds. If nothing was found because
-        of the filters, or because the search failed, `Recalled.notes` says so.
+        `deadline` is in seconds; without it, the configured one holds. `Recalled.notes` says so if
+        something is wrong with the index, if the search failed, if the filters left nothing.
 
         Raises `InvalidInput` if the filters name a session or an agent that is not there.
         """
@@ -95,12 +96,8 @@ class Recall:
         await self._names.check(question)
         seconds = self.config.deadline if deadline is None else deadline
         found = await self._pipeline.recall(question, judged=judged, deadline=seconds)
-        if found.hits:
-            return found
-        notes = [_reason(step) for step in found.steps if step.name == "keyword" and step.failed]
-        if not notes and question.filters != Filters():
-            notes = await self._notes(question, seconds - found.took_ms / 1_000)
-        return msgspec.structs.replace(found, notes=notes)
+        notes = await self._notes(question, found, seconds - found.took_ms / 1_000)
+        return msgspec.structs.replace(found, notes=notes) if notes else found
 
     async def sees(self, record: SessionRecord, head: Head, session: str) -> bool:
         """Whether a session may see anything of another; not, if that is not there."""
@@ -128,6 +125,8 @@ class Recall:
             await self._prepared()
             own = {key.removeprefix(f"{record.agent}/") for key in shown if "#" not in key}
             found = await self._pipeline.recall(question, prompt=prompt, shown=shown | own)
+            for note in await telling.notes(self._index, found):
+                _log.info("Recall for %s: %s", record.id, note)
             items = await self._items(window, found.hits)
         except PerdureError as exc:
             _log.warning("Nothing is recalled for %s: %s", record.id, exc)
@@ -170,7 +169,17 @@ class Recall:
         if self._index.is_on:
             await self._index.prepared()
 
-    async def _notes(self, question: Question, seconds: float) -> list[str]:
+    async def _notes(self, question: Question, found: Recalled, seconds: float) -> Sequence[str]:
+        """Why something may be missing, or all is; takes at most about so many seconds."""
+        if notes := await telling.notes(self._index, found):
+            return notes
+        if found.hits:
+            return ()
+        if failed := [s for s in found.steps if s.name == "keyword" and s.failed]:
+            return [_reason(step) for step in failed]
+        return () if question.filters == Filters() else await self._left_out(question, seconds)
+
+    async def _left_out(self, question: Question, seconds: float) -> list[str]:
         """Why filters left nothing, in at most so many seconds; perhaps for no reason of theirs."""
         if notes := await self._names.unseen(question):
             return notes

@@ -150,5 +150,5 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     took_ms: float = 0.0
     hits: Sequence[Hit] = ()
     steps: Sequence[Step] = ()
-    #: Why nothing was found, if there is a reason beside the words; for people.
+    #: Why something may be missing, in sentences that say what to do. Usually none.
     notes: Sequence[str] = ()

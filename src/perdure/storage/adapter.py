@@ -326,8 +326,11 @@ class Adapter(ABC):
         """Places that hold a document, in order, behind one (-1: from the first on)."""
         raise self._unsupported(Capability.FULL_TEXT)
 
-    async def search_state(self, index: str) -> SearchState:
-        """What the index holds, and what is wrong with it, as far as a short look tells."""
+    async def search_state(self, index: str, *, thorough: bool = False) -> SearchState:
+        """What the index holds, and what is wrong with it, as far as a short look tells.
+
+        If it is to be `thorough`, all that can be damaged without being noticed is read.
+        """
         raise self._unsupported(Capability.FULL_TEXT)
 
     async def erase_search(self, index: str) -> None:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from perdure.recall.indexing.index import RecallIndex
     from perdure.storage.store import Progress
 
-_REBUILD = "Run `perdure index rebuild`."
-
 
 class IndexReport(msgspec.Struct, frozen=True, kw_only=True):
     """How the index stands."""
@@ -39,8 +37,16 @@ class IndexReport(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     #: Documents that wait to be filed where they are found fast.
     unfiled: int = 0
-    #: What is wrong, in sentences that say what to do. A wait is nothing wrong.
+    #: What is wrong, in sentences. A wait is nothing wrong.
     problems: tuple[str, ...] = ()
+    #: Whether the numbers could be read; and whether a rebuild mends something of what is wrong.
+    is_read: bool = True
+    is_mendable: bool = True
+
+    @property
+    def others(self) -> int:
+        """Documents of memories and reference layers."""
+        return max(0, self.documents - self.orphans - (self.expected - self.missing))
 
 
 async def check(index: RecallIndex, progress: Progress | None = None) -> IndexReport:
@@ -49,18 +55,22 @@ async def check(index: RecallIndex, progress: Progress | None = None) -> IndexRe
         return IndexReport(on=False, why=why)
     if not await index.exists():
         async for _ in index.filler.sessions():
-            return IndexReport(problems=(f"There is no index yet. {_REBUILD}",))
+            return IndexReport(problems=("There is no index yet.",), is_read=False)
         return IndexReport()  # nor is there anything to find
     try:
         await index.prepared()
-        state = await index.store.adapter.search_state(INDEX.name)
+        state = await index.store.adapter.search_state(INDEX.name, thorough=True)
     except (Corrupted, InvalidInput) as exc:
-        return IndexReport(problems=(f"The index cannot be read: {exc.message} {_REBUILD}",))
+        return IndexReport(problems=(exc.message,), is_read=False)
     try:
         expected, missing, orphans = await _counted(index, progress)
     except Corrupted as exc:
-        damage = f"The index cannot be read: {exc.message} {_REBUILD}"
-        return IndexReport(documents=state.documents, vectors=state.vectors, problems=(damage,))
+        return IndexReport(
+            documents=state.documents,
+            vectors=state.vectors,
+            problems=state.faults or (exc.message,),
+            is_read=False,
+        )
     model, problem = _model(index)
     vectors = state.vectors.get(model, 0)
     return IndexReport(
@@ -74,6 +84,7 @@ async def check(index: RecallIndex, progress: Progress | None = None) -> IndexRe
         waiting=index.embeddings.waiting,
         unfiled=state.unfiled,
         problems=tuple(_problems(index, state, missing, orphans, problem)),
+        is_mendable=bool(state.faults or missing or orphans),
     )
 
 
@@ -102,23 +113,24 @@ async def _counted(index: RecallIndex, progress: Progress | None) -> tuple[int, 
 
 
 def _model(index: RecallIndex) -> tuple[str, str]:
-    """The embedder's model, or why there is none."""
+    """The embedder's model, if there is one, and why it does not embed."""
     try:
-        return index.embedder.name, ""
+        model, failure = index.embedder.name, index.embeddings.failure
     except PerdureError as exc:
-        return "", f"Texts cannot be embedded: {exc}"
+        model, failure = "", str(exc)
+    return model, f"Texts get no vectors: {failure}" if failure else ""
 
 
 def _problems(
     index: RecallIndex, state: SearchState, missing: int, orphans: int, problem: str
 ) -> list[str]:
-    found = [f"{fault} {_REBUILD}" for fault in state.faults]
+    found = [f"The index is damaged: {_lowered(fault)}" for fault in state.faults]
     if missing and not index.is_filling:
-        found.append(f"Not in the index: passages of turns: {missing:,}. {_REBUILD}")
+        found.append(f"Passages of turns that are not in the index, and so not found: {missing:,}.")
     if orphans:
-        found.append(f"In the index, but not in the log: documents: {orphans:,}. {_REBUILD}")
-    if problem:
-        found.append(problem)
-    elif index.embeddings.failure:
-        found.append(f"Texts cannot be embedded: {index.embeddings.failure}")
-    return found
+        found.append(f"Passages in the index that are no longer in the bank: {orphans:,}.")
+    return [*found, problem] if problem else found
+
+
+def _lowered(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]

@@ -21,22 +21,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.history.lines import Owned
 from perdure.history.log import Written
-from perdure.history.packing import RoundWritten
 from perdure.history.reading import Reader
 from perdure.history.records import Piece
 from perdure.recall.embedders import Embedder
 from perdure.recall.indexing.embedding import Embeddings, Waiting
 from perdure.recall.indexing.filling import RECIPE, Filler, document
 from perdure.recall.indexing.groups import Groups
-from perdure.recall.indexing.passages import (
-    Moment,
-    Thread,
-    about,
-    fetching_calls,
-    moments,
-    of_text,
-    time_of,
-)
+from perdure.recall.indexing.passages import Thread, moments, of_text
+from perdure.recall.indexing.written import added
 from perdure.recall.places import INDEX, Spot, spot, turns
 from perdure.recall.values import Note
 from perdure.storage.adapter import Capability
@@ -95,6 +87,7 @@ class RecallIndex:
         self._filling = asyncio.Lock()
         #: Whether what is missing is being written now.
         self.is_filling = False
+        self._called = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -163,9 +156,12 @@ class RecallIndex:
             return
         await self.prepared()
         async with self._filling:
-            if await self.faults():
+            if await self.faults(thorough=True):
                 await self.erase()
             await self._fill(progress, anew=True)
+            if await self.faults():  # damage that only writing came upon, or new one
+                await self.erase()
+                await self._fill(progress, anew=True)
             await self.filler.remove_orphans()
         await self.embeddings.settle(progress)
 
@@ -175,14 +171,24 @@ class RecallIndex:
 
         return await check(self, progress)
 
-    async def faults(self) -> tuple[str, ...]:
-        """What is wrong with the index itself, in sentences."""
+    async def faults(self, *, thorough: bool = False) -> tuple[str, ...]:
+        """What is wrong with the index itself, in sentences; see `Adapter.search_state`."""
         try:
-            return (await self.store.adapter.search_state(INDEX.name)).faults
+            state = await self.store.adapter.search_state(INDEX.name, thorough=thorough)
+            return state.faults
         except Corrupted as exc:
             return (exc.message,)
         except InvalidInput:
             return ("The index is not there.",)
+
+    @property
+    def is_looked_after(self) -> bool:
+        """Whether this process mends and fills the index in the background."""
+        return self._task is not None and not self._task.done()
+
+    def mend(self) -> None:
+        """Look after the index now, in the background: somebody came upon damage."""
+        self._called.set()
 
     async def erase(self) -> None:
         """Remove the index and make an empty one, which has to be filled."""
@@ -211,7 +217,7 @@ class RecallIndex:
             return
         thread = await self._thread_at(written)
         waiting = list[Waiting]()
-        for moment in _moments(written, thread):
+        for moment in added(written, thread):
             made = moment.passage()
             if made.plain:
                 round = moment.round
@@ -299,7 +305,10 @@ class RecallIndex:
     async def _serve(self) -> None:
         pause = _DELAY
         while True:
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._called.wait()
+            self._called.clear()
             pause = _CARE_EVERY
             try:
                 await self._care()
@@ -364,30 +373,3 @@ class RecallIndex:
         self._threads[name] = thread
         if len(self._threads) > _REMEMBERED:
             del self._threads[next(iter(self._threads))]
-
-
-def _moments(written: Written, thread: Thread) -> list[Moment]:
-    """What an append adds; the thread is at its end afterwards."""
-    times = dict[int, int]()
-    tags = dict[int, dict[str, str]]()
-    for piece in written.pieces:
-        times.setdefault(piece.turn, piece.time)
-        if piece.tags:
-            tags[piece.turn] = piece.tags
-    found = list[Moment]()
-    for round in written.rounds:
-        if round.turn != thread.turn:
-            thread.turn, thread.tags, thread.fetching = round.turn, {}, frozenset()
-        thread.tags = tags.get(round.turn, thread.tags)
-        found.append(_moment(written, round, thread, times[round.turn]))
-        thread.fetching |= fetching_calls(round.messages)
-    return found
-
-
-def _moment(written: Written, round: RoundWritten, thread: Thread, time: int) -> Moment:
-    return Moment(
-        round,
-        time_of(round.messages, time),
-        about(written.session.facts, thread.tags),
-        thread.fetching,
-    )

@@ -257,7 +257,8 @@ class Searching(Adapter):
     async def places(self, index: str, after: int, limit: int) -> list[int]:
         return await self._open_searches().places(index, after, limit)
 
-    async def search_state(self, index: str) -> SearchState:
+    async def search_state(self, index: str, *, thorough: bool = False) -> SearchState:
+        del thorough  # the server checks its pages as it reads them
         return await self._open_searches().state(index)
 
     async def erase_search(self, index: str) -> None:

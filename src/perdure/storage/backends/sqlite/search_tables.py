@@ -63,10 +63,13 @@ _SHADOWS = ("data", "idx", "docsize", "config", "content")
 _WORDS = "__words"
 _PLAIN = ("documents", "fresh", "vectors", "models")
 
+#: What a damaged table makes SQLite raise, and nothing else does: FTS5 asks for as much memory as a
+#: damaged page tells it to.
+DAMAGED = (apsw.CorruptError, apsw.NoMemError)
 #: What a table that is missing, of another make or damaged makes SQLite raise.
 FAULTY = (
+    *DAMAGED,
     apsw.SQLError,
-    apsw.CorruptError,
     apsw.ConstraintError,
     apsw.MismatchError,
     apsw.SchemaChangeError,
@@ -203,6 +206,18 @@ def state(db: apsw.Connection, name: str) -> SearchState:
     except FAULTY as exc:
         faults.append(f"It cannot be read: {exc}.")
     return SearchState(documents, vectors, unfiled, tuple(faults))
+
+
+def inspected(db: apsw.Connection, name: str) -> tuple[str, ...]:
+    """What is wrong with the words of an index, in sentences. Reads all of them.
+
+    The connection must not have searched before: see `SQLiteAdapter.inspect`.
+    """
+    try:
+        found = [line for (line,) in db.execute(f"PRAGMA integrity_check('{name}{_WORDS}')")]
+    except FAULTY as exc:
+        found = [str(exc)]
+    return tuple(f"Its words are damaged: {line}." for line in found if line != "ok")
 
 
 def _vectors_agree(db: apsw.Connection, name: str, held: int) -> bool:

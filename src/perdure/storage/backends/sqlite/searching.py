@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
 import apsw
+import msgspec
 
 from perdure.core.errors import Corrupted
 from perdure.storage.adapter import Adapter
@@ -76,9 +78,17 @@ class SearchingInSQLite(Adapter):
         self._opened.pop(index, None)
         await in_thread(graphs.remove_all, self.path, index)
 
-    async def search_state(self, index: str) -> SearchState:
+    async def search_state(self, index: str, *, thorough: bool = False) -> SearchState:
         self._check_prepared(index)
-        return await self._open_reader().aside(lambda db: search_tables.state(db, index))
+        state = await self._open_reader().aside(lambda db: search_tables.state(db, index))
+        if not thorough or state.faults:
+            return state
+        return msgspec.structs.replace(state, faults=await in_thread(self._inspected, index))
+
+    def _inspected(self, index: str) -> tuple[str, ...]:
+        """What is wrong with the words: on a connection of its own, see `SQLiteAdapter.inspect`."""
+        with closing(connections.connect_to_read(self.path, self.file_key)) as db:
+            return search_tables.inspected(db, index)
 
     async def tend_search(self, index: str) -> bool:
         self._check_prepared(index)
@@ -92,11 +102,7 @@ class SearchingInSQLite(Adapter):
             if await self._open_writer().run(work, weight=_HEAVY):
                 return True
         except Corrupted as exc:
-            # In a transaction of its own: FTS5 may fail once more at the end of that one.
-            said = str(exc.__cause__ or exc.message)
-            await self._open_writer().run(
-                lambda applier: search_tables.mark(applier.db, index, said)
-            )
+            await self._mark(index, exc)
             return False
         try:
             if await self._search(index, lambda db, known: known.nearness.tend(db)):
@@ -194,7 +200,20 @@ class SearchingInSQLite(Adapter):
             with search_tables.blamed(index), connections.snapshot(db):
                 return work(db, self._look_up(db, index))
 
-        return await self._open_reader().aside(blamed, options.deadline)
+        try:
+            return await self._open_reader().aside(blamed, options.deadline)
+        except Corrupted as exc:
+            if isinstance(exc.__cause__, search_tables.DAMAGED):
+                await self._mark(index, exc)
+            raise
+
+    async def _mark(self, index: str, exc: Corrupted) -> None:
+        """Remember damage that a search or upkeep came upon, so that it is mended.
+
+        In a transaction of its own: FTS5 may fail once more at the end of the one that failed.
+        """
+        said = str(exc.__cause__ or exc.message)
+        await self._open_writer().run(lambda applier: search_tables.mark(applier.db, index, said))
 
     def _look_up(self, db: apsw.Connection, index: str) -> _Open:
         """The index as it is now. Raises `Corrupted` if it is gone or damaged."""
