@@ -276,11 +276,9 @@ class _Exact:
         while page := await self._adapter.places(INDEX.name, after, 10_000):
             places += page
             after = page[-1]
-        rows = await self._adapter.vectors(INDEX.name, model, places)
-        there = [(place, row) for place, row in zip(places, rows, strict=True) if row is not None]
-        self._places = np.array([place for place, _ in there], np.int64)
-        joined = b"".join(row for _, row in there)
-        vectors = np.frombuffer(joined, np.int8).reshape(len(there), -1).astype(np.float32)
+        found = await self._adapter.vectors(INDEX.name, model, places)
+        self._places = np.array(places, np.int64)[found.at]
+        vectors = found.rows.astype(np.float32)
         self._vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     def nearest(self, search: VectorSearch) -> list[Near]:

@@ -14,7 +14,13 @@ import pytest
 
 from perdure.core.errors import Conflict, Corrupted, DeadlineExceeded
 from perdure.storage.backends.memory import MemoryAdapter
-from perdure.storage.backends.sqlite import SQLiteAdapter, filing, graphs, nearness
+from perdure.storage.backends.sqlite import (
+    SQLiteAdapter,
+    connections,
+    filing,
+    graphs,
+    nearness,
+)
 from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.rows import Batch, Put
@@ -364,6 +370,50 @@ async def near(
 
 def overlap(found: list[int], wanted: list[int]) -> float:
     return len(set(found) & set(wanted)) / len(wanted)
+
+
+async def test_what_others_remove_is_not_found(bank: SQLiteAdapter, file: Path) -> None:
+    """Old vectors as well as new ones, whichever process removes or replaces them."""
+    given = vectors(1_500)
+    await embed(bank, 0, given)
+    assert (await near(bank, given[3]))[0] == 3
+    other = await opened(file)
+    changes = [(other, 3), (bank, 1_490), (other, 1_499), (bank, 700)]
+    for number, (writer, place) in enumerate(changes):
+        await put(writer, Withdrawal(INDEX.name, place, place), document(place + 10_000))
+        gone = [place for _, place in changes[: number + 1]]
+        for reader in (bank, other):
+            assert not {*await near(reader, given[place])} & {*gone}
+            found = await reader.vectors(INDEX.name, "m", [*gone, 5])
+            assert (found.at.tolist(), found.rows.tobytes()) == ([len(gone)], given[5])
+    await put(bank, document(8, "x"))
+    await other.embed(INDEX.name, "m", [Embedding(8, given[3])])
+    for reader in (bank, other):
+        assert (await near(reader, given[3]))[0] == 8
+        found = await reader.vectors(INDEX.name, "m", [8])
+        assert found.rows.tobytes() == given[3]
+    await other.close()
+
+
+async def test_a_search_that_began_earlier_sees_no_more_than_it_should(
+    bank: SQLiteAdapter, file: Path
+) -> None:
+    given = vectors(60)
+    await embed(bank, 0, given[:50])
+    await near(bank, given[0])
+    known = bank._opened[INDEX.name].nearness
+    with contextlib.closing(connections.connect_to_read(file)) as db, connections.snapshot(db):
+        assert known.search(db, VectorSearch(index=INDEX.name, model="m", vector=given[9]))
+        await embed(bank, 50, given[50:])
+        await put(bank, Withdrawal(INDEX.name, 7, 7))
+        assert (await near(bank, given[55]))[0] == 55  # another thread is ahead now
+        search = VectorSearch(index=INDEX.name, model="m", vector=given[55])
+        assert max(each.place for each in known.search(db, search)) == 49
+        found = known.vectors(db, "m", [3, 7, 55])
+        assert (found.at.tolist(), found.rows.tobytes()) == ([0, 1], given[3] + given[7])
+    assert (await near(bank, given[55]))[0] == 55
+    found = await bank.vectors(INDEX.name, "m", [3, 7, 55])
+    assert (found.at.tolist(), found.rows.tobytes()) == ([0, 2], given[3] + given[55])
 
 
 @pytest.fixture

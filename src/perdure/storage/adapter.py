@@ -43,6 +43,7 @@ from perdure.storage.searching import (
     SearchState,
     TextFound,
     TextSearch,
+    VectorRows,
     VectorSearch,
 )
 
@@ -352,8 +353,8 @@ class Adapter(ABC):
         """The documents nearest to a vector, best first. It may miss a few of them."""
         raise self._unsupported(Capability.VECTORS)
 
-    async def vectors(self, index: str, model: str, places: Sequence[int]) -> list[bytes | None]:
-        """The vectors of documents, in this order; None where there is none of this model."""
+    async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
+        """The vectors of documents, as far as they have one of this model."""
         raise self._unsupported(Capability.VECTORS)
 
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:

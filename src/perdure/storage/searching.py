@@ -115,6 +115,15 @@ class Near(msgspec.Struct, frozen=True, gc=False):
     score: float
 
 
+class VectorRows(msgspec.Struct, frozen=True):
+    """The vectors of some places."""
+
+    #: Which of the places have one: their numbers among those that were asked for, in order.
+    at: np.ndarray
+    #: Of each of these, a row of signed bytes.
+    rows: np.ndarray
+
+
 class SearchState(msgspec.Struct, frozen=True):
     """What an index holds."""
 

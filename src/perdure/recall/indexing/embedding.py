@@ -240,7 +240,8 @@ class Embeddings:
             after = places[-1]
             for other in others:
                 theirs = await adapter.vectors(INDEX.name, other, places)
-                places = [place for place, v in zip(places, theirs, strict=True) if v is None]
+                held = {places[number] for number in theirs.at.tolist()}
+                places = [place for place in places if place not in held]
             texts = await self._read(places)
             await self._embed(texts)
             done += len(texts)

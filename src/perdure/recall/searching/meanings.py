@@ -11,7 +11,7 @@ from perdure.recall.searching.evidence import STRETCH, Array, Evidence, among, d
 from perdure.recall.searching.features import Meanings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from perdure.recall.scoping.scope import Scope
     from perdure.storage.store import Store
@@ -31,7 +31,6 @@ class Meant(NamedTuple):
 
 async def meanings(store: Store, scope: Scope, evidence: Evidence, meant: Meant) -> Meanings:
     """Cosines of candidates with what is meant."""
-    asked = meant.vector
     beside = _beside(scope, evidence)
     wanted = distinct(
         np.concatenate(
@@ -45,34 +44,37 @@ async def meanings(store: Store, scope: Scope, evidence: Evidence, meant: Meant)
     )
     wanted = wanted[inside(scope.ranges, wanted)]
     read = await store.adapter.vectors(INDEX.name, meant.model, wanted.tolist())
-    known = _Known(wanted, _unit(_joined(read, len(asked)), len(asked)))
-    direction = _unit(asked, len(asked))[0]
-    own = _own(evidence, known, direction)
-    return Meanings(own, _near(evidence, known, direction, beside), _best_around(evidence, own))
+    if not len(read.at):
+        nothing = np.zeros(evidence.rows)
+        return Meanings(nothing, nothing, nothing)
+    known = _Known(wanted[read.at], *_compared(read.rows, np.frombuffer(meant.vector, np.int8)))
+    own = _own(evidence, known)
+    return Meanings(own, _near(evidence, known, beside), _best_around(evidence, own))
 
 
 class _Known(NamedTuple):
-    """Places in order, and their vectors of length 1; of length 0 where there is none."""
+    """Places that have a vector, in order. The last row of the others is zeros: for no place."""
 
     places: Array
+    #: Of length 1.
     vectors: Array
+    #: With what is meant.
+    cosines: Array
 
 
-def _joined(rows: Sequence[bytes | None], length: int) -> bytes:
-    """One behind the other, zeros for what is not there. Those of a model have one length."""
-    blank = bytes(length)
-    joined = b"".join([row or blank for row in rows])
-    return joined if len(joined) == length * len(rows) else bytes(length * len(rows))
+def _compared(rows: Array, asked: Array) -> tuple[Array, Array]:
+    """Vectors of length 1, and their cosines; then zeros."""
+    vectors = np.zeros((len(rows) + 1, len(asked)), np.float32)
+    vectors[:-1] = rows
+    vectors *= 1 / np.maximum(_lengths(vectors), 1e-9)[:, None]
+    direction = asked.astype(np.float32) / max(float(np.linalg.norm(asked)), 1e-9)
+    # Not a product of matrices: that would start threads, which costs more than it gains.
+    return vectors, np.einsum("ij,j->i", vectors, direction)
 
 
-def _unit(rows: bytes, length: int) -> Array:
-    vectors = np.frombuffer(rows, np.int8).reshape(-1, length).astype(np.float32)
-    return _of_length_1(vectors)
-
-
-def _of_length_1(vectors: Array) -> Array:
-    unit: Array = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-    return unit
+def _lengths(vectors: Array) -> Array:
+    lengths: Array = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    return lengths
 
 
 def _parts(evidence: Evidence) -> Array:
@@ -91,34 +93,26 @@ def _beside(scope: Scope, evidence: Evidence) -> Array:
     return beside
 
 
-def _own(evidence: Evidence, known: _Known, asked: Array) -> Array:
+def _own(evidence: Evidence, known: _Known) -> Array:
     """The best of each candidate's parts."""
     rounds = known.places >> PART_BITS << PART_BITS
     row = np.minimum(np.searchsorted(evidence.places, rounds), evidence.rows - 1)
     mine = evidence.places[row] == rounds
     own = np.zeros(evidence.rows)
-    np.maximum.at(own, row[mine], _products(known.vectors, asked)[mine])
+    np.maximum.at(own, row[mine], known.cosines[:-1][mine])
     return own
 
 
-def _products(vectors: Array, asked: Array) -> Array:
-    # Not a product of matrices: that would start threads, which costs more than it gains.
-    products: Array = np.einsum("ij,j->i", vectors, asked)
-    return products
-
-
-def _near(evidence: Evidence, known: _Known, asked: Array, beside: Array) -> Array:
+def _near(evidence: Evidence, known: _Known, beside: Array) -> Array:
     """A candidate and the turns around it, taken together."""
-    if not len(known.places):
-        return np.zeros(evidence.rows)
     wanted = np.vstack([evidence.places, beside.T])
     at = np.minimum(np.searchsorted(known.places, wanted), len(known.places) - 1)
-    at[known.places[at] != wanted] = -1  # the last of all, of length 0
-    vectors = np.vstack([known.vectors, np.zeros((1, len(asked)), np.float32)])
-    total = vectors[at[0]]
+    at[known.places[at] != wanted] = -1
+    total = known.vectors[at[0]]
     for row in at[1:]:
-        total += vectors.take(row, axis=0)
-    return _products(_of_length_1(total), asked)
+        total += known.vectors.take(row, axis=0)
+    near: Array = known.cosines[at].sum(axis=0) / np.maximum(_lengths(total), 1e-9)
+    return near
 
 
 def _best_around(evidence: Evidence, own: Array) -> Array:

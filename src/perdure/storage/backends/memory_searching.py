@@ -19,12 +19,13 @@ from perdure.storage.searching import (
     SearchState,
     TextFound,
     TextSearch,
+    VectorRows,
     VectorSearch,
     Withdrawal,
     check_document,
     not_prepared,
 )
-from perdure.storage.vectors import Vectors, check_lengths
+from perdure.storage.vectors import Vectors, check_lengths, vector_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,16 +34,15 @@ _EVERYWHERE: tuple[Range, ...] = ((0, 2**62),)
 
 
 class _Held:
-    """A document, with its vector if it has one."""
+    """A document, with the id and the model of its vector if it has one."""
 
-    __slots__ = ("id", "model", "note", "texts", "vector")
+    __slots__ = ("id", "model", "note", "texts")
 
     def __init__(self, texts: tuple[str, ...], note: bytes) -> None:
         self.texts = texts
         self.note = note
         self.id = 0
         self.model = ""
-        self.vector: bytes | None = None
 
 
 class MemoryIndex:
@@ -82,21 +82,27 @@ class MemoryIndex:
             return 0
         ids = range(self._last_id + 1, self._last_id + 1 + len(kept))
         self._last_id += len(kept)
-        for id, each in zip(ids, kept, strict=True):
-            held = self._held[each.place]
-            held.id, held.model, held.vector = id, model, each.vector
         vectors = self._vectors.setdefault(model, Vectors(length))
         vectors.add(ids, [each.place for each in kept], [each.vector for each in kept])
+        for id, each in zip(ids, kept, strict=True):
+            held = self._held[each.place]
+            self._drop_vector(held)
+            held.id, held.model = id, model
         return len(kept)
 
     def _drop(self, place: int) -> None:
         held = self._held.pop(place)
+        self._drop_vector(held)
         del self._places[bisect_left(self._places, place)]
         for term in {term for text in held.texts for term in text.split()}:
             standing = self._postings[term]
             del standing[place]
             if not standing:
                 del self._postings[term]
+
+    def _drop_vector(self, held: _Held) -> None:
+        if held.model:
+            self._vectors[held.model].drop([held.id])
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -123,29 +129,24 @@ class MemoryIndex:
         return self._places[start : start + limit]
 
     def state(self) -> SearchState:
-        vectors: dict[str, int] = {}
-        for held in self._held.values():
-            if held.vector is not None:
-                vectors[held.model] = vectors.get(held.model, 0) + 1
+        vectors = {model: known.held for model, known in self._vectors.items() if known.held}
         return SearchState(len(self._held), vectors)
 
     def nearest(self, search: VectorSearch) -> list[Near]:
         vectors = self._vectors.get(search.model)
         if vectors is None:
             return []
-        ids = {held.id: place for place, held in self._held.items() if held.model == search.model}
-        if vectors.size > 2 * len(ids):
-            vectors.keep_only(ids)
-        return vectors.nearest(
-            search.vector,
-            search.limit,
-            lambda asked: {id: ids[id] for id in asked if id in ids},
-            search.within,
-        )
+        if vectors.size > 2 * vectors.held:
+            vectors.compact()
+        return vectors.nearest(search.vector, search.limit, search.within)
 
-    def vectors(self, model: str, places: Sequence[int]) -> list[bytes | None]:
-        held = [self._held.get(place) for place in places]
-        return [each.vector if each is not None and each.model == model else None for each in held]
+    def vectors(self, model: str, places: Sequence[int]) -> VectorRows:
+        import numpy as np
+
+        vectors = self._vectors.get(model)
+        if vectors is None:
+            return vector_rows({}, places)
+        return VectorRows(*vectors.of_places(np.array(places, dtype=np.int64)))
 
     def unembedded(self, model: str, after: int, limit: int) -> list[int]:
         found: list[int] = []
@@ -216,7 +217,7 @@ class SearchingInMemory(Adapter):
     async def search_vectors(self, search: VectorSearch, options: Options) -> list[Near]:
         return self._index(search.index).nearest(search)
 
-    async def vectors(self, index: str, model: str, places: Sequence[int]) -> list[bytes | None]:
+    async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
         return self._index(index).vectors(model, places)
 
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:

@@ -87,7 +87,11 @@ class Shelf:
         return await self.adapter.unembedded(self.name, model, after, limit)
 
     async def vectors(self, *places: int, model: str = "m") -> list[bytes | None]:
-        return await self.adapter.vectors(self.name, model, places)
+        """The vectors of places, in this order; None where there is none."""
+        found = await self.adapter.vectors(self.name, model, places)
+        known = zip(found.at.tolist(), found.rows, strict=True)
+        by_number = {number: row.tobytes() for number, row in known}
+        return [by_number.get(number) for number in range(len(places))]
 
     async def tend(self) -> None:
         """Do all that was put off."""

@@ -21,8 +21,8 @@ from perdure.storage.backends.postgres.indexes import Definition
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.backends.postgres.postings import Scope
 from perdure.storage.backends.postgres.search_tables import Tables
-from perdure.storage.searching import Embedding, Near, VectorSearch
-from perdure.storage.vectors import Vectors, check_lengths
+from perdure.storage.searching import Embedding, Near, VectorRows, VectorSearch
+from perdure.storage.vectors import Vectors, check_lengths, vector_rows
 
 #: A model with so many vectors gets an index.
 MANY = 20_000
@@ -129,9 +129,7 @@ class VectorReader:
                 return found
         return await self._compared(conn, model, search, scope)
 
-    async def vectors(
-        self, conn: Connection, model: str, places: Sequence[int]
-    ) -> list[bytes | None]:
+    async def vectors(self, conn: Connection, model: str, places: Sequence[int]) -> VectorRows:
         """See `Adapter.vectors`."""
         sent = f"{self._tables.pgvector}halfvec_send(vector)" if self._tables.pgvector else "vector"
         cursor = await conn.execute(
@@ -142,7 +140,7 @@ class VectorReader:
             prepare=False,
         )
         found = {place: self._received(data) for place, data in await cursor.fetchall()}
-        return [found.get(place) for place in places]
+        return vector_rows(found, places)
 
     async def unembedded(self, conn: Connection, model: str, after: int, limit: int) -> list[int]:
         """See `Adapter.unembedded`."""
@@ -236,9 +234,7 @@ class VectorReader:
         places = [place for place, _ in rows]
         vectors = Vectors(model.length)
         vectors.add(places, places, [vector for _, vector in rows])
-        return vectors.nearest(
-            search.vector, search.limit, lambda ids: dict(zip(ids, ids, strict=True))
-        )
+        return vectors.nearest(search.vector, search.limit)
 
     async def _are_few(self, conn: Connection, model: _Model, scope: Scope) -> bool:
         if not scope.params:

@@ -34,6 +34,7 @@ from perdure.storage.searching import (
     SearchState,
     TextFound,
     TextSearch,
+    VectorRows,
     VectorSearch,
 )
 
@@ -185,7 +186,7 @@ class Searches:
                 raise _corrupted(tables, exc.__cause__) from exc
             raise
 
-    async def vectors(self, name: str, model: str, places: Sequence[int]) -> list[bytes | None]:
+    async def vectors(self, name: str, model: str, places: Sequence[int]) -> VectorRows:
         """See `Adapter.vectors`."""
         tables = self._filer.tables(name)
         return await self._read(
@@ -274,7 +275,7 @@ class Searching(Adapter):
     async def search_vectors(self, search: VectorSearch, options: Options) -> list[Near]:
         return await self._open_searches().nearest(search, options)
 
-    async def vectors(self, index: str, model: str, places: Sequence[int]) -> list[bytes | None]:
+    async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
         return await self._open_searches().vectors(index, model, places)
 
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:

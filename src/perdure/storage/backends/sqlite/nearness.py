@@ -1,32 +1,40 @@
 """Searching an index by vectors: those of a model are kept in this process, and followed.
 
-What other processes add is seen at the next search: ids only grow. What they replace or remove is
-noticed when it is among the nearest, for each of those is looked up before it is returned. Many
-vectors get a graph, which `tend` makes step by step; see `graphs`.
+Before each search they are brought up to date. What others add has higher ids; that something was
+removed is seen from how many there are, and mostly it is among what was added lately. If what is in
+memory is not exactly what the transaction sees, because another thread saw more, each result is
+looked up. So nothing is ever found that was removed before the search began.
+
+Very many vectors get a graph, which `tend` makes step by step; see `graphs`.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import apsw
 import msgspec
 
 from perdure.storage.backends.sqlite import graphs, search_tables
-from perdure.storage.searching import Near, VectorSearch
-from perdure.storage.vectors import Vectors, check_lengths
+from perdure.storage.searching import Near, VectorRows, VectorSearch
+from perdure.storage.vectors import Vectors, check_lengths, vector_rows
 
 if TYPE_CHECKING:
     import numpy as np
 
-#: As many vectors are compared one by one, in about four milliseconds; beyond, there is a graph.
-EXACT = 30_000
+#: As many vectors are compared one by one, in about five milliseconds; beyond, there is a graph.
+EXACT = 200_000
+#: Vectors among which one that was removed is looked for first.
+_LATELY = 1_000
 #: Vectors that are not in the graph, and so are compared one by one as well, before it is extended;
 #: or a tenth of it, if that is more.
 _BEHIND = 4_000
+#: Vectors that may be read on the event loop: half a megabyte.
+_FEW = 2_000
 #: Of the vectors in a file, so many are looked for at most, to see whether they are the bank's.
 _SAMPLE = 64
 
@@ -52,14 +60,10 @@ class Nearness:
         self._models: dict[int, _Model] = {}
         self._one = f'SELECT id, length, held FROM "{name}__models" WHERE name = ?'
         self._many = f'SELECT id, length, held FROM "{name}__models" WHERE held > ?'
-        wanted = f'FROM carray(?) AS wanted CROSS JOIN "{name}__documents" AS d'
-        self._ids = (
-            "SELECT group_concat(d.vector, ' '), group_concat(d.place, ' ')"
-            f" {wanted} ON d.place = wanted.value WHERE d.vector IS NOT NULL"
-        )
         self._stored = (
-            f"SELECT d.place, v.vector {wanted} ON d.place = wanted.value CROSS JOIN"
-            f' "{name}__vectors" AS v ON v.id = d.vector WHERE v.model = ?'
+            f'SELECT d.place, v.vector FROM carray(?) AS wanted CROSS JOIN "{name}__documents" AS d'
+            f' ON d.place = wanted.value CROSS JOIN "{name}__vectors" AS v ON v.id = d.vector'
+            " WHERE v.model = ?"
         )
 
     def search(self, db: apsw.Connection, search: VectorSearch) -> list[Near]:
@@ -70,27 +74,32 @@ class Nearness:
         row = _Row(*found)
         check_lengths([search.vector], row.length)
         with self._lock:
-            model = self._followed(db, row)
-            return model.vectors.nearest(
-                search.vector, search.limit, lambda ids: model.current(db, ids), search.within
-            )
+            model, is_exact = self._followed(db, row)
+            current = None if is_exact else functools.partial(model.current, db)
+            return model.vectors.nearest(search.vector, search.limit, search.within, current)
 
-    def vectors(self, db: apsw.Connection, model: str, places: Sequence[int]) -> list[bytes | None]:
-        """The vectors of some places; None where there is none. In a read transaction."""
+    def is_at_hand(self, places: int) -> bool:
+        """Whether the vectors of so many places are there without waiting, as far as can be told.
+
+        Then to read them takes less than to go to a thread and back.
+        """
+        return places <= _FEW and bool(self._models) and not self._lock.locked()
+
+    def vectors(self, db: apsw.Connection, model: str, places: Sequence[int]) -> VectorRows:
+        """The vectors of some places. In a read transaction."""
+        import numpy as np
+
         found = db.execute(self._one, (model,)).get
         if found is None or not found[2]:
-            return [None] * len(places)
+            return vector_rows({}, places)
         row = _Row(*found)
-        known = self._models.get(row.id)
-        if known is None:  # not worth loading all for a few
-            kept = dict(db.execute(self._stored, (search_tables.numbers(places), row.id)))
-        else:
-            # Glued together: rows are slow to carry over to Python.
-            glued: Any = db.execute(self._ids, (search_tables.numbers(places),)).get
-            ids, at = map(search_tables.parted, glued)
+        if row.id in self._models:  # else it is not worth loading all for a few
             with self._lock:
-                kept = self._followed(db, row).vectors.of_ids(ids, at)
-        return list(map(kept.get, places))
+                known, is_exact = self._followed(db, row)
+                if is_exact:
+                    return VectorRows(*known.vectors.of_places(np.array(places, dtype=np.int64)))
+        kept = db.execute(self._stored, (search_tables.numbers(places), row.id))
+        return vector_rows(dict(kept), places)
 
     def tend(self, db: apsw.Connection) -> bool:
         """Do a step of making graphs, where they are due; whether more is left."""
@@ -111,7 +120,7 @@ class Nearness:
         more = False
         for row in [_Row(*found) for found in db.execute(self._many, (EXACT,))]:
             with self._lock:
-                model = self._followed(db, row)
+                model, _ = self._followed(db, row)
                 making = model.making or model.begin()
             if making is not None:
                 more = True
@@ -123,14 +132,13 @@ class Nearness:
                     making.end()
         return more
 
-    def _followed(self, db: apsw.Connection, row: _Row) -> _Model:
-        """A model's vectors, up to date."""
+    def _followed(self, db: apsw.Connection, row: _Row) -> tuple[_Model, bool]:
+        """A model's vectors, up to date, and whether they are exactly what the bank has."""
         model = self._models.get(row.id)
         if model is None or model.vectors.length != row.length:
             model = self._models[row.id] = _Model(self._name, self._made, row, self._bank)
             model.check(db)
-        model.follow(db, row.held)
-        return model
+        return model, model.follow(db, row.held)
 
 
 class _Making:
@@ -168,12 +176,15 @@ class _Model:
             found = graphs.read(self._file, made, row.id, row.length)
             if found is not None:
                 self.vectors, self._last = found
-        self._newest = f'SELECT max(id) FROM "{name}__vectors"'
+        # The highest id that ever was, not the highest that is left.
+        self._newest = f"SELECT seq FROM sqlite_sequence WHERE name = '{name}__vectors'"
         self._added = f'SELECT id, place, vector FROM "{name}__vectors" WHERE id > ? AND model = ?'
-        self._kept = f'SELECT id FROM "{name}__vectors" WHERE model = ?'
+        self._kept = (
+            f"SELECT group_concat(id, ' ') FROM \"{name}__vectors\" WHERE id >= ? AND model = ?"
+        )
         self._vector = f'SELECT vector FROM "{name}__vectors" WHERE id = ?'
-        self._places = (
-            f'SELECT v.id, v.place FROM carray(?) AS wanted CROSS JOIN "{name}__vectors" AS v'
+        self._there = (
+            f'SELECT v.id FROM carray(?) AS wanted CROSS JOIN "{name}__vectors" AS v'
             " ON v.id = wanted.value"
         )
 
@@ -191,22 +202,37 @@ class _Model:
                 break
         self.vectors, self._last = Vectors(self.vectors.length), 0
 
-    def follow(self, db: apsw.Connection, held: int) -> None:
-        """Learn what was added, and let go of what is no more if it is much."""
+    def follow(self, db: apsw.Connection, held: int) -> bool:
+        """Learn what was added, let go of what is no more; whether that is known of everything.
+
+        It is not if another thread saw a later state: that one is kept.
+        """
+        import numpy as np
+
         newest = db.execute(self._newest).get or 0
         if newest > self._last:
             rows = db.execute(self._added, (self._last, self._id)).fetchall()
             if rows:
                 self.vectors.add(*zip(*rows, strict=True))
             self._last = newest
-        if self.vectors.size > 1.2 * held + 64:
-            self.vectors.keep_only({id for (id,) in db.execute(self._kept, (self._id,))})
-            # Another thread may have seen more than this one: it is not kept, but learned again.
-            self._last = newest
+        if newest < self._last:
+            return False
+        ids = self.vectors.arrays()[0]
+        for some in (ids[-_LATELY:], ids):
+            if self.vectors.held > held:
+                self.vectors.drop(np.setdiff1d(some, self._ids_from(db, int(some[0]))))
+        if self.vectors.size > 1.2 * self.vectors.held + 64:
+            self.vectors.compact()
+        return self.vectors.held == held
 
-    def current(self, db: apsw.Connection, ids: Sequence[int]) -> dict[int, int]:
-        """Those of some vectors that are still there, each with its place."""
-        return dict(db.execute(self._places, (search_tables.numbers(ids),))) if ids else {}
+    def _ids_from(self, db: apsw.Connection, first: int) -> np.ndarray:
+        """The ids of all that is there, from this one on."""
+        return search_tables.parted(db.execute(self._kept, (first, self._id)).get)
+
+    def current(self, db: apsw.Connection, ids: Sequence[int]) -> set[int]:
+        """Those of some vectors that are still there."""
+        found = db.execute(self._there, (search_tables.numbers(ids),)) if ids else ()
+        return {id for (id,) in found}
 
     def begin(self) -> _Making | None:
         """Start to make a graph, if it is due and no other process is at it."""
@@ -231,6 +257,6 @@ class _Model:
 
     def save(self, db: apsw.Connection, making: _Making) -> None:
         """Keep the graph in a file. What was removed since must not come back in it."""
-        kept = {id for (id,) in db.execute(self._kept, (self._id,))}
+        kept = set(self._ids_from(db, 0).tolist())
         if self._file is not None and kept.issuperset(making.over[0].tolist()):
             graphs.write(self._file, self._made, self._id, making.over, making.graph)

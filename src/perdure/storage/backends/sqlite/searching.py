@@ -31,10 +31,12 @@ from perdure.storage.searching import (
     SearchState,
     TextFound,
     TextSearch,
+    VectorRows,
     VectorSearch,
     not_prepared,
 )
 from perdure.storage.threads import in_thread
+from perdure.storage.vectors import vector_rows
 
 T = TypeVar("T")
 
@@ -158,11 +160,14 @@ class SearchingInSQLite(Adapter):
             search.index, lambda db, known: known.nearness.search(db, search), options
         )
 
-    async def vectors(self, index: str, model: str, places: Sequence[int]) -> list[bytes | None]:
+    async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
         if not places:
-            return []
+            return vector_rows({}, places)
+        known = self._opened.get(index)
         return await self._search(
-            index, lambda db, known: known.nearness.vectors(db, model, places)
+            index,
+            lambda db, known: known.nearness.vectors(db, model, places),
+            quick=f"vectors {index}" if known and known.nearness.is_at_hand(len(places)) else "",
         )
 
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
@@ -191,17 +196,28 @@ class SearchingInSQLite(Adapter):
         return await self._open_reader().run(f"{label} {index}", blamed)
 
     async def _search(
-        self, index: str, work: Callable[[apsw.Connection, _Open], T], options: Options = DEFAULT
+        self,
+        index: str,
+        work: Callable[[apsw.Connection, _Open], T],
+        options: Options = DEFAULT,
+        *,
+        quick: str = "",
     ) -> T:
-        """Something that may take longer, in one read transaction."""
+        """Something that may take longer, in one read transaction.
+
+        What is `quick` this time is done on the event loop; see `Reader.run`.
+        """
         self._check_prepared(index)
 
         def blamed(db: apsw.Connection) -> T:
             with search_tables.blamed(index), connections.snapshot(db):
                 return work(db, self._look_up(db, index))
 
+        reader = self._open_reader()
         try:
-            return await self._open_reader().aside(blamed, options.deadline)
+            if quick:
+                return await reader.run(quick, blamed, options.deadline)
+            return await reader.aside(blamed, options.deadline)
         except Corrupted as exc:
             if isinstance(exc.__cause__, search_tables.DAMAGED):
                 await self._mark(index, exc)
