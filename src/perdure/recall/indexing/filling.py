@@ -68,10 +68,10 @@ def document(place: int, passage: Passage) -> Document:
     return Document(INDEX.name, place, passage.texts, _encode(passage.note))
 
 
-def read_note(note: bytes) -> Note:
-    """The note of a document. Raises `Corrupted`."""
+def read_notes(notes: Sequence[bytes | None]) -> list[Note | None]:
+    """The notes of documents; None for what is not there. Raises `Corrupted`."""
     try:
-        return _decode(note)
+        return [None if note is None else _decode(note) for note in notes]
     except msgspec.DecodeError as exc:
         raise Corrupted(
             f"A note in the index of recall is damaged: {exc}.",
@@ -365,7 +365,7 @@ class _Step:
 
 def _is_readable(note: bytes) -> bool:
     try:
-        read_note(note)
+        read_notes((note,))
     except Corrupted:
         return False
     return True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from perdure.recall.indexing.filling import read_note
+from perdure.recall.indexing.filling import read_notes
 from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS, spot
 from perdure.recall.scoping.filters import Passing, passes
 from perdure.recall.searching.cues import Cues
@@ -80,8 +80,7 @@ class Noting:
         wanted = [place for place in dict.fromkeys(places) if place not in self.known]
         if wanted:
             read = await self._store.adapter.notes(INDEX.name, wanted)
-            notes = [None if note is None else read_note(note) for note in read]
-            self.known.update(zip(wanted, notes, strict=True))
+            self.known.update(zip(wanted, read_notes(read), strict=True))
 
     def allowed(self, places: Array) -> Array:
         return inside(self._scope.ranges, places)

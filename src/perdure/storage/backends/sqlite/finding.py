@@ -1,7 +1,9 @@
 """Searching an index by words: where terms stand.
 
 FTS5 tells where a term stands, one row for each time. Rows are slow to carry over to Python, so a
-statement glues them together, and numpy takes them apart. What is not filed yet is looked through.
+statement glues them together, and numpy takes them apart. To ask for another term takes a tenth of
+a millisecond, so one statement reads all that will be read anyway. What is not filed yet is looked
+through.
 
 How many documents have a term decides what is read and what is left out. To count a frequent one
 takes milliseconds, so such counts are remembered for a while.
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from perdure.storage.backends.sqlite.search_tables import OFFSET_BITS
+from perdure.storage.backends.sqlite.search_tables import OFFSET_BITS, parted
 from perdure.storage.searching import Postings, Range, TextFound, TextSearch
 from perdure.storage.vectors import is_within
 
@@ -41,6 +43,9 @@ _LOOK_UP, _LOOK_AT, _PASS_BY, _TAKE = 40.0, 3.0, 0.15, 0.25
 #: Place, field and offset.
 _Rows = list[tuple[int, int, int]]
 _OFFSET = 2**OFFSET_BITS - 1
+#: In front of field and offset: the number of a term among several, from 1 on.
+_NUMBER_BITS = 40
+_FIELD = 2 ** (_NUMBER_BITS - OFFSET_BITS) - 1
 _SPOTS = "perdure_spots"
 #: What FTS5 takes for one term.
 _TERM = re.compile(r"[a-z0-9_=:./\-\u0080-\U0010ffff]+")
@@ -74,11 +79,19 @@ class Finder:
         self._all = f'SELECT count(*), 0 FROM "{name}__documents"'
         self._between = f"{self._all} WHERE place BETWEEN ? AND ?"
         self._waiting = f'SELECT place, texts FROM "{name}__fresh" ORDER BY place'
-        self._count = f'SELECT doc, cnt FROM "{name}__counts" WHERE term = ?'
+        self._count = (
+            f'SELECT c.term, c.doc, c.cnt FROM carray(?) AS wanted CROSS JOIN "{name}__counts" AS c'
+            " ON c.term = wanted.value"
+        )
         self._found = (
             "SELECT group_concat(doc, ' '), group_concat(at, ' ') FROM"
             f' (SELECT doc, col << {OFFSET_BITS} | "offset" AS at FROM "{name}__found"'
             " WHERE term = ?{within} LIMIT ?)"
+        )
+        self._found_together = (
+            "SELECT group_concat(f.doc, ' '), group_concat("
+            f"(wanted.rowid << {_NUMBER_BITS}) | (f.col << {OFFSET_BITS}) | f.\"offset\", ' ')"
+            f' FROM carray(?) AS wanted CROSS JOIN "{name}__found" AS f ON f.term = wanted.value'
         )
         self._matches = (
             f'SELECT count(*) FROM "{name}__words"'
@@ -92,22 +105,23 @@ class Finder:
     def search(self, db: apsw.Connection, search: TextSearch) -> TextFound:
         """Answer; in a read transaction."""
         documents, _ = self._counted(db, (), self._all)
-        fresh = self._fresh(db, search.terms)
-        terms = {term: self._term(db, term, fresh[term]) for term in search.terms}
+        terms = sorted(self._terms(db, search.terms), key=lambda term: term.documents)
         scope = _Scope(search.within, documents, self._inside(db, search.within, documents))
+        together = self._together(db, terms, scope, search.most)
         found: dict[str, Postings] = {}
         left = search.most
-        for number, term in enumerate(sorted(terms, key=lambda term: terms[term].documents)):
-            known = terms[term]
-            if number and self._exceeds(db, known, scope, left):
-                found[term] = Postings(known.documents, _rows([]), complete=False)
+        for number, term in enumerate(terms):
+            rows = together.get(term.text)
+            if rows is None and number and self._exceeds(db, term, scope, left):
+                found[term.text] = Postings(term.documents, _rows([]), complete=False)
                 continue
-            rows = self._occurrences(db, known, scope, left + 1)
+            if rows is None:
+                rows = self._occurrences(db, term, scope, left + 1)
             complete = len(rows) <= left
             if not complete:
                 rows = rows[: 0 if number else left]
             left -= len(rows)
-            found[term] = Postings(known.documents, rows, complete)
+            found[term.text] = Postings(term.documents, rows, complete)
         return TextFound(documents, tuple(found[term] for term in search.terms))
 
     def _exceeds(self, db: apsw.Connection, term: _Term, scope: _Scope, left: int) -> bool:
@@ -130,9 +144,14 @@ class Finder:
             return known
         return self._counts.keep(what, db.execute(text, what).get or (0, 0))
 
-    def _term(self, db: apsw.Connection, term: str, fresh: _Rows) -> _Term:
-        documents, times = self._counted(db, (term,), self._count)
-        return _Term(term, documents, times, fresh)
+    def _terms(self, db: apsw.Connection, texts: Sequence[str]) -> list[_Term]:
+        """Terms, and how often they are there."""
+        known = {text: self._counts.get((text,)) for text in texts if _TERM.fullmatch(text)}
+        if new := tuple(text for text, numbers in known.items() if numbers is None):
+            for text, documents, times in db.execute(self._count, (apsw.carray(new),)):
+                known[text] = self._counts.keep((text,), (documents, times))
+        fresh = self._fresh(db, texts)
+        return [_Term(text, *(known.get(text) or (0, 0)), fresh[text]) for text in texts]
 
     def _inside(
         self, db: apsw.Connection, within: Sequence[Range] | None, documents: int
@@ -163,23 +182,42 @@ class Finder:
                             found[word].append((place, field, offset))
         return found
 
+    def _together(
+        self, db: apsw.Connection, terms: Sequence[_Term], scope: _Scope, most: int
+    ) -> dict[str, np.ndarray]:
+        """Where the rarest terms stand, within the ranges: those that are not too many, whole."""
+        chosen = []
+        for term in terms:
+            most -= term.times
+            if most < 0:
+                break
+            if term.is_possible and not scope.is_narrow(term):
+                chosen.append(term)
+        if not chosen:
+            return {}
+        texts = apsw.carray(tuple(term.text for term in chosen))
+        numbers, rows = _taken_apart(*db.execute(self._found_together, (texts,)).get)
+        if scope.within is not None:
+            inside = is_within(rows[:, 0], scope.within)
+            numbers, rows = numbers[inside], rows[inside]
+        bounds = numbers.searchsorted(range(1, len(chosen) + 2)).tolist()
+        return {
+            term.text: term.with_fresh(rows[start:end], scope)
+            for term, (start, end) in zip(chosen, itertools.pairwise(bounds), strict=True)
+        }
+
     def _occurrences(
         self, db: apsw.Connection, term: _Term, scope: _Scope, limit: int
     ) -> np.ndarray:
         """Where a term stands, within the ranges, in order: all of it, or the first `limit`."""
-        import numpy as np
-
-        if not _TERM.fullmatch(term.text):
-            return _rows([])  # no document can have it
+        if not term.is_possible:
+            return _rows([])
         narrow = scope.is_narrow(term)
         read = self._looked_up if narrow else self._read
         rows = read(db, term, scope, limit)
-        if term.fresh:
-            rows = np.concatenate((rows, _rows(term.fresh)))
-            rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
         if scope.within is not None:
             rows = rows[is_within(rows[:, 0], scope.within)]
-        return rows[:limit]
+        return term.with_fresh(rows, scope)[:limit]
 
     def _read(self, db: apsw.Connection, term: _Term, scope: _Scope, limit: int) -> np.ndarray:
         """All of where a term stands, or all but what is easily left out."""
@@ -188,7 +226,7 @@ class Finder:
         text = self._found.format(within=f" AND ({condition})" if spans else "")
         exact = scope.within is None or len(scope.within) <= len(spans)
         params = (term.text, *itertools.chain.from_iterable(spans), limit if exact else -1)
-        return _taken_apart(*db.execute(text, params).get)
+        return _taken_apart(*db.execute(text, params).get)[1]
 
     def _looked_up(self, db: apsw.Connection, term: _Term, scope: _Scope, limit: int) -> np.ndarray:
         """Where a term stands, range by range: FTS5 finds its way to each."""
@@ -202,7 +240,7 @@ class Finder:
         )
         some = " ".join(itertools.islice(texts, limit))  # in each it stands at least once
         found = np.fromstring(some, dtype=np.int64, sep=" ")
-        return _unpacked(found[0::2], found[1::2])
+        return _unpacked(found[0::2], found[1::2])[1]
 
 
 class _Term:
@@ -212,7 +250,24 @@ class _Term:
         self.text = text
         self.documents = documents + len({row[0] for row in fresh})
         self.times = times + len(fresh)
-        self.fresh = fresh
+        self._fresh = fresh
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a document can have it."""
+        return _TERM.fullmatch(self.text) is not None
+
+    def with_fresh(self, rows: np.ndarray, scope: _Scope) -> np.ndarray:
+        """Where it stands, in order, with where it stands in documents that are not filed."""
+        import numpy as np
+
+        if not self._fresh:
+            return rows
+        more = _rows(self._fresh)
+        if scope.within is not None:
+            more = more[is_within(more[:, 0], scope.within)]
+        rows = np.concatenate((rows, more))
+        return rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
 
 
 class _Scope:
@@ -272,23 +327,17 @@ def _spans(within: Sequence[Range] | None) -> list[Range]:
     return [(within[0][0], within[-1][1])]
 
 
-def _taken_apart(places: str | None, spots: str | None) -> np.ndarray:
-    """Rows of place, field and offset, from numbers with spaces between them."""
+def _taken_apart(places: str | None, spots: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of terms, and rows of place, field and offset, from what a statement glued."""
+    return _unpacked(parted(places), parted(spots))
+
+
+def _unpacked(places: np.ndarray, spots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of terms, if there are any, and rows of place, field and offset."""
     import numpy as np
 
-    if places is None or spots is None:
-        return _rows([])
-    return _unpacked(
-        np.fromstring(places, dtype=np.int64, sep=" "),
-        np.fromstring(spots, dtype=np.int64, sep=" "),
-    )
-
-
-def _unpacked(places: np.ndarray, spots: np.ndarray) -> np.ndarray:
-    """Rows of place, field and offset."""
-    import numpy as np
-
-    return np.column_stack((places, spots >> OFFSET_BITS, spots & _OFFSET))
+    field = spots >> OFFSET_BITS & _FIELD
+    return spots >> _NUMBER_BITS, np.column_stack((places, field, spots & _OFFSET))
 
 
 def _rows(rows: _Rows) -> np.ndarray:
