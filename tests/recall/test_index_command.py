@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +132,28 @@ def test_a_search_says_that_its_vectors_are_of_another_model(bank: str, tmp_path
     assert _run("index", "rebuild").exit_code == 0
     assert "acme" not in _run("index", "check").stdout
     assert "vector of" not in _run("recall", "planner/auth", "zebra").stderr
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGKILL])
+def test_a_rebuild_that_is_interrupted_loses_nothing(
+    signal_: signal.Signals, bank: str, tmp_path: Path
+) -> None:
+    assert _run("index", "rebuild").exit_code == 0
+    rebuilding = subprocess.Popen(
+        [sys.executable, "-m", "perdure", "index", "rebuild"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    # From the moment that it replaces documents: new ones have no vector.
+    replaced = f'SELECT count(*) FROM "{INDEX.name}__documents" WHERE vector IS NULL'
+    with contextlib.closing(apsw.Connection(str(tmp_path / "bank.db"))) as db:
+        db.set_busy_timeout(5_000)
+        while rebuilding.poll() is None and not db.execute(replaced).get:
+            time.sleep(0.001)
+    rebuilding.send_signal(signal_)
+    rebuilding.wait(timeout=30)
+    code, told = _ask("index", "check")
+    assert (code, told["missing"], told["orphans"], told["problems"]) == (0, 0, 0, [])
+    assert _ask("recall", "planner/auth", "lion")[1]["hits"][0]["turn"] == "T-2.1"
+    assert _run("index", "rebuild").exit_code == 0
+    assert _ask("index", "check")[1]["unembedded"] == 0
