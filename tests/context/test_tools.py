@@ -97,7 +97,19 @@ class Table:
     async def memory_edit(self, id: str, text: str) -> str:
         return f"{id} {text}"
 
-    async def memory_retire(self, id: str) -> str:
+    async def memory_merge(self, ids: Sequence[str], text: str | None) -> str:
+        return f"{' '.join(ids)} {text}"
+
+    async def memory_pin(self, id: str, *, pinned: bool) -> str:
+        return f"{id} {pinned}"
+
+    async def memory_restore(self, id: str) -> str:
+        return f"{id} is in use."
+
+    async def memory_delete(self, id: str) -> str:
+        return f"{id} is gone."
+
+    async def memory_retire(self, id: str, superseded_by: str | None) -> str:
         return f"{id} is out of use."
 
     async def memory_get(self, id: str) -> str:
@@ -249,6 +261,11 @@ async def test_what_is_fetched_is_a_record_and_what_is_remembered_is_said() -> N
     )
     assert await run(table, "memory_edit", {"id": "M-7", "text": "y"}) == "M-7 y"
     assert await run(table, "memory_retire", {"id": " M-7 "}) == "M-7 is out of use."
+    assert await run(table, "memory_restore", {"id": " M-7 "}) == "M-7 is in use."
+    assert await run(table, "memory_delete", {"id": " M-7 "}) == "M-7 is gone."
+    assert await run(table, "memory_merge", {"ids": ["M-7", "M-8"]}) == "M-7 M-8 None"
+    assert await run(table, "memory_pin", {"id": "M-7"}) == "M-7 True"
+    assert await run(table, "memory_pin", {"id": "M-7", "pinned": "false"}) == "M-7 False"
 
 
 @pytest.mark.parametrize(

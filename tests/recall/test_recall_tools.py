@@ -127,15 +127,33 @@ async def test_memories_are_written_changed_and_fetched(bank: Bank, session: Ses
     assert "M-1" in await session.run_tool("recall", {"query": "tiny commits"})
     await session.run_tool("memory_retire", {"id": "M-1"})
     assert "tiny commits" not in await session.run_tool("recall", {"query": "tiny commits"})
+    assert "M-1 is active" in await session.run_tool("memory_restore", {"id": "M-1"})
+    assert "M-1 is pinned" in await session.run_tool("memory_pin", {"id": "M-1"})
+    off = await session.run_tool("memory_pin", {"id": "M-1", "pinned": "false"})
+    assert "M-1 is not pinned" in off
+    await session.run_tool("memory_add", {"kind": "preference", "text": "Prefers few commits."})
+    merged = await session.run_tool(
+        "memory_merge", {"ids": ["M-1", "M-2"], "text": "Prefers few, tiny commits."}
+    )
+    assert merged.startswith("M-1 (preference, just now): Prefers few, tiny commits.")
+    await session.run_tool("memory_add", {"kind": "fact", "text": "Commits are signed."})
+    gone = await session.run_tool("memory_retire", {"id": "M-1", "superseded_by": "M-3"})
+    assert "M-1 is superseded" in gone
+    assert "deleted for good" in await session.run_tool("memory_delete", {"id": "M-1"})
+    assert [memory.key for memory in await bank.memories.list(status=None)] == ["M-3"]
     wrong = await session.run_tool("memory_add", {"kind": "mood", "text": "Happy."})
     assert "lesson, preference, pattern, decision, fact, topic" in wrong
 
 
 async def test_memories_of_others_are_theirs(bank: Bank, session: Session) -> None:
     await bank.memories.add("bob", "The zebra password is hunter2.")
-    for tool, more in (("memory_get", {}), ("memory_edit", {"text": "x"}), ("memory_retire", {})):
-        answer = await session.run_tool(tool, {"id": "bob/M-1", **more})
+    tools = ("get", "edit", "retire", "restore", "pin", "delete")
+    for tool in tools:
+        more = {"text": "x"} if tool == "edit" else {}
+        answer = await session.run_tool(f"memory_{tool}", {"id": "bob/M-1", **more})
         assert "hunter2" not in answer
+    answer = await session.run_tool("memory_merge", {"ids": ["bob/M-1", "bob/M-2"]})
+    assert "belongs to another agent" in answer
     memory = await bank.memories.get("bob/M-1")
     assert memory is not None
     assert memory.text == "The zebra password is hunter2."

@@ -254,9 +254,25 @@ class SessionDesk:
         source = (everywhere(record, f"T-{head.turn}"),) if head.turn else ()
         return await self._memories(record).memory_edit(id, text, provenance=source)
 
-    async def memory_retire(self, id: str) -> str:
+    async def memory_merge(self, ids: Sequence[str], text: str | None) -> str:
         record, _ = await self._standing()
-        return await self._memories(record).memory_retire(id)
+        return await self._memories(record).memory_merge(ids, text)
+
+    async def memory_pin(self, id: str, *, pinned: bool) -> str:
+        record, _ = await self._standing()
+        return await self._memories(record).memory_pin(id, pinned=pinned)
+
+    async def memory_retire(self, id: str, superseded_by: str | None) -> str:
+        record, _ = await self._standing()
+        return await self._memories(record).memory_retire(id, superseded_by)
+
+    async def memory_restore(self, id: str) -> str:
+        record, _ = await self._standing()
+        return await self._memories(record).memory_restore(id)
+
+    async def memory_delete(self, id: str) -> str:
+        record, _ = await self._standing()
+        return await self._memories(record).memory_delete(id)
 
     async def memory_get(self, id: str) -> str:
         record, _ = await self._standing()

@@ -52,8 +52,30 @@ async def _memory_edit(desk: Desk, given: Arguments) -> str:
     return await desk.memory_edit(given.text("id").strip(), given.text("text"))
 
 
+async def _memory_merge(desk: Desk, given: Arguments) -> str:
+    return await desk.memory_merge(given.texts("ids"), _optional(given, "text"))
+
+
+async def _memory_pin(desk: Desk, given: Arguments) -> str:
+    return await desk.memory_pin(
+        given.text("id").strip(), pinned=given.flag("pinned", default=True)
+    )
+
+
 async def _memory_retire(desk: Desk, given: Arguments) -> str:
-    return await desk.memory_retire(given.text("id").strip())
+    return await desk.memory_retire(given.text("id").strip(), _optional(given, "superseded_by"))
+
+
+async def _memory_restore(desk: Desk, given: Arguments) -> str:
+    return await desk.memory_restore(given.text("id").strip())
+
+
+async def _memory_delete(desk: Desk, given: Arguments) -> str:
+    return await desk.memory_delete(given.text("id").strip())
+
+
+def _optional(given: Arguments, name: str) -> str | None:
+    return given.text(name) if given.of.get(name) is not None else None
 
 
 async def _memory_get(desk: Desk, given: Arguments) -> str:
@@ -128,9 +150,50 @@ REMEMBERING = (
     ),
     Kind(
         tool(
-            "memory_retire", "Take a memory that no longer holds out of use.", ("id",), id=_MEMORY
+            "memory_merge",
+            "Make several memories one: the first, which says this text.",
+            ("ids",),
+            ids={"type": "array", "items": _MEMORY},
+            text={"type": "string"},
+        ),
+        '{"ids": ["M-7", "M-9"], "text": "Prefers small commits, without merges."}',
+        _memory_merge,
+    ),
+    Kind(
+        tool(
+            "memory_pin",
+            "Let a memory come first, or no more.",
+            ("id",),
+            id=_MEMORY,
+            pinned={"type": "boolean", "default": True},
+        ),
+        '{"id": "M-7"}',
+        _memory_pin,
+    ),
+    Kind(
+        tool(
+            "memory_retire",
+            "Take a memory that no longer holds out of use.",
+            ("id",),
+            id=_MEMORY,
+            superseded_by={"type": "string", "description": "M-9, if that holds instead"},
         ),
         '{"id": "M-7"}',
         _memory_retire,
+    ),
+    Kind(
+        tool("memory_restore", "Take a memory into use again.", ("id",), id=_MEMORY),
+        '{"id": "M-7"}',
+        _memory_restore,
+    ),
+    Kind(
+        tool(
+            "memory_delete",
+            "Delete a memory for good: what should never have been kept.",
+            ("id",),
+            id=_MEMORY,
+        ),
+        '{"id": "M-7"}',
+        _memory_delete,
     ),
 )

@@ -22,6 +22,10 @@ CHANGING = (
     "board_clear",
     "memory_add",
     "memory_edit",
+    "memory_merge",
+    "memory_pin",
     "memory_retire",
+    "memory_restore",
+    "memory_delete",
 )
 NAMES: frozenset[str] = frozenset((*READING, *CHANGING))

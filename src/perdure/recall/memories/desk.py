@@ -78,9 +78,51 @@ class MemoryDesk:
             memory = await self._memories.retire(
                 self._own(key), superseded_by=later, by=machine(self._agent)
             )
-            return f"{memory.key} is retired, and will not be recalled any more."
+            return f"{memory.key} is {memory.status}: it is kept, and not recalled any more."
 
         return await _answered(retire)
+
+    async def memory_restore(self, key: str) -> str:
+        """Recall a memory again."""
+
+        async def restore() -> str:
+            memory = await self._memories.restore(self._own(key), by=machine(self._agent))
+            return f"{memory.key} is active: {await self._line(memory)}"
+
+        return await _answered(restore)
+
+    async def memory_merge(self, keys: Sequence[str], text: str | None = None) -> str:
+        """Make several memories one."""
+
+        async def merge() -> str:
+            own = [self._own(key) for key in keys]
+            memory = await self._memories.merge(own, text=text, by=machine(self._agent))
+            others = ", ".join(key for key in dict.fromkeys(own) if key != memory.name)
+            return f"{await self._line(memory)}\nIt stands for {escape(others)} as well."
+
+        return await _answered(merge)
+
+    async def memory_pin(self, key: str, *, pinned: bool = True) -> str:
+        """Let a memory come first, or in its turn."""
+
+        async def pin() -> str:
+            change = self._memories.pin if pinned else self._memories.unpin
+            memory = await change(self._own(key), by=machine(self._agent))
+            return f"{memory.key} is {'' if memory.pinned else 'not '}pinned."
+
+        return await _answered(pin)
+
+    async def memory_delete(self, key: str) -> str:
+        """Delete a memory for good."""
+
+        async def delete() -> str:
+            own = self._own(key)
+            parts = [part.key for part in await self._memories.merged_into(own)]
+            await self._memories.delete(own, by=machine(self._agent))
+            merged = f" So is what was merged into it: {', '.join(parts)}." if parts else ""
+            return f"{own} is deleted for good, with its former versions.{merged}"
+
+        return await _answered(delete)
 
     async def memory_get(self, key: str) -> str:
         """All that is known about a memory."""
@@ -140,7 +182,8 @@ class MemoryDesk:
         id = parse_key(str(key), self._agent)
         if id.rpartition("/")[0] != self._agent:
             raise InvalidInput(
-                f"{key} belongs to another agent.", hint="Only its own agent can change a memory."
+                f"{key} belongs to another agent, which alone can change it.",
+                hint="Add what you know as a memory of your own.",
             )
         return f"{self._agent}/{shown(id, self._agent)}"
 
@@ -156,8 +199,12 @@ class MemoryDesk:
             facts.append(f"tags {', '.join(memory.tags)}")
         if memory.provenance and memory.agent == self._agent:
             facts.append(f"from {', '.join(memory.provenance[-_SOURCES:])}")
+        if memory.pinned:
+            facts.append("pinned")
+        if memory.version > 1:
+            facts.append(f"version {memory.version}")
         if memory.by_person:
-            facts.append("a person wrote or edited it")
+            facts.append("a person wrote or edited it: add a memory of your own to correct it")
         return f"{await self._line(memory)}\n{escape('; '.join(facts))}"
 
 

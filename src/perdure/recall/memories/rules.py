@@ -30,7 +30,7 @@ def refusal(
 
 def missing(id: str) -> InvalidInput:
     return InvalidInput(
-        f"There is no memory {shown(id)}.", hint="It may have been deleted; list them."
+        f"There is no memory {shown(id)}.", hint="It may have been deleted; look for it."
     )
 
 
