@@ -143,6 +143,14 @@ def test_every_change_says_what_happened(run: Run, bank: str) -> None:
     assert run("memory", "list", "planner", "--status", "any").stderr == "0 memories.\n"
 
 
+def test_what_says_the_same_after_a_change_is_told(run: Run, bank: str) -> None:
+    told = run("memory", "edit", "planner/M-2", "Port: 8123")
+    assert "planner/M-1 says the same: `perdure memory merge` makes them one." in told.stderr
+    run("memory", "retire", "planner/M-1")
+    assert "planner/M-2 says the same" in run("memory", "restore", "planner/M-1").stderr
+    assert "says the same" not in run("memory", "merge", "planner/M-2", "planner/M-1").stderr
+
+
 def test_history_tells_who_did_what_when(run: Run, ask: Ask, bank: str) -> None:
     run("memory", "pin", "planner/M-1")
     run("memory", "edit", "planner/M-1", "The port is 9000.", "--tag", "")

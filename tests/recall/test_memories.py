@@ -809,6 +809,10 @@ async def test_a_model_does_all_that_a_person_does(desk: MemoryDesk, memories: M
     assert "M-2 is active: M-2 (fact" in await desk.memory_restore("M-2")
     await desk.memory_merge(["M-1", "M-2"])
     assert "version 3" in await desk.memory_get("M-1")
+    assert "M-1 says the same: memory_merge" in await desk.memory_edit(
+        "M-3", "Cats purr, dogs bark."
+    )
+    await desk.memory_edit("M-3", "cows moo")
     deleted = await desk.memory_delete("M-1")
     assert deleted.startswith("planner/M-1 is deleted for good")
     assert deleted.endswith("merged into it: M-2.")

@@ -207,9 +207,9 @@ def edit(
             "Nothing is to be changed.", hint="Give a text, --kind, --weight, --tag or --share."
         )
 
-    async def work(bank: Bank) -> tuple[Memory, Memory]:
+    async def work(bank: Bank) -> tuple[Memory, Memory, list[Memory]]:
         before = await memory_words.found(bank, key)
-        return before, await bank.memories.edit(
+        after = await bank.memories.edit(
             key,
             text=text,
             kind=kind,
@@ -219,11 +219,13 @@ def edit(
             expected=expected,
             by=memory_words.person_here(bank),
         )
+        return before, after, await bank.memories.doubles(after)
 
-    before, after = with_bank(settings, work)
+    before, after, doubles = with_bank(settings, work)
     done = f"{after.name} is at version {after.version} now."
     same = f"{after.name} says that already, and is as it was: at version {after.version}."
-    memory_words.tell(settings, after, same if after.version == before.version else done)
+    words = same if after.version == before.version else done
+    memory_words.tell(settings, after, words, doubles)
 
 
 @app.command()

@@ -72,7 +72,7 @@ def pin(
 ) -> None:
     """Let a memory come first, and lead where another contradicts it."""
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    before, after = _changed(settings, key, lambda bank, by: bank.memories.pin(key, by=by))
+    before, after, _ = _changed(settings, key, lambda bank, by: bank.memories.pin(key, by=by))
     is_new = f"{after.name} is pinned: it comes first."
     known = f"{after.name} was pinned already."
     memory_words.tell(settings, after, known if before.pinned else is_new)
@@ -89,7 +89,7 @@ def unpin(
 ) -> None:
     """Let a memory come in its turn."""
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    before, after = _changed(settings, key, lambda bank, by: bank.memories.unpin(key, by=by))
+    before, after, _ = _changed(settings, key, lambda bank, by: bank.memories.unpin(key, by=by))
     is_new = f"{after.name} is not pinned any more."
     known = f"{after.name} was not pinned."
     memory_words.tell(settings, after, is_new if before.pinned else known)
@@ -114,7 +114,7 @@ def retire(
     async def change(bank: Bank, by: Author) -> Memory:
         return await bank.memories.retire(key, superseded_by=superseded_by, by=by)
 
-    before, after = _changed(settings, key, change)
+    before, after, _ = _changed(settings, key, change)
     status = f"superseded by {superseded_by}" if superseded_by else after.status
     unpinned = ", not pinned any more," if before.pinned else ""
     is_new = f"{after.name} is {status}: it is kept{unpinned} and not recalled."
@@ -133,10 +133,12 @@ def restore(
 ) -> None:
     """Bring back a memory that was retired, merged or superseded."""
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    before, after = _changed(settings, key, lambda bank, by: bank.memories.restore(key, by=by))
+    before, after, doubles = _changed(
+        settings, key, lambda bank, by: bank.memories.restore(key, by=by)
+    )
     is_new = f"{after.name} was {before.status}, and is active again."
     known = f"{after.name} was active all the time."
-    memory_words.tell(settings, after, known if before.is_active else is_new)
+    memory_words.tell(settings, after, known if before.is_active else is_new, doubles)
 
 
 def delete(
@@ -178,12 +180,13 @@ def delete(
         terminal.note("Traces of it may still be in the bank's files: others had them open.")
 
 
-def _changed(settings: Settings, key: str, change: Change) -> tuple[Memory, Memory]:
-    """A memory before and after whoever is here changed it."""
+def _changed(settings: Settings, key: str, change: Change) -> tuple[Memory, Memory, list[Memory]]:
+    """A memory before and after whoever is here changed it; and what says the same then."""
 
-    async def work(bank: Bank) -> tuple[Memory, Memory]:
+    async def work(bank: Bank) -> tuple[Memory, Memory, list[Memory]]:
         before = await memory_words.found(bank, key)
-        return before, await change(bank, memory_words.person_here(bank))
+        after = await change(bank, memory_words.person_here(bank))
+        return before, after, await bank.memories.doubles(after)
 
     return with_bank(settings, work)
 

@@ -52,8 +52,8 @@ async def found(bank: Bank, key: str) -> Memory:
     return memory
 
 
-def tell(settings: Settings, memory: Memory, words: str) -> None:
-    """Say what became of a memory."""
+def tell(settings: Settings, memory: Memory, words: str, doubles: Sequence[Memory] = ()) -> None:
+    """Say what became of a memory, and which others say the same."""
     from perdure.recall.memories.records import shown
 
     if settings.json:
@@ -63,8 +63,11 @@ def tell(settings: Settings, memory: Memory, words: str) -> None:
     if memory.contradicts:
         others = ", ".join(map(shown, memory.contradicts))
         terminal.note(
-            f"It contradicts {others}. Both are kept; a pinned one leads, else the newer."
+            f"It contradicts {others}. All are kept; a pinned one leads, else the newest."
         )
+    if doubles:
+        others = ", ".join(each.name for each in doubles)
+        terminal.note(f"{others} says the same: `perdure memory merge` makes them one.")
 
 
 def table(memories: Sequence[Memory]) -> None:

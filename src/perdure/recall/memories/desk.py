@@ -66,7 +66,7 @@ class MemoryDesk:
                 provenance=provenance,
                 by=machine(self._agent),
             )
-            return f"{memory.key} is changed: {await self._line(memory)}"
+            return f"{memory.key} is changed: {await self._line(memory)}{await self._twice(memory)}"
 
         return await _answered(edit)
 
@@ -87,7 +87,7 @@ class MemoryDesk:
 
         async def restore() -> str:
             memory = await self._memories.restore(self._own(key), by=machine(self._agent))
-            return f"{memory.key} is active: {await self._line(memory)}"
+            return f"{memory.key} is active: {await self._line(memory)}{await self._twice(memory)}"
 
         return await _answered(restore)
 
@@ -174,9 +174,7 @@ class MemoryDesk:
         if not similar:
             return f"Remembered: {told}"
         lines = "\n".join(similar)
-        return (
-            f"Remembered: {told}\nIf one of these says the same, edit it and retire this:\n{lines}"
-        )
+        return f"Remembered: {told}\nIf one of these says the same, merge them:\n{lines}"
 
     def _own(self, key: str) -> str:
         id = parse_key(str(key), self._agent)
@@ -190,6 +188,10 @@ class MemoryDesk:
     async def _line(self, memory: Memory) -> str:
         rivals = await self._memories.rivals([memory], agent=self._agent)
         return escape(line(memory, self._now(), rivals.values(), agent=self._agent))
+
+    async def _twice(self, memory: Memory) -> str:
+        doubles = ", ".join(each.key for each in await self._memories.doubles(memory))
+        return f"\n{doubles} says the same: memory_merge makes them one." if doubles else ""
 
     async def _in_full(self, memory: Memory) -> str:
         facts = [f"status {memory.status}", f"weight {memory.weight:.2f}", f"seen {memory.seen}×"]

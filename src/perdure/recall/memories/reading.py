@@ -95,6 +95,15 @@ class MemoryReader:
             and (agent is None or memory.is_visible_to(agent))
         }
 
+    async def doubles(self, memory: Memory) -> builtins.list[Memory]:
+        """Other active memories that say the same: one was edited so, or came back."""
+        fetch = self._store.collection(Memory).get_many
+        return [
+            other
+            for other, says in await self.resemblance.related(memory, fetch)
+            if memory.is_active and says == "same"
+        ]
+
     async def similar(
         self, agent: str, text: str, *, limit: int = 5
     ) -> builtins.list[tuple[Memory, float]]:

@@ -1,4 +1,4 @@
-"""Which memories of an agent have words in common with a text.
+"""Which memories of an agent have words in common with a text, and what they are to it.
 
 Kept in this process, by word, and brought up to date before each look: what others changed since
 is read. It only says what is worth a closer look: what it names may have changed or be gone.
@@ -9,14 +9,19 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from perdure.core.clock import SECOND, to_datetime
-from perdure.recall.memories.merging import Statement, read
+from perdure.recall.memories.merging import Relation, Statement, read, relation
 from perdure.recall.memories.records import Memory
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 
+#: Fetches memories by their ids.
+Fetch: TypeAlias = Callable[[Iterable[str]], Awaitable[Sequence[Memory | None]]]
+#: A memory, and what it is to another one.
+Related: TypeAlias = tuple[Memory, Relation]
 #: Memories that are compared with a text.
 COMPARED = 24
 #: Agents whose memories are kept at hand.
@@ -44,6 +49,22 @@ class Resemblance:
             self._agents.popitem(last=False)
         await self._refresh(agent, known)
         return known.nearest(statement.content, limit)
+
+    async def related(self, memory: Memory, fetch: Fetch) -> list[Related]:
+        """Other active memories of its agent that say the same, or the contrary."""
+        said = read(memory.text)
+        near = await self.look(memory.agent, said, COMPARED)
+        found = list[Related]()
+        for other in await fetch(id for id, _ in near):
+            if other is None or not other.is_active or other.id == memory.id:
+                continue
+            # A topic is what is talked about, and says nothing.
+            if (other.kind == "topic") != (memory.kind == "topic"):
+                continue
+            says = "same" if other.text == memory.text else relation(said, read(other.text))
+            if says != "other":
+                found.append((other, says))
+        return found
 
     def drop(self) -> None:
         """Know nothing any more: something was forgotten."""

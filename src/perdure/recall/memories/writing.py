@@ -12,9 +12,8 @@ from perdure.core.errors import InvalidInput
 from perdure.history.lines import owners
 from perdure.history.records import Head, SessionRecord
 from perdure.recall.memories import records
-from perdure.recall.memories.merging import Relation, read, relation
 from perdure.recall.memories.records import Author, FormerMemory, LastNumber, Memory
-from perdure.recall.memories.resembling import COMPARED, Resemblance
+from perdure.recall.memories.resembling import Related, Resemblance
 from perdure.recall.places import memories_of
 from perdure.recall.values import Note
 from perdure.storage.store import Store
@@ -52,7 +51,7 @@ class Writing:
         last = await numbers.get(key) or LastNumber(key)
         sources = await self._owned(transaction, draft.provenance)
         new = replace(draft, provenance=sources)
-        related = await self._compared(transaction, new)
+        related = await self._related(transaction, new)
         for memory, says in related:
             if says == "same":
                 return await self._seen_again(transaction, memory, new)
@@ -79,7 +78,7 @@ class Writing:
         )
         says_anew = written.text != former.text or not former.is_active
         if says_anew and written.is_active:
-            related = await self._compared(transaction, written)
+            related = await self._related(transaction, written)
             rivals = [rival for rival, says in related if says == "contrary"]
             written = await self._linked(transaction, written, rivals)
         return await self.write(transaction, written)
@@ -127,23 +126,8 @@ class Writing:
 
     # ------------------------------------------------------------------------------------------
 
-    async def _compared(
-        self, transaction: Transaction, new: Memory
-    ) -> list[tuple[Memory, Relation]]:
-        """Active memories of the agent that say the same or the contrary."""
-        said = read(new.text)
-        near = await self._resemblance.look(new.agent, said, COMPARED)
-        found = await transaction.collection(Memory).get_many(id for id, _ in near)
-        related = list[tuple[Memory, Relation]]()
-        for memory in found:
-            if memory is None or not memory.is_active or memory.id == new.id:
-                continue
-            says = "same" if memory.text == new.text else relation(said, read(memory.text))
-            # A topic is what is talked about, and says nothing.
-            is_another_sort = (memory.kind == "topic") != (new.kind == "topic")
-            if says != "other" and not is_another_sort:
-                related.append((memory, says))
-        return related
+    async def _related(self, transaction: Transaction, new: Memory) -> list[Related]:
+        return await self._resemblance.related(new, transaction.collection(Memory).get_many)
 
     async def _seen_again(self, transaction: Transaction, memory: Memory, new: Memory) -> Memory:
         """An older memory, now that it was said once more."""
