@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,17 @@ def test_every_command_and_option_is_documented(name: str, run: Run) -> None:
 @pytest.mark.parametrize("name", sorted(EXPECTED - GROUPS))
 def test_every_command_speaks_json(name: str, run: Run) -> None:
     assert "--json" in run(*name.split(), "--help").stdout
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED - GROUPS))
+def test_every_command_has_an_example_that_can_be_called(name: str, run: Run) -> None:
+    *_, heading, line = run(*name.split(), "--help").stdout.strip().splitlines()
+    assert heading.strip() == "Example:"
+    words = shlex.split(line.rpartition(" | ")[2])
+    assert words[: 1 + len(name.split())] == ["perdure", *name.split()]
+    given = words[1 + len(name.split()) :]
+    # Fails with `UsageError` for options that there are not, and for arguments too few or many.
+    COMMANDS[name].make_context(name, given)
 
 
 def test_the_version(run: Run) -> None:

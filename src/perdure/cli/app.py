@@ -17,6 +17,7 @@ from perdure.cli import (
     context,
     costs,
     doctor,
+    examples,
     export,
     forget,
     importing,
@@ -99,6 +100,7 @@ app.command("audit")(audit.audit)
 app.command("metrics")(metrics.metrics)
 app.command("conformance")(conformance.conformance)
 app.command("doctor")(doctor.doctor)
+examples.attach(app)
 
 
 def _show_version(asked: bool) -> None:

@@ -68,18 +68,26 @@ def recall(
         typer.Option("--tool", metavar="NAME", help="Only rounds that called it. Repeatable."),
     ] = None,
     branch: Annotated[
-        str, typer.Option("--branch", metavar="NAME", help="Only turns tagged so.")
+        str,
+        typer.Option(
+            "--branch", metavar="NAME", help="Only turns of this branch, as tagged or imported."
+        ),
     ] = "",
-    task: Annotated[str, typer.Option("--task", metavar="TYPE", help="Only turns tagged so.")] = "",
+    task: Annotated[
+        str, typer.Option("--task", metavar="TYPE", help="Only turns tagged task=TYPE.")
+    ] = "",
     outcome: Annotated[
-        str, typer.Option("--outcome", metavar="NAME", help="Only turns tagged so.")
+        str, typer.Option("--outcome", metavar="NAME", help="Only turns tagged outcome=NAME.")
     ] = "",
     tag: Annotated[
         list[str] | None,
         typer.Option("--tag", metavar="NAME=VALUE", help="Only turns tagged so. Repeatable."),
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="From then on: 2026-02-12, 3d.")
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="From then on: 2026-02-12, 3d for 3 days ago."
+        ),
     ] = None,
     until: Annotated[
         str | None, typer.Option("--until", metavar="TIME", help="Up to then.")
