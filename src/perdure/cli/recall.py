@@ -193,9 +193,7 @@ async def _recall(
         # Here: a model that is still being loaded keeps the process from ending, not the answer.
         show(found, session.agent)
         if not settings.json and not bank.index.is_on:
-            terminal.aside(
-                "The newest turns were read one by one: `perdure index check` says why."
-            )
+            terminal.aside("The newest turns were read one by one: `perdure index check` says why.")
 
 
 def _timed(config: Config, asked: dict[str, Any]) -> Config:
