@@ -4,16 +4,18 @@
         notes = bank.collection(Note)
         await notes.put(Note(id="ada/1", text="…"))
 
-=========  =======================================================================
-bank       `Bank` and `open`: records, models, sessions, and how all of it is tied
-sessions   how sessions are made, found and listed
-care       what it does for its storage by itself
-folders    where it keeps what does not lie in its database
-sealing    how large artifacts are encrypted
-infos      what is told of it and of its sessions
-backup     kept in a folder, as it is at one moment
-restoring  brought back, or copied elsewhere; `target` is where to
-=========  =======================================================================
+===========  =====================================================================
+bank         `open` and `Bank`: what one does with it
+house        what it consists of, tied together; how that is opened and closed
+recall_room  what recall consists of; `recalling` is when it is made and begins
+sessions     how sessions are made, found and listed
+care         what it does for its storage by itself
+folders      where it keeps what does not lie in its database
+sealing      how large artifacts are encrypted
+infos        what is told of it and of its sessions
+backup       kept in a folder, as it is at one moment
+restoring    brought back, or copied elsewhere; `target` is where to
+===========  =====================================================================
 """
 
 from perdure.bank.bank import Bank, open
