@@ -38,7 +38,7 @@ from perdure.storage.migrating import migrate
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.records import Encrypted, Indexed, Key, Tags, record, type_of
 from perdure.storage.registry import adapter_for
-from perdure.storage.rows import Batch, Recode, Row, checksum
+from perdure.storage.rows import Recode, Row, checksum
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 from perdure.storage.verify import verify_store
@@ -795,14 +795,8 @@ async def test_data_keys_for_objects(start: Processes) -> None:
     assert (number, len(key)) == (1, 32)
     assert await other.encryption.keys.current(scope) == (1, key)
     assert await other.encryption.keys.key(scope, 1) == key
-    check = await process.encryption.keys.check(scope, 1)
-    put = type_of(Postcard).encode(Postcard("a", "x"), None, None)
-    await process.store.declare(Postcard)
-    await process.store.commit(Batch((put,), (check,)), DEFAULT)
     with pytest.raises(Corrupted, match="Data key 2 of collection:perdure_artifacts is destroyed"):
         await process.encryption.keys.key(scope, 2)
-    with pytest.raises(Conflict):
-        await process.encryption.keys.check(scope, 2)
 
 
 # Declarations and the chain -----------------------------------------------------------------------

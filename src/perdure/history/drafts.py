@@ -149,7 +149,7 @@ class Drafting:
         order = Order(
             messages=taken.messages,
             masked=taken.masked,
-            artifacts=taken.inside,
+            artifacts=taken.moved,
             there=taken.there,
             answered=turn,
             draft=version,

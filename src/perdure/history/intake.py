@@ -63,9 +63,7 @@ class Taken(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...]
     #: How many secrets of which kind were masked.
     masked: dict[str, int]
-    #: What the log gets of them: all. It writes the small ones, and mends what others delete.
-    inside: tuple[bytes, ...]
-    #: Every content that moved out.
+    #: Every content that moved out. The log writes the small ones, and mends what others delete.
     moved: tuple[bytes, ...]
     #: The artifacts among them that were there before.
     there: tuple[str, ...] = ()
@@ -113,7 +111,7 @@ class Intake:
         self._remember(messages)
         await self._find_calls(messages)
         if weight <= self._limit and not self._must_move(messages):
-            return Taken(messages, masked, (), ())
+            return Taken(messages, masked, ())
         moved = list[bytes]()
         messages = tuple(self._lightened(message, moved.append) for message in messages)
         # What is there already may be somebody's own, and must outlast this turn.
@@ -122,7 +120,7 @@ class Intake:
         for content in moved:
             if len(content) >= INLINE_BELOW:
                 await self._artifacts.put(content)
-        return Taken(messages, masked, tuple(moved), tuple(moved), tuple(there))
+        return Taken(messages, masked, tuple(moved), tuple(there))
 
     async def masked(
         self, messages: tuple[Message, ...]

@@ -93,7 +93,7 @@ class Writing(Conversation):
             masked=taken.masked if masked is None else dict(masked),
             key=key,
             expected=newest,
-            artifacts=taken.inside,
+            artifacts=taken.moved,
             there=taken.there,
             options=options,
             fresh=fresh,

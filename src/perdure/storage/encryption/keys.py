@@ -17,7 +17,6 @@ from perdure.storage.encryption.scopes import KEYS, row_key
 from perdure.storage.middleware import Handler, Middleware
 from perdure.storage.options import STRONG, Consistency, Options
 from perdure.storage.records import RecordType
-from perdure.storage.rows import Check
 from perdure.storage.transaction import Transaction
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -87,16 +86,6 @@ class DataKeys:
                 hint="What it encrypted cannot be read any more.",
             )
         return ring.keys[generation]
-
-    async def check(self, scope: str, generation: int) -> Check:
-        """What a commit has to check that refers to an object encrypted with this generation.
-
-        Raises `Conflict` if another one has become current: encrypt the object again.
-        """
-        ring = await self.reload(scope)
-        if ring is None or ring.record.newest != generation or not ring.record.generations:
-            raise Conflict(KEYS, row_key(scope))
-        return ring.check
 
     # For the middleware and rotations ---------------------------------------------------------
 
