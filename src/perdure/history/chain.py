@@ -86,3 +86,16 @@ class Follower:
             fault = "the chain is broken here: it is not as it was written, or not in its place"
         self.previous, self.expected = piece.link, piece.number + 1
         return fault
+
+
+def tombstone(piece: Piece) -> Piece:
+    """What is left of a piece whose content is forgotten: enough for the chain to run on."""
+    return msgspec.structs.replace(
+        piece,
+        content=b"",
+        salt=b"",
+        breaks=(),
+        commitment=commit(piece),
+        masked={},
+        tags={},
+    )
