@@ -317,10 +317,10 @@ async def test_models_are_calibrated_from_what_their_providers_count(bank: Bank)
         )
         await session.append([user("go"), reply])
     await bank.settle()
-    calibration = await bank.meter.calibration("acme/large")
+    calibration = await bank.meter.calibrations.of("acme/large")
     assert calibration.samples == 4
     assert calibration.factor == pytest.approx(1.25, rel=0.01)
-    assert (await bank.meter.calibration("unheard of")).samples == 0
+    assert (await bank.meter.calibrations.of("unheard of")).samples == 0
 
 
 async def test_samples_that_compare_different_things_are_left_out(bank: Bank) -> None:
@@ -339,7 +339,7 @@ async def test_samples_that_compare_different_things_are_left_out(bank: Bank) ->
     for model in ("", "a//b"):  # which cannot be a key
         await session.append([user("go"), Message("assistant", (text,), model=model, usage=usage)])
     await bank.settle()
-    assert (await bank.meter.calibration("m")).samples == 0
+    assert (await bank.meter.calibrations.of("m")).samples == 0
 
 
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)

@@ -11,8 +11,8 @@ what a killed process left uncounted is found when its session is next opened.
 Who makes something of what was counted (`history.renditions.scribe`) follows: it is given the same
 idle moments, and the mark stays until it is done too.
 
-Where a provider returned its own figure for a reply, the two are compared, and a model's
-calibration learns from it.
+`counting` knows what rounds come to. Where a provider returned its own figure for a reply, the two
+are compared, and a model's calibration learns from it: see `calibrations`.
 """
 
 from __future__ import annotations
@@ -20,35 +20,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import msgspec
 
 from perdure.artifacts import ArtifactStore
 from perdure.core.clock import SECOND
-from perdure.core.errors import ArtifactMissing, Conflict, Corrupted, InvalidKey, PerdureError
+from perdure.core.errors import Conflict, Corrupted, PerdureError
 from perdure.core.ids import new_id
-from perdure.core.messages import Message, Reasoning, references
-from perdure.core.tokens import Calibration, Counter, count_message, o200k, observe, steps
-from perdure.history.intake import Contents, Pending, resolved
-from perdure.history.lines import ENDLESS, Owned
+from perdure.core.tokens import Counter, o200k
+from perdure.history.calibrations import Calibrations
+from perdure.history.counting import Counting, Noted
+from perdure.history.intake import Pending
+from perdure.history.lines import ENDLESS
 from perdure.history.log import Hook, Written
-from perdure.history.packing import RoundWritten
 from perdure.history.reading import Reader
-from perdure.history.records import Counted, Head, SessionRecord, TurnCount, Uncounted, turn_key
+from perdure.history.records import Head, SessionRecord, TurnCount, Uncounted
 from perdure.storage.options import Options
-from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 #: Seconds without an append after which counting begins. Where appends keep coming while it is at
 #: work, it waits for twice as long the next time, and so on up to the second figure.
 _IDLE, _LONGEST_IDLE = 0.05, 0.4
-#: Seconds of counting after which others get a turn on the event loop.
-_SLICE = 0.002
 #: Rounds whose counts are stored together; fewer while an append may come at any time.
 _BATCH, _FEW = 64, 8
 #: Rounds noted at most; of what comes above, only the turn is remembered, and read again.
@@ -63,23 +60,6 @@ _PATIENCE, _MOMENT, _BETWEEN = 1.0, 0.004, 0.25
 _LAST_MOMENT = 0.25
 
 _log = logging.getLogger(__name__)
-
-
-@system_record("calibrations")
-class CalibrationRecord(msgspec.Struct, frozen=True):
-    """How a model's own token counts compare with ours."""
-
-    id: Annotated[str, Key()]  # the model
-    calibration: Calibration
-
-
-class _Noted(msgspec.Struct, frozen=True):
-    session: str
-    round: RoundWritten
-
-    @property
-    def key(self) -> str:
-        return turn_key(self.session, self.round.turn)
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -119,9 +99,10 @@ class Meter:
     ) -> None:
         self._store = store
         self._artifacts = artifacts
-        self._reader = reader
         self._counter = counter
-        self._noted: deque[_Noted] = deque()
+        self._counting = Counting(store, reader, artifacts, lambda: self.counter)
+        self.calibrations = Calibrations(store, lambda: self.counter)
+        self._noted: deque[Noted] = deque()
         #: Sessions to be read again, from this turn on or from where others have left a mark.
         self._missed: dict[str, tuple[SessionRecord, int]] = {}
         self._follower: Follower | None = None
@@ -181,7 +162,7 @@ class Meter:
             self._miss(written.session, written.first)
         else:
             name = written.session.id
-            self._noted.extend([_Noted(name, round) for round in written.rounds])
+            self._noted.extend([Noted(name, round) for round in written.rounds])
         if self._follower is not None and written.rounds:
             self._follower.follow(written.session, written.first, written.last)
         self._last = asyncio.get_running_loop().time()
@@ -206,15 +187,15 @@ class Meter:
         contents = Pending(moved, self._artifacts)
 
         async def hook(transaction: Transaction, written: Written) -> None:
-            noted = [_Noted(written.session.id, round) for round in written.rounds]
-            counted = await self._counted(noted, contents)
+            noted = [Noted(written.session.id, round) for round in written.rounds]
+            counted = await self._counting.counted(noted, contents)
             await transaction.collection(TurnCount).put_many(counted)
 
         return hook
 
     async def count(self, session: str, first: int, last: int) -> None:
         """Count what is not counted of these turns of a session's own log, now."""
-        await self._count_from(session, first, last)
+        await self._counting.turns(session, first, last)
 
     async def settle(self) -> None:
         """Count everything that is to be counted, but for what is damaged."""
@@ -235,8 +216,10 @@ class Meter:
                     raise
             while self._noted and go_on():
                 batch = list(islice(self._noted, batch_size))
-                await self._count(batch)
-                await self._calibrate(batch)
+                await self._counting.rounds(batch)
+                await self.calibrations.learn(
+                    message for noted in batch for message in noted.round.messages
+                )
                 for _ in batch:
                     self._noted.popleft()
             if self._follower is not None and self._follower.behind and follow():
@@ -261,14 +244,6 @@ class Meter:
         if self._task is not None:
             await self._task
         await self._run(_always, _for(_LAST_MOMENT))
-
-    async def calibration(self, model: str) -> Calibration:
-        """What is known about a model's tokens."""
-        found = await self._store.collection(CalibrationRecord).get(model)
-        return self._fresh() if found is None else found.calibration
-
-    def _fresh(self) -> Calibration:
-        return Calibration(counter=self.counter.name)
 
     # ------------------------------------------------------------------------------------------
 
@@ -333,81 +308,6 @@ class Meter:
             with suppress(Conflict):
                 await records.delete(key, Options(expected=version))
 
-    async def _count(self, noted: Sequence[_Noted]) -> None:
-        """Count rounds and store it, unless others have counted as much or the session is gone."""
-        counted = await self._counted(noted)
-
-        async def body(transaction: Transaction) -> None:
-            names = list(dict.fromkeys(_session_of(each) for each in counted))
-            # Forgetting takes the head, then changes the record: so that we notice is checked. The
-            # head itself is not, because it changes with every append.
-            await transaction.collection(SessionRecord).get_many(names)
-            heads = await self._store.collection(Head).get_many(names)
-            there = {head.id for head in heads if head is not None}
-            records = transaction.collection(TurnCount)
-            stored = await records.get_many([each.id for each in counted])
-            news = [
-                merged
-                for new, old in zip(counted, stored, strict=True)
-                if _session_of(new) in there and (merged := _merged(new, old)) != old
-            ]
-            await records.put_many(news)
-
-        if counted:
-            await self._store.transact(body)
-
-    async def _counted(
-        self, noted: Sequence[_Noted], pending: Pending | None = None
-    ) -> list[TurnCount]:
-        """The counts of these rounds' turns, with what was counted of them before.
-
-        `pending` says that the rounds are not in the store yet, and has what was moved out of them.
-        """
-        begun = {item.key for item in noted if item.round.round == 1 and not item.round.before}
-        asked = [item.key for item in noted if not (pending and item.key in begun)]
-        stored = await self._store.collection(TurnCount).get_many(dict.fromkeys(asked))
-        known = {found.id: found for found in stored if found is not None}
-        changed = dict[str, TurnCount]()
-        for item in noted:
-            key, round = item.key, item.round
-            count, said = known.get(key, TurnCount(key)), round.messages
-            before = count.of(round.round)
-            if before.messages >= round.before + len(said):
-                continue  # it was counted meanwhile
-            if before.messages != round.before:
-                # Others wrote to it too, and have not counted yet: begin anew.
-                before, said = Counted(), await self._whole(item.session, round)
-                said = (*said, *round.messages) if pending else said
-            tokens = await self._tokens(said, pending or self._artifacts)
-            now = Counted(before.tokens + tokens, before.messages + len(said))
-            changed[key] = known[key] = count.having(round.round, now)
-        return list(changed.values())
-
-    async def _tokens(self, messages: tuple[Message, ...], contents: Contents) -> int:
-        loop = asyncio.get_running_loop()
-        started, tokens = loop.time(), 0
-        for count in steps(self.counter, await _full(messages, contents)):
-            tokens += count
-            if loop.time() - started > _SLICE:
-                await asyncio.sleep(0)
-                started = loop.time()
-        return tokens
-
-    async def _whole(self, session: str, round: RoundWritten) -> tuple[Message, ...]:
-        """All that the store has of a round; nothing, if it is damaged."""
-        try:
-            pieces = await self._reader.pieces(Owned(session, round.turn, round.turn))
-            return tuple(
-                message
-                for piece in pieces
-                for number, messages in piece.by_round()
-                if number == round.round
-                for message in messages
-            )
-        except Corrupted as exc:
-            _log.warning("a round of %s cannot be counted: %s", session, exc)
-            return ()
-
     async def _catch_up(self, record: SessionRecord, first: int) -> None:
         """Count from this turn on, or from where somebody left a mark."""
         records = self._store.collection(Uncounted)
@@ -416,52 +316,12 @@ class Meter:
         turn = max(min([first, *(mark.value.first for mark in marks)]), record.forked_at + 1)
         head = await self._store.collection(Head).get(record.id)
         if head is not None and turn <= head.turn:
-            await self._count_from(record.id, turn, head.turn)
+            await self._counting.turns(record.id, turn, head.turn)
             if self._follower is not None:
                 self._follower.follow(record, turn, head.turn)
         for mark in marks:
             if abs(self._store.now() - mark.value.time) > 3 * _RENEW:
                 self._adopted[mark.key] = mark.version
-
-    async def _count_from(self, session: str, turn: int, end: int) -> None:
-        while turn <= end:
-            last = min(turn + _BATCH - 1, end)
-            pieces = await self._reader.pieces(Owned(session, turn, last))
-            said: dict[tuple[int, int], list[Message]] = {}
-            for piece in pieces:
-                for round, messages in piece.by_round():
-                    said.setdefault((piece.turn, round), []).extend(messages)
-            await self._count(
-                [
-                    _Noted(session, RoundWritten(at, round, tuple(messages), 0))
-                    for (at, round), messages in said.items()
-                ]
-            )
-            turn = last + 1
-
-    async def _calibrate(self, noted: Iterable[_Noted]) -> None:
-        samples: dict[str, list[tuple[int, int]]] = {}
-        for item in noted:
-            for message in item.round.messages:
-                theirs = message.usage.output if message.usage is not None else None
-                if theirs and message.model and not _hides(message):
-                    ours = count_message(self.counter, message)
-                    samples.setdefault(message.model, []).append((ours, theirs))
-        records = self._store.collection(CalibrationRecord)
-        for model, pairs in samples.items():
-
-            def learn(
-                found: CalibrationRecord | None,
-                model: str = model,
-                pairs: list[tuple[int, int]] = pairs,
-            ) -> CalibrationRecord:
-                known = found.calibration if found is not None else self._fresh()
-                for ours, theirs in pairs:
-                    known = observe(known, ours, theirs)
-                return CalibrationRecord(model, known)
-
-            with suppress(InvalidKey):  # a model's name can be anything
-                await records.change(model, learn)
 
 
 def _always() -> bool:
@@ -479,34 +339,3 @@ def _for(seconds: float) -> Callable[[], bool]:
         return time() < end
 
     return go_on
-
-
-async def _full(messages: tuple[Message, ...], contents: Contents) -> tuple[Message, ...]:
-    """The messages with what was moved out of them, which a raw prompt would carry."""
-    if not any(True for _ in references(messages)):
-        return messages
-    try:
-        return await resolved(messages, contents)
-    except (ArtifactMissing, Corrupted):
-        return messages
-
-
-def _session_of(record: TurnCount) -> str:
-    return record.id.rpartition("/")[0]
-
-
-def _merged(new: TurnCount, old: TurnCount | None) -> TurnCount:
-    """Of each round what covers more of it."""
-    if old is not None:
-        for round, counted in enumerate(old.counted, 1):
-            if counted.messages > new.of(round).messages:
-                new = new.having(round, counted)
-    return new
-
-
-def _hides(message: Message) -> bool:
-    """Whether the provider counted something that is not shown, or not here."""
-    hidden = (message.usage.reasoning or 0) if message.usage is not None else 0
-    if hidden or message.partial or any(references((message,))):
-        return True
-    return any(isinstance(part, Reasoning) for part in message.parts)
