@@ -631,9 +631,11 @@ async def test_an_agent_is_forgotten_with_its_memories(
     for n in range(5):
         await memories.add("planner", f"fact {n}", by=ADA)
     await memories.edit("planner/M-5", text="edited", by=ADA)
+    await memories.merge(["planner/M-2", "planner/M-3"], by=ADA)
+    await memories.merge(["planner/M-4", "planner/M-2"], by=ADA)
     await memories.add("coder", "own", shared=["planner"])
-    await traces.forget(Scope(("planner/a",), agent="planner"))
-    await traces.forget(Scope(("planner/a",), agent="planner"))
+    assert await traces.forget(Scope(("planner/a",), agent="planner")) == 5
+    assert await traces.forget(Scope(("planner/a",), agent="planner")) == 0
     (left,) = await memories.list(status=None)
     assert (left.name, left.shared, left.is_shared) == ("coder/M-1", (), False)
     assert list(shelf.texts) == [(memories_of("coder"), 1)]

@@ -250,7 +250,7 @@ class Memories(MemoryReader):
         Returns whether nothing of it can be read in the bank's files any more: others who have the
         bank open may keep deleted bytes from being wiped.
         """
-        id, author = records.parse_key(key, agent), by or acting()
+        id, author, gone = records.parse_key(key, agent), by or acting(), list[str]()
 
         async def body(transaction: Transaction) -> Memory | PerdureError:
             memory = await transaction.collection(Memory).get(id)
@@ -260,7 +260,6 @@ class Memories(MemoryReader):
             gone[:] = await self.writing.remove(transaction, memory)
             return memory
 
-        gone = list[str]()
         await self._transact(body)
         self.resemblance.drop()
         await self.withdraw(gone)

@@ -154,7 +154,7 @@ class References:
         Returns whether nothing of it can be read in the bank's files any more. Raises
         `InvalidInput` if there is none, and if its file is there: it would come back.
         """
-        record = await self._store.collection(LayerRecord).get(name) if name else None
+        record = next((each for each in await self.list() if each.name == name), None)
         if record is None:
             raise InvalidInput(f"There is no reference layer {name!r}.", hint="List them.")
         if record.origin is not None and await is_there(record.origin):
