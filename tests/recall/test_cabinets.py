@@ -9,7 +9,7 @@ import pytest
 
 from perdure.bank import Bank
 from perdure.config import ArtifactsConfig, Config, RecallConfig
-from perdure.core.messages import assistant, user
+from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.recall.places import Spot
 from perdure.recall.steps import cabinets
 from perdure.recall.values import Candidate, Question, Recalled
@@ -91,7 +91,7 @@ async def test_a_layer_is_known_by_its_name(bank: Bank) -> None:
 
 
 async def test_a_prompt_calls_for_a_layer(bank: Bank) -> None:
-    find = cabinets.called_for(bank.references, bank.index)
+    find = cabinets.called_for(bank.references, bank.index, bank.store)
     assert await find(await asked(bank, "my parrot")) == []
     layer = await bank.references.add(LAYER)
     (found,) = await find(await asked(bank, "What does my parrot want?"))
@@ -103,3 +103,18 @@ async def test_a_prompt_calls_for_a_layer(bank: Bank) -> None:
     hits = (await recalled(bank, "What does my parrot want?", judged=True)).hits
     (hit,) = [hit for hit in hits if hit.kind == "reference"]
     assert (hit.key, hit.full) == (layer.name, True)
+
+
+async def test_the_tools_of_the_newest_turn_call_for_a_layer(bank: Bank) -> None:
+    session = await bank.session("planner/birds")
+    find = cabinets.called_for(bank.references, bank.index, bank.store)
+    await bank.references.add("---\nname: shell\ntriggers: [tool:Bash]\n---\nQuote all names.")
+    await session.append([user("Hello."), assistant("Hi.")])
+    assert await find(await asked(bank, "And now?")) == []
+    call = ToolCall("c1", "bash", '{"command": "ls"}')
+    answer = Message("tool", (ToolResult("c1", (Text("a b"),)),))
+    await session.append([user("Look."), Message("assistant", (call,)), answer, assistant("Two.")])
+    (layer,) = await find(await asked(bank, "And now?"))
+    assert (layer.key, layer.reasons[0].name) == ("shell", "tool Bash")
+    await session.append([user("Thanks."), assistant("Bye.")])
+    assert await find(await asked(bank, "And now?")) == []

@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -457,7 +458,13 @@ async def test_what_cannot_be_looked_at_keeps_its_layers(
 async def test_triggers_and_tags_call_for_layers(references: References) -> None:
     await references.add(OAUTH)
     await references.add("---\nname: git\ntriggers: [commit, the, path:*.lock]\n---\nText.")
-    find = references.matching
+
+    async def find(
+        text: str, tools: Sequence[str] = (), paths: Sequence[str] = ()
+    ) -> list[tuple[str, str]]:
+        found = layers.fitting(await references.list(), text, tools, paths)
+        return [(each.name, why) for each, why in found]
+
     assert await find("How does refreshing tokens work?") == []
     assert await find("The Token-Refresh fails") == [("oauth", "says 'token refresh'")]
     assert await find("users log in") == [("oauth", "tag log in")]

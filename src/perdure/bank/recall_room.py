@@ -98,7 +98,7 @@ class RecallRoom:
             scan=Scan(reader),
             covers=self.index.covers,
             is_behind=lambda: not self.index.is_complete,
-            triggered=cabinets.called_for(self.references, self.index),
+            triggered=cabinets.called_for(self.references, self.index, store),
             expect=self._ahead.expect,
         )
         self.recall = Recall(

@@ -17,7 +17,7 @@ paths (see `patterns`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -173,6 +173,28 @@ def warnings(layer: Layer) -> Iterator[str]:
 
 
 # Triggers -------------------------------------------------------------------------------------
+
+
+def fitting(
+    every: Sequence[LayerRecord], text: str, tools: Iterable[str] = (), paths: Sequence[str] = ()
+) -> list[tuple[LayerRecord, str]]:
+    """The layers whose triggers or tags fit, and why; the weightiest first.
+
+    Paths that the text names count as well.
+    """
+    if not every:
+        return []
+    words, used = terms_of(text), frozenset(tool.casefold() for tool in tools)
+    named = (*paths, *paths_in(text))
+    reasoned = [(each, list(reasons(each, words, used, named))) for each in every]
+    found = [(each, why) for each, why in reasoned if why]
+    found.sort(key=lambda pair: (-pair[0].weight, -len(pair[1]), pair[0].name))
+    return [(each, ", ".join(why)) for each, why in found]
+
+
+def wait_for_tools(every: Iterable[LayerRecord]) -> bool:
+    """Whether the use of some tool calls for a layer."""
+    return any(trigger.startswith("tool:") for each in every for trigger in each.triggers)
 
 
 def reasons(

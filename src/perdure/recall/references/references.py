@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -94,27 +94,6 @@ class References:
             return {}
         finder = self._store.collection(LayerRecord).query().where("ordinal", "in", wanted)
         return {record.ordinal: record.name for record in await finder.values()}
-
-    async def matching(
-        self, text: str, tools: Iterable[str] = (), paths: Sequence[str] = ()
-    ) -> builtins.list[tuple[str, str]]:
-        """The names of the layers whose triggers or tags fit, and why; the weightiest first.
-
-        Paths that the text names count as well.
-        """
-        found = await self.list()
-        if not found:
-            return []
-        words, used = layers.terms_of(text), frozenset(tool.casefold() for tool in tools)
-        named = (*paths, *layers.paths_in(text))
-        fitting = [
-            (each, builtins.list(layers.reasons(each, words, used, named))) for each in found
-        ]
-        ranked = sorted(
-            ((each, why) for each, why in fitting if why),
-            key=lambda pair: (-pair[0].weight, -len(pair[1]), pair[0].name),
-        )
-        return [(each.name, ", ".join(why)) for each, why in ranked]
 
     # Writing ----------------------------------------------------------------------------------
 

@@ -6,15 +6,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from perdure.core.clock import SECOND
+from perdure.recall.indexing.filling import read_note
 from perdure.recall.memories.reading import MemoryReader
 from perdure.recall.memories.wording import said
-from perdure.recall.places import REFERENCES, Spot, spot
+from perdure.recall.places import INDEX, REFERENCES, Spot, spot
+from perdure.recall.references.layers import fitting, wait_for_tools
 from perdure.recall.references.references import References
 from perdure.recall.scoping.scope import Directory
 from perdure.recall.values import Candidate, Note, Question, Reason
+from perdure.storage.store import Store
 
 #: Seconds for which the files of the folder are believed to be as they were.
 _SYNCED = 5.0
+#: Rounds of the newest turn whose tools call for layers: the last ones.
+_ROUNDS = 8
 
 
 class Kept(NamedTuple):
@@ -59,13 +64,24 @@ def layers(references: References) -> Cabinet:
     return fetch
 
 
-def called_for(references: References, index: Directory) -> Finds:
-    """Layers that the words of a question call for."""
+def called_for(references: References, index: Directory, store: Store) -> Finds:
+    """Layers that the words of a question, or the tools of the newest turn, call for."""
+
+    async def tools(question: Question) -> set[str]:
+        mark, group = question.head.mark, (await index.groups()).get(question.record.id)
+        if group is None:
+            return set()
+        rounds = range(max(1, mark.round - _ROUNDS + 1), mark.round + 1)
+        places = [Spot(group, mark.turn, round).place for round in rounds]
+        notes = await store.adapter.notes(INDEX.name, places)
+        return {tool for note in notes if note is not None for tool in read_note(note).tools}
 
     async def find(question: Question) -> list[Candidate]:
         await references.sync(max_age=_SYNCED)
-        fitting = dict(await references.matching(question.text))
-        group = (await index.groups()).get(REFERENCES) if fitting else None
+        every = await references.list()
+        used = await tools(question) if wait_for_tools(every) else ()
+        called = fitting(every, question.text, used)
+        group = (await index.groups()).get(REFERENCES) if called else None
         if group is None:
             return []
         return [
@@ -74,11 +90,10 @@ def called_for(references: References, index: Directory) -> Finds:
                 place=Spot(group, record.ordinal).place,
                 key=record.name,
                 score=record.weight,
-                reasons=(Reason(fitting[record.name], 1.0),),
+                reasons=(Reason(why, 1.0),),
                 note=Note(time=record.updated // SECOND),
             )
-            for record in await references.list()
-            if record.name in fitting
+            for record, why in called
         ]
 
     return find
