@@ -163,7 +163,7 @@ def _are_amounts(one: Statement, other: Statement, places: list[int]) -> bool:
         for each in (one, other)
     ]
     if units[0] == units[1]:
-        return True
+        return not _may_agree(one.words[at], other.words[at])
     if not set(units) <= _SECONDS.keys():
         return False
     amounts = [
@@ -171,6 +171,12 @@ def _are_amounts(one: Statement, other: Statement, places: list[int]) -> bool:
         for each, unit in zip((one, other), units, strict=True)
     ]
     return amounts[0] != amounts[1]
+
+
+def _may_agree(one: str, other: str) -> bool:
+    """Whether one figure only says more than the other: 3.11 and 3.11.2, 03-01 and 2026-03-01."""
+    short, long = sorted((one, other), key=len)
+    return long.endswith(f"-{short}") or ("." in short and long.startswith(f"{short}."))
 
 
 def _are_at_one_time(words: tuple[str, ...], verb: int, at: int) -> bool:
