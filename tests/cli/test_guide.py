@@ -15,6 +15,7 @@ from tests.test_docs import ROOT, blocks
 from tests.test_docs import run as execute
 
 GUIDE = ROOT / "docs" / "sessions.md"
+RECALL = ROOT / "docs" / "recall.md"
 MODELS = ROOT / "docs" / "gateway.md"
 
 
@@ -32,6 +33,25 @@ def test_commands_of_the_guide(run: Run, home: Path, monkeypatch: pytest.MonkeyP
         result = run(*args)
         assert (result.exit_code, result.stderr) == (0, ""), line
     assert (home / "notes.md").read_text("utf-8").startswith("# planner/notes\n")
+
+
+def test_commands_of_the_guide_to_recall(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace: dict[str, object] = {"__name__": "guide"}
+    with asyncio.Runner() as runner:
+        for code, _ in blocks(RECALL, "python"):
+            execute(code, namespace, runner)
+    monkeypatch.setenv("PERDURE_BANK", "sqlite:///recall.db")
+    ((layer, _),) = blocks(RECALL, "markdown")
+    (home / "oauth.md").write_text(layer, "utf-8")
+    lines = [line for code, _ in blocks(RECALL, "sh") for line in code.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines]
+    assert {args[1] for args in commands} == {"recall", "memory", "reference", "index", "share"}
+    for program, *args in commands:
+        assert program == "perdure"
+        result = run(*args, answer="yes\n")
+        assert result.exit_code == 0, (args, result.stderr)
 
 
 def test_commands_of_the_guide_to_models(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -236,3 +237,35 @@ def test_an_excerpt_is_not_passed_off_as_the_whole(text: str) -> None:
     assert (
         made(turn("T-12.3", text)).text.splitlines()[2] == "T-12.3, 3 weeks ago, in part, smoothed:"
     )
+
+
+def test_the_guide_shows_a_layer_as_it_is() -> None:
+    items = [
+        Item(layer("oauth", "Tokens are issued for an hour.").hit, "oauth", "tags: auth"),
+        Item(
+            msgspec.structs.replace(
+                memory("M-1", "Rotate refresh tokens on every use.").hit, time=NOW - 61 * DAY
+            ),
+            "planner/M-1",
+            "lesson",
+        ),
+        _raw(
+            turn(
+                "T-1.1",
+                "User: Why do logins fail after an hour?\n"
+                "Assistant: The refresh token is not rotated: see auth/tokens.py.",
+            )
+        ),
+        turn(
+            "planner/web#T-7.2",
+            "User: Rename refresh() … Assistant: Done in 4 files.",
+            full=False,
+            days=5,
+        ),
+    ]
+    guide = Path(__file__).parents[2] / "docs" / "recall.md"
+    assert build(memory=made(*items).text) in guide.read_text("utf-8")
+
+
+def _raw(item: Item) -> Item:
+    return msgspec.structs.replace(item, hit=msgspec.structs.replace(item.hit, level="R"))

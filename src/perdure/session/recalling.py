@@ -50,8 +50,9 @@ class Recalling(Conversation):
         * `kinds`: ``turn``, ``memory``, ``reference``;
         * `agents`, `sessions`: what is of one of these, by name; `line`: turns of this session's
           line;
-        * `roles`: the words of the query have to stand in what the ``user`` or the ``assistant``
-          said, or in calls and results of a ``tool``; the hit is the whole round, all the same;
+        * `roles`: where the words of the query stand: in what the ``user`` or the ``assistant``
+          said, in calls and results of a ``tool``. The hit is the whole round, all the same; what
+          is only near in meaning passes if there is anything of that role in it;
         * `tools`: rounds in which one of these was called;
         * `branch`, `task`, `outcome`, `tags`: turns that were tagged so, exactly;
         * `since`, `until`: datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"``, in the
