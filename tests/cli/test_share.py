@@ -18,6 +18,18 @@ def test_sharing_and_no_longer(run: Run, ask: Ask, chat: str) -> None:
     assert ask("share", "planner/auth", "--stop")[1]["shared_with"] == []
 
 
+def test_agents_that_are_not_there_yet_are_named(run: Run, chat: str) -> None:
+    """They may come later; or somebody mistyped."""
+    result = run("share", "planner/auth", "codr", "tester", "coder")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "planner/auth is shared with coder, codr, tester.\n",
+    )
+    assert "There is no agent 'codr' yet. Did you mean coder?" in result.stderr
+    assert "There is no agent 'tester' yet." in result.stderr
+    assert "'coder'" not in result.stderr
+
+
 def test_with_all(run: Run, ask: Ask, chat: str) -> None:
     result = run("share", "planner/auth", "--with-all")
     assert result.stdout == "planner/auth is shared with everybody.\n"

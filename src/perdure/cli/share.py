@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from perdure.cli.options import (
     refine,
 )
 from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.bank import Bank
 
 
 def share(
@@ -52,7 +55,9 @@ def share(
         raise InvalidInput("With all, or with some?", hint="Name agents, or give --with-all.")
     if with_all:
         named = ["*"]
-    name, shared = asyncio.run(_shared(settings, session, named, stop=stop))
+    name, shared, notes = asyncio.run(_shared(settings, session, named, stop=stop))
+    for note in notes:
+        terminal.note(note)
     if settings.json:
         terminal.emit({"session": name, "shared_with": shared})
     elif shared:
@@ -64,8 +69,11 @@ def share(
 
 async def _shared(
     settings: Settings, name: str, agents: list[str], *, stop: bool
-) -> tuple[str, list[str]]:
-    """The session's name and who may recall it, after what was asked for was done."""
+) -> tuple[str, list[str], list[str]]:
+    """The session's name and who may recall it, after what was asked for was done.
+
+    And which of the agents there are not, or not yet.
+    """
     from perdure.cli import names, places
 
     async with places.existing_bank(settings, settings.load()) as bank:
@@ -74,4 +82,18 @@ async def _shared(
             await session.unshare(*agents)
         elif agents:
             await session.share(*agents)
-        return session.name, await session.shared_with()
+        return session.name, await session.shared_with(), await _unknown(bank, agents)
+
+
+async def _unknown(bank: Bank, agents: list[str]) -> list[str]:
+    """A note for each agent that has no session. That is no mistake, but it may be one."""
+    from perdure.core.naming import meant
+    from perdure.history.records import SessionRecord
+
+    found = await bank.collection(SessionRecord).query().group_by("agent").aggregate(all="count")
+    known = {str(row["agent"]) for row in found}
+    return [
+        f"There is no agent {each!r} yet. {meant(each, known)}".rstrip()
+        for each in agents
+        if each != "*" and each not in known
+    ]
