@@ -85,10 +85,10 @@ def test_why_nothing_was_found_is_said(bank: str, run: Run, ask: Ask) -> None:
     option = ("--tag", "topic=oauth")
     shown = run("recall", "planner/auth", "tokens", *option)
     assert shown.stdout == "Nothing was found for 'tokens'.\n"
-    assert "none has topic 'oauth'; there is auth." in shown.stderr
+    assert "none has topic 'oauth'; there is 'auth'." in shown.stderr
     code, found = ask("recall", "planner/auth", "tokens", *option)
     assert (code, found["hits"]) == (0, [])
-    assert "there is auth." in found["notes"][0]
+    assert "there is 'auth'." in found["notes"][0]
 
 
 def test_a_session_that_is_looked_at_may_be_abbreviated(bank: str, run: Run, ask: Ask) -> None:

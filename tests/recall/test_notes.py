@@ -84,7 +84,7 @@ async def test_what_cannot_be_meant_is_refused(
         ({"agents": "cy"}, ["Nothing of cy is shared with planner."]),
         (
             {"branch": "mian", "line": True},
-            ["Of 3 hits without this filter none has branch 'mian'; there is main."],
+            ["Of 3 hits without this filter none has branch 'mian'; there is 'main'."],
         ),
         (
             {"outcome": "failed", "line": True},

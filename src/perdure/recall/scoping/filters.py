@@ -6,7 +6,7 @@ asked of each candidate (`passes`). Both never allow more than the scope does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -92,12 +92,12 @@ def missed(filters: Filters, hits: Sequence[Hit]) -> list[str]:
     for name, value in _wanted_tags(filters).items():
         there = {hit.tags[name] for hit in hits if name in hit.tags}
         if value not in there:
-            others = f"; there is {_some(there)}" if there else " or any other"
+            others = f"; there is {_some(map(repr, there))}" if there else " or any other"
             notes.append(f"{none} has {name} {value!r}{others}.")
     return notes or ["Some hits have one of these tools and tags, but none has all of them."]
 
 
-def _some(values: Collection[str]) -> str:
+def _some(values: Iterable[str]) -> str:
     listed = sorted(values)
     return ", ".join(listed[:_LISTED]) + (", …" if len(listed) > _LISTED else "")
 
