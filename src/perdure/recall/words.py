@@ -73,12 +73,20 @@ _written_dates = re.compile(
 ).finditer
 _iso = re.compile(rf"({YEAR})[-/.]([01]?[0-9])[-/.]([0-3]?[0-9])(?:t.*)?").fullmatch
 
-_tells = re.compile(
-    r"\b(?:yesterday|today|tonight|tomorrow|last|next|ago|weeks?|weekend|months?|years?|(?:mon|tues|"
-    r"wednes|thurs|fri|satur|sun)days?|january|february|march|april|june|july|august|september|"
-    rf"october|november|december|summer|winter|spring|autumn|{YEAR})\b|\b[Ii]n May\b|\bMay \d",
-    re.IGNORECASE,
-).search
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+#: Words that say when. One expression for all of them would take four times as long.
+_TELLING = frozenset(
+    """
+    yesterday today tonight tomorrow last next ago week weeks weekend month months year years
+    summer winter spring autumn
+    """.split()  # noqa: SIM905 - as a list it would take a page
+).union(
+    (month for month in MONTHS if month != "may"),
+    (f"{day}{s}" for day in _DAYS for s in ("", "s")),
+    map(str, range(1900, 2100)),
+)
+_words = re.compile(r"\w+").findall
+_is_the_month = re.compile(r"\bin may\b|\bmay \d").search
 
 
 def terms(text: str) -> list[str]:
@@ -110,7 +118,10 @@ def plain(text: str) -> str:
 
 def tells_time(text: str) -> bool:
     """Whether a text says when something was or will be."""
-    return _tells(text[:MOST_TEXT]) is not None
+    text = text[:MOST_TEXT].lower()
+    if not _TELLING.isdisjoint(_words(text)):
+        return True
+    return "may" in text and _is_the_month(text) is not None
 
 
 def is_name(term: str) -> bool:
