@@ -533,3 +533,11 @@ async def test_two_who_tend_make_one_graph(bank: SQLiteAdapter, file: Path) -> N
     await tend(other)
     assert [path.suffix for path in graph_files(file)] == [".vectors"]
     await other.close()
+
+
+async def test_where_a_term_stands_is_told_in_order_of_fields(bank: SQLiteAdapter) -> None:
+    """Although FTS5 has the last field in front."""
+    await put(bank, document(1, "x all", "all all"), document(2, "", "all"), document(3, "all"))
+    await tend(bank)
+    found = await bank.search_text(TextSearch(index=INDEX.name, terms=("all",)), DEFAULT)
+    assert found.terms[0].found.tolist() == [[1, 0, 1], [1, 1, 0], [1, 1, 1], [2, 1, 0], [3, 0, 0]]

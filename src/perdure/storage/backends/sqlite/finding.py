@@ -202,7 +202,7 @@ class Finder:
             numbers, rows = numbers[inside], rows[inside]
         bounds = numbers.searchsorted(range(1, len(chosen) + 2)).tolist()
         return {
-            term.text: term.with_fresh(rows[start:end], scope)
+            term.text: term.with_fresh(_in_order(rows[start:end]), scope)
             for term, (start, end) in zip(chosen, itertools.pairwise(bounds), strict=True)
         }
 
@@ -226,7 +226,7 @@ class Finder:
         text = self._found.format(within=f" AND ({condition})" if spans else "")
         exact = scope.within is None or len(scope.within) <= len(spans)
         params = (term.text, *itertools.chain.from_iterable(spans), limit if exact else -1)
-        return _taken_apart(*db.execute(text, params).get)[1]
+        return _in_order(_taken_apart(*db.execute(text, params).get)[1])
 
     def _looked_up(self, db: apsw.Connection, term: _Term, scope: _Scope, limit: int) -> np.ndarray:
         """Where a term stands, range by range: FTS5 finds its way to each."""
@@ -338,6 +338,22 @@ def _unpacked(places: np.ndarray, spots: np.ndarray) -> tuple[np.ndarray, np.nda
 
     field = spots >> OFFSET_BITS & _FIELD
     return spots >> _NUMBER_BITS, np.column_stack((places, field, spots & _OFFSET))
+
+
+def _in_order(rows: np.ndarray) -> np.ndarray:
+    """Rows of one term, which are in order of their places: in order of fields within each.
+
+    FTS5 tells the last field first, see `search_tables`.
+    """
+    import numpy as np
+
+    place, field = rows[:, 0], rows[:, 1]
+    another = place[1:] != place[:-1]
+    if not (~another & (field[1:] < field[:-1])).any():
+        return rows
+    key = np.zeros(len(rows), dtype=np.int64)
+    np.cumsum(another, out=key[1:])
+    return rows[np.argsort(key * (int(field.max()) + 1) + field, kind="stable")]
 
 
 def _rows(rows: _Rows) -> np.ndarray:

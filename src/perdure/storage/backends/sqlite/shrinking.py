@@ -34,5 +34,6 @@ def shrink(path: Path, key: bytes | None) -> None:
     """
     with closing(connections.connect(path, key)) as db:
         db.set_busy_timeout(0)
+        db.pragma("temp_store", "MEMORY")  # no copy of the bank in a folder of others
         with suppress(apsw.BusyError, apsw.FullError, apsw.IOError):
             db.execute("VACUUM")
