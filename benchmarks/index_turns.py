@@ -6,7 +6,7 @@ What is done in the background, vectors among it, is waited for after each block
 
 For the second figure a bank is filled with recall switched off, opened with it, and timed until
 everything has its words and its vector in the index: of talk, a prompt and its answer, and of turns
-with tools. Nothing else is done meanwhile: levels were made before.
+with tools. What a bank does in the background otherwise goes on beside it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,6 @@ async def _filled(report: Report, file: Path, kind: str, size: int) -> float:
     async with _bank(file, on=False) as bank:
         session = await bank.session(_SESSION)
         await _fill(session, bulk(size, 7), talk=kind == "talk")
-        await bank.settle()
     async with _bank(file) as bank:
         start = perf_counter()
         await bank.index.settle()
