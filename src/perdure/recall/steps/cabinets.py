@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from perdure.core.clock import SECOND
-from perdure.recall.indexing.filling import read_note
+from perdure.recall.indexing.filling import read_notes
 from perdure.recall.memories.reading import MemoryReader
 from perdure.recall.memories.wording import said
 from perdure.recall.places import INDEX, REFERENCES, Spot, spot
@@ -73,8 +73,8 @@ def called_for(references: References, index: Directory, store: Store) -> Finds:
             return set()
         rounds = range(max(1, mark.round - _ROUNDS + 1), mark.round + 1)
         places = [Spot(group, mark.turn, round).place for round in rounds]
-        notes = await store.adapter.notes(INDEX.name, places)
-        return {tool for note in notes if note is not None for tool in read_note(note).tools}
+        notes = read_notes(await store.adapter.notes(INDEX.name, places))
+        return {tool for note in notes if note is not None for tool in note.tools}
 
     async def find(question: Question) -> list[Candidate]:
         await references.sync(max_age=_SYNCED)
