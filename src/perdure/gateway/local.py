@@ -70,6 +70,11 @@ def matrix(texts: Sequence[str]) -> np.ndarray:
     return found
 
 
+def is_loaded() -> bool:
+    """Whether the model is there, so that nobody waits for it."""
+    return bool(_loaded)
+
+
 def check(model: str) -> None:
     """Raises `NoModel` if the model is not the one that is here."""
     if model != LOCAL_MODEL:

@@ -108,7 +108,7 @@ class Counted(NamedTuple):
         inside: Array = self.running.take(high, axis=0)
         inside -= self.running.take(low, axis=0)
         # What sums leave behind is no evidence.
-        inside[inside < min(FIELD_WEIGHTS.values()) / 2] = 0.0
+        inside *= inside > min(FIELD_WEIGHTS.values()) / 2
         return inside
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from perdure.storage.store import Store
 
 
+#: A place where there is no document.
+NOWHERE = -1
 #: Rows whose notes are read first, to learn who speaks; then; and how often, if filters leave fewer
 #: than are asked for.
 FIRST, CHUNK, CHUNKS = 40, 220, 8
@@ -50,6 +52,7 @@ class Noting:
         self.filtered = question.filters != Filters()
         #: By place; None where there is no document.
         self.known = {} if known is None else known
+        self.known[NOWHERE] = None
 
     async def read(self, evidence: Evidence, nearest: Collection[int] = ()) -> Noted | None:
         """What passes: the nearest ones, then the best by words. None if nothing does.
@@ -71,9 +74,9 @@ class Noting:
         enough = max(self._question.limit, CHUNK // 2)
         for start in range(0, CHUNK * CHUNKS, CHUNK):
             await view.look(left[start : start + CHUNK])
-            if len(view.passed) >= enough or start + CHUNK >= len(left):
+            if view.count >= enough or start + CHUNK >= len(left):
                 break
-        return view.noted() if view.passed else None
+        return view.noted() if view.count else None
 
     async def fetch(self, places: Sequence[int]) -> None:
         """Make sure that these are known."""
@@ -96,15 +99,17 @@ class _View:
 
     def __init__(self, noting: Noting, evidence: Evidence) -> None:
         self._noting, self._evidence = noting, evidence
-        #: By row, the note of those that pass.
-        self.passed = dict[int, Note]()
-        #: Turns whose time is known.
-        self._times = dict[int, int]()
+        #: Of each row whose note was read: the row, the note, and that of the turn before it.
+        self._rows = list[int]()
+        self._notes = list[Note]()
+        self._earlier = list[Note | None]()
+        #: Whether it passes.
+        self._passed = list[bool]()
         self._allowed = noting.allowed(evidence.places)
         turn = evidence.places >> ROUND_BITS
         self._before = (turn - 1) << ROUND_BITS | 1 << PART_BITS
         there = (turn & (1 << TURN_BITS - ROUND_BITS) - 1 > 1) & noting.allowed(self._before)
-        self._before[~there] = -1
+        self._before[~there] = NOWHERE
         further = evidence.parts[evidence.parts & (1 << PART_BITS) - 1 > 0]
         self._further = dict[int, list[int]]()
         for part, whole in zip(
@@ -119,35 +124,55 @@ class _View:
         further = [
             part for place in places if place in self._further for part in self._further[place]
         ]
-        await self._noting.fetch([*places, *further, *(each for each in before if each >= 0)])
-        axis = self._evidence.axis[rows].tolist()
-        known, times, filtered = self._noting.known, self._times, self._noting.filtered
-        for row, place, earlier, at in zip(rows.tolist(), places, before, axis, strict=True):
-            note = self._merged(place) if place in self._further else known.get(place)
-            if note is None:
-                continue  # a neighbour that is not there
-            times[at] = note.time
-            if (previous := known.get(earlier)) is not None:
-                times[at - 1] = previous.time
-            if not filtered or self._noting.passes(place, note, self._fields(row)):
-                self.passed[row] = note
+        await self._noting.fetch([*places, *further, *before])
+        known = self._noting.known
+        for row, place, earlier in zip(rows.tolist(), places, before, strict=True):
+            note = self._merged(place) if place in self._further else known[place]
+            if note is not None:  # else a neighbour that is not there
+                self._rows.append(row)
+                self._notes.append(note)
+                self._earlier.append(known[earlier])
+        some = slice(len(self._passed), None)
+        if self._noting.filtered:
+            self._passed += map(self._passes, self._rows[some], self._notes[some])
+        else:
+            self._passed += [True] * len(self._rows[some])
 
-    def _fields(self, row: int) -> frozenset[int]:
-        """The fields of a round that have a term."""
-        return frozenset(self._evidence.own[:, row].sum(axis=1).nonzero()[0].tolist())
+    @property
+    def count(self) -> int:
+        """How many pass."""
+        return sum(self._passed)
+
+    def _passes(self, row: int, note: Note) -> bool:
+        # The fields of the round that have a term.
+        fields = self._evidence.own[:, row].sum(axis=1).nonzero()[0]
+        place = int(self._evidence.places[row])
+        return self._noting.passes(place, note, frozenset(fields.tolist()))
 
     def noted(self) -> Noted:
         """What passed, its surroundings cut where people paused."""
-        axis = sorted(self._times)
-        times = [self._times[at] for at in axis]
-        rows = sorted(self.passed)
-        begins = sittings(np.array(axis, np.int64), np.array(times, np.int64))
-        before = self._before[rows].tolist()
+        rows = np.array(self._rows)
+        order = np.argsort(rows)
+        order = order[np.array(self._passed)[order]]
+        numbers = order.tolist()
         return Noted(
-            self._evidence.only(np.array(rows), begins),
-            [self.passed[row] for row in rows],
-            [self._noting.known.get(place) for place in before],
+            self._evidence.only(rows[order], self._sittings(rows)),
+            [self._notes[number] for number in numbers],
+            [self._earlier[number] for number in numbers],
         )
+
+    def _sittings(self, rows: Array) -> Array:
+        """Where people sat down anew, as far as the times of turns are known."""
+        times = [note.time for note in self._notes]
+        earlier = [-1 if note is None else note.time for note in self._earlier]
+        axis = self._evidence.axis[rows]
+        turns, at = (np.column_stack(each).ravel() for each in ((axis, axis - 1), (times, earlier)))
+        is_known = at >= 0
+        turns, at = turns[is_known], at[is_known]
+        order = np.argsort(turns, kind="stable")
+        turns, at = turns[order], at[order]
+        is_last = np.append(turns[1:] != turns[:-1], True)  # a turn has one time
+        return sittings(turns[is_last], at[is_last])
 
     def _merged(self, place: int) -> Note | None:
         """What the notes of a round's parts say together. Most rounds have one or two."""

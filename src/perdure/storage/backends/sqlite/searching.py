@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -125,13 +125,13 @@ class SearchingInSQLite(Adapter):
     async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
         # One statement: to begin one for each of hundreds takes ten times as long.
         text = (
-            f'SELECT d.place, d.note FROM carray(?) AS wanted CROSS JOIN "{index}__documents" AS d'
+            f'SELECT d.note FROM carray(?) AS wanted LEFT JOIN "{index}__documents" AS d'
             " ON d.place = wanted.value"
         )
 
         def work(db: apsw.Connection) -> list[bytes | None]:
-            found = dict(db.execute(text, (search_tables.numbers(places),)))
-            return list(map(found.get, places))
+            found: list[Any] = db.execute(text, (search_tables.numbers(places),)).fetchall()
+            return [note for (note,) in found]
 
         return await self._read(index, "notes", work) if places else []
 
