@@ -61,6 +61,8 @@ _KNOWN = tuple(
 )
 #: Steps of Newton's method at most, and how far one may go.
 _STEPS, _STRIDE, _CLOSE = 20, 2.0, 1e-3
+#: Hits that are asked for: what 4,000 tokens have room for.
+HITS = 200
 #: Every so many questions is asked about another chat as well.
 _STRANGE = 2
 #: Candidates of each question that tell how likely one is: those that anybody looks at.
@@ -103,8 +105,10 @@ class Asking:
         return cls(bank, record, head)
 
     async def found(self, text: str, moment: int) -> tuple[Found, Found]:
-        """By words, and by meaning as well."""
-        question = Question(text=text, record=self._record, head=self._head, moment=moment)
+        """By words, and by meaning as well; as deep as for `HITS`."""
+        question = Question(
+            text=text, record=self._record, head=self._head, moment=moment, limit=HITS
+        )
         found = await self._searcher.keyword(question, await self._scopes.of(question))
         return found, await self._searcher.vector(found)
 

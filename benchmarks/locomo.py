@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks import chats
 from benchmarks.chats import CATEGORIES, Asked, Chat
-from benchmarks.fit_recall import Asking, Example, example, fitted
+from benchmarks.fit_recall import HITS, Asking, Example, example, fitted
 from benchmarks.harness import Report
 from perdure.bank import Bank
 from perdure.core.tokens import o200k
@@ -35,8 +35,6 @@ from perdure.session import Session
 _FIRST = (5, 10, 20)
 _TOKENS = (1_000, 2_000, 4_000)
 METRICS = (*(f"r{most}" for most in _FIRST), *(f"at_{tokens}" for tokens in _TOKENS))
-#: Hits that are asked for: what 4,000 tokens have room for.
-_HITS = 200
 #: Seconds: what is measured here is how good it is, not how fast.
 _PATIENCE = 60.0
 _QUICK = 12
@@ -109,7 +107,7 @@ async def _all_questions(chat: Chat, bank: Bank, session: Session) -> _Asked:
         by_words, found = await asking.found(asked.text, chat.moment)
         made.examples.append(example(asked, found))
         made.by_words.append(example(asked, by_words))
-        recalled = await session.recall(asked.text, limit=_HITS, deadline=_PATIENCE)
+        recalled = await session.recall(asked.text, limit=HITS, deadline=_PATIENCE)
         turns = [Position.parse(hit.turn).turn for hit in recalled.hits if not hit.neighbour]
         made.recalled.append(Answered(asked, list(dict.fromkeys(turns))))
     return made

@@ -96,3 +96,9 @@ def test_whatever_is_asked(text: str) -> None:
 @pytest.mark.parametrize("moment", [0, 10**6, 250_000_000_000_000_000])
 def test_whenever_it_is_asked(moment: int) -> None:
     cues("six years ago, last month, on Monday, 999 years ago", moment)
+
+
+def test_words_that_only_ask_are_not_looked_for() -> None:
+    assert _cues("Do you remember what we said about rhubarb?").terms == ("rhubarb",)
+    assert _cues("What was mentioned in the reminders?").terms == ("remind",)
+    assert _cues("what did we talk about?").terms == ("talk",), "if there is nothing else"

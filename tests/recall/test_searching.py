@@ -220,3 +220,24 @@ def test_numpy_is_not_loaded_before_something_is_asked() -> None:
         "words.terms('a few tokens'); sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_rounds_of_a_long_turn_are_told_apart() -> None:
+    async with library() as books:
+        await books.put(1, "Work through the list until everything is done.")
+        for round in range(2, 61):
+            await books.put(1, tools=f"pytest ran, {round} passed", round=round)
+        await books.put(1, answered="The parser drops commas.", round=30, part=1)
+        await books.put(1, answered="Fixed: fields are quoted now.", round=31, part=1)
+        await books.put(1, answered="The parser of dates is fine.", round=50, part=1)
+        await books.put(2, "Thanks.")
+        found = await books.keys("How were the commas of the parser fixed?")
+        assert set(found[:2]) == {"planner/auth#T-1.30", "planner/auth#T-1.31"}
+
+
+async def test_all_rounds_of_a_long_turn_may_be_found() -> None:
+    async with library() as books:
+        for round in range(1, 41):
+            await books.put(1, answered="a zebra" if round % 4 == 0 else "a parrot", round=round)
+        found = await books.keys("zebra")
+        assert {f"planner/auth#T-1.{round}" for round in range(4, 41, 4)} <= set(found)

@@ -25,7 +25,7 @@ class Note(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=
     time: int = 0
     #: Terms in each field.
     lengths: tuple[int, int, int] = (0, 0, 0)
-    #: What was said asks something.
+    #: What was said ends with a question.
     asks: bool = False
     #: Who said it, folded, where a name is known: that of the message, or one written before it.
     speaker: str = ""

@@ -57,7 +57,7 @@ _NO_NAMES = frozenset(
     thought time tip title todo traceback update url usage user version warning wip yes
     """.split()  # noqa: SIM905 - as a list it would take a page
 )
-_ends_asking = re.compile(r"\?[\s\"')\]*_]*(?:$|\s)").search
+_ends_asking = re.compile(r"\?[\s\"')\]*_]*$").search
 
 
 class Passage(msgspec.Struct, frozen=True, gc=False):

@@ -37,6 +37,14 @@ _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "su
 _NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
 _ordinal = r"(?:st|nd|rd|th)?"
 
+# Words of questions about what was said, which tell nothing about what that was. They are looked
+# for only if nothing else is asked.
+_asking = re.compile(
+    r"\b(?:discuss(?:ed)?|happen(?:ed|s)?|mention(?:ed)?|remember|remind(?:ed)?|sa(?:id|y|ys)"
+    r"|talk(?:ed|ing)?|tell|told)\b",
+    re.IGNORECASE,
+).sub
+
 _when = re.compile(
     r"\b(?:when|(?:what|which) (?:date|day|week|month|year|time)|how long|since when)\b",
     re.IGNORECASE,
@@ -105,7 +113,7 @@ def cues(text: str, moment: int, also: tuple[str, ...] = ()) -> Cues:
     if len(text) > _HEAD + _TAIL:
         text = f"{text[:_HEAD]} {text[-_TAIL:]}"
     text = plain(text)
-    asked = terms(text)
+    asked = terms(_asking(" ", text)) or terms(text)
     chosen = _telling(asked + [term for word in also for term in terms(word)])
     kept = frozenset(chosen)
     pairs = dict.fromkeys(pair for pair in pairwise(asked) if kept.issuperset(pair))

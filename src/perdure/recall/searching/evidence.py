@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from perdure.recall.places import ANSWERED, PART_BITS, ROUND_BITS, SAID, TOOLS, TURN_BITS
+from perdure.recall.searching.rounds import Positions
 
 if TYPE_CHECKING:
     from perdure.storage.searching import Range, TextFound
@@ -22,6 +23,7 @@ Array: TypeAlias = np.ndarray
 
 #: What an occurrence counts: long answers and output of tools drown what was said otherwise.
 FIELD_WEIGHTS = {SAID: 1.0, ANSWERED: 0.6, TOOLS: 0.3}
+_WEIGHTS = np.array([FIELD_WEIGHTS[each] for each in (SAID, ANSWERED, TOOLS)])
 #: That it stands there at all counts more: a name that only a tool ever printed is still a name.
 _PRESENCE = 2.5
 #: How soon more of the same term counts no more (as in BM25).
@@ -41,9 +43,9 @@ WINDOWS = {
 _PAUSE = 2 * 3_600
 #: Turns whose surroundings are counted exactly; how far their neighbours are taken along: an
 #: answer need not have a word of its question.
-TURNS, _REACH = 400, 2
-#: Rounds of one turn that may be candidates.
-_ROUNDS_OF_TURN = 4
+TURNS, REACH = 400, 2
+#: Rounds of one turn that may be candidates; more, if so many in all are not reached.
+_ROUNDS_OF_TURN, _ROUNDS = 4, 400
 #: A turn's number has so many bits; turns of groups without an order are put so far apart.
 _TURN_SPAN, _APART = TURN_BITS - ROUND_BITS, 6
 
@@ -69,6 +71,8 @@ class Evidence(NamedTuple):
     parts: Array
     #: What windows are made of.
     counted: Counted
+    #: Where rounds stand in them.
+    positions: Positions
 
     @property
     def rows(self) -> int:
@@ -81,19 +85,21 @@ class Evidence(NamedTuple):
             places=self.places[rows],
             axis=axis,
             own=self.own[:, rows],
-            windows=self.counted.windows(axis, sittings),
+            windows=self.counted.windows(
+                self.positions(axis, self.places[rows]), self.positions.first(sittings)
+            ),
             phrases=self.phrases[rows],
         )
 
 
 class Counted(NamedTuple):
-    """Turns that have a term, and running sums of how often, by term."""
+    """Positions that have a term, and running sums of how often, by term."""
 
     occupied: Array
     running: Array
 
     def windows(self, axis: Array, sittings: Array | None = None) -> dict[str, Array]:
-        """What stands around turns, by the name of each window: (row, term)."""
+        """What stands around positions, by the name of each window: (row, term)."""
         begins = np.zeros(0, np.int64) if sittings is None else sittings
         bounds = np.concatenate([[-1], begins, [np.iinfo(np.int64).max]])
         at = np.searchsorted(begins, axis, side="right")
@@ -145,26 +151,28 @@ class Tally:
         term = np.repeat(np.arange(len(occurrences)), [len(each) for each in occurrences])
         self._all = _Occurrences(whole[:, 0], whole[:, 1], whole[:, 2], term)
         self._axis = _Axis(self._all.place >> TURN_BITS, alone)
-        weight = np.array([FIELD_WEIGHTS[each] for each in (SAID, ANSWERED, TOOLS)])
-        self._occupied, self._at = np.unique(self._axis.of(self._all.place), return_inverse=True)
-        shape = (len(self._occupied), len(occurrences))
-        self._counts = np.bincount(
-            self._at * shape[1] + term,
-            weights=weight[self._all.field],
-            minlength=shape[0] * shape[1],
-        ).reshape(shape)
-        running = np.concatenate([np.zeros((1, shape[1])), np.cumsum(self._counts, axis=0)])
-        self._counted = Counted(self._occupied, running)
-        self._rarities = _rarities(found, self._occupied, self._counts)
+        axis = self._axis.of(self._all.place)
+        self._occupied, self._at = np.unique(axis, return_inverse=True)
+        self._counts = self._all.counts(self._at, len(self._occupied), len(occurrences))
+        self._positions = Positions.of(axis, self._all.place)
+        occupied, counts = self._occupied, self._counts
+        if len(self._positions.turns):
+            occupied, at = np.unique(self._positions(axis, self._all.place), return_inverse=True)
+            counts = self._all.counts(at, len(occupied), len(occurrences))
+        none = np.zeros((1, len(occurrences)))
+        self._counted = Counted(occupied, np.concatenate([none, np.cumsum(counts, axis=0)]))
+        self._rarities = _rarities(found, occupied, counts)
 
-    def evidence(self, also: Collection[int] = (), turns: int = TURNS) -> Evidence:
+    def evidence(
+        self, also: Collection[int] = (), turns: int = TURNS, reach: int = REACH
+    ) -> Evidence:
         """What stands around the best `turns` turns, their neighbours, and the places `also`."""
         given = np.array(list(also), np.int64)
         spread = self._axis
         if len(given):
             spread = _Axis(np.concatenate([spread.groups, given >> TURN_BITS]), self._is_alone)
         best = _best_turns(self._occupied, self._counts, self._rarity, turns)
-        axis = spread.with_neighbours(self._occupied[best])
+        axis = spread.with_neighbours(self._occupied[best], reach)
         axis = distinct(np.concatenate([axis, spread.of(given)]))
         here = among(self._occupied, axis)[self._at]
         chosen = _Occurrences(*(each[here] for each in self._all))
@@ -177,10 +185,11 @@ class Tally:
             rarity=self._rarity,
             rarities=self._rarities,
             own=own,
-            windows=self._counted.windows(turn),
+            windows=self._counted.windows(self._positions(turn, rounds)),
             phrases=_phrases(chosen, parts, rounds, self._pairs, self._rarity),
             parts=parts,
             counted=self._counted,
+            positions=self._positions,
         )
 
 
@@ -239,6 +248,12 @@ class _Occurrences(NamedTuple):
     offset: Array
     term: Array
 
+    def counts(self, at: Array, rows: int, terms: int) -> Array:
+        """How often terms stand in each row, weighed by field; `at` has the row of each."""
+        weights = _WEIGHTS[self.field]
+        counts = np.bincount(at * terms + self.term, weights, rows * terms)
+        return counts.reshape(rows, terms)
+
 
 class _Axis:
     """Places to numbers that differ by 1 for neighbouring turns, and by much for what has none."""
@@ -256,11 +271,11 @@ class _Axis:
         axis: Array = (group << _TURN_SPAN + _APART) + number
         return axis
 
-    def with_neighbours(self, axis: Array) -> Array:
-        """These turns, and those up to `_REACH` away; nothing is beside what is alone."""
+    def with_neighbours(self, axis: Array, reach: int) -> Array:
+        """These turns, and those up to `reach` away; nothing is beside what is alone."""
         ordered = axis[~among(axis >> _TURN_SPAN + _APART, self._alone)]
         number = ordered & (1 << _TURN_SPAN + _APART) - 1
-        steps = np.arange(1, _REACH + 1)
+        steps = np.arange(1, reach + 1)
         before = (ordered[:, None] - steps)[number[:, None] > steps]
         everything: Array = np.concatenate([axis, before, (ordered[:, None] + steps).ravel()])
         return everything
@@ -345,7 +360,8 @@ def _few_each(turns: Array, weights: Array) -> Array:
     order = np.lexsort((-weights, turns))
     sorted_turns = turns[order]
     start = np.searchsorted(sorted_turns, sorted_turns)
-    chosen: Array = np.sort(order[np.arange(len(turns)) - start < _ROUNDS_OF_TURN])
+    few = max(_ROUNDS_OF_TURN, _ROUNDS // len(distinct(turns)))
+    chosen: Array = np.sort(order[np.arange(len(turns)) - start < few])
     return chosen
 
 

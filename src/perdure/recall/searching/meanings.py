@@ -85,11 +85,17 @@ def _parts(evidence: Evidence) -> Array:
 
 
 def _beside(scope: Scope, evidence: Evidence) -> Array:
-    """By candidate, the first rounds of the turns around it; -1 for what has no order."""
-    steps = np.array([step for step in range(-_AROUND, _AROUND + 1) if step]) << ROUND_BITS
+    """By candidate, the first rounds of the turns around it; -1 for what has no order.
+
+    Of a turn that has several rounds, those around the candidate.
+    """
+    steps = np.array([step for step in range(-_AROUND, _AROUND + 1) if step])
     first = evidence.places >> ROUND_BITS << ROUND_BITS | 1 << PART_BITS
+    around = first[:, None] + (steps << ROUND_BITS)
+    several = evidence.positions.has_several(evidence.axis)
+    around[several] = evidence.places[several, None] + (steps << PART_BITS)
     ordered = ~among(evidence.places >> TURN_BITS, np.array(scope.groups.alone, np.int64))
-    beside: Array = np.where(ordered[:, None], first[:, None] + steps, -1)
+    beside: Array = np.where(ordered[:, None], around, -1)
     return beside
 
 

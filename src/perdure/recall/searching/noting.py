@@ -14,6 +14,7 @@ from perdure.recall.searching.cues import Cues
 from perdure.recall.searching.evidence import Array, Evidence, among, distinct, inside, sittings
 from perdure.recall.searching.features import features, spoken_by
 from perdure.recall.searching.ranking import rough_order
+from perdure.recall.searching.searcher import MOST
 from perdure.recall.values import Filters, Note, Question
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ NOWHERE = -1
 #: Rows whose notes are read first, to learn who speaks; then; and how often, if filters leave fewer
 #: than are asked for.
 FIRST, CHUNK, CHUNKS = 40, 220, 8
+#: Candidates that are weighed for each hit that is asked for, at least.
+DEPTH = 4
 
 
 class Noted(NamedTuple):
@@ -72,9 +75,10 @@ class Noting:
         is_left[first] = False
         left = order[is_left[order]]
         enough = max(self._question.limit, CHUNK // 2)
-        for start in range(0, CHUNK * CHUNKS, CHUNK):
-            await view.look(left[start : start + CHUNK])
-            if view.count >= enough or start + CHUNK >= len(left):
+        chunk = max(CHUNK, DEPTH * min(self._question.limit, MOST))
+        for start in range(0, chunk * CHUNKS, chunk):
+            await view.look(left[start : start + chunk])
+            if view.count >= enough or start + chunk >= len(left):
                 break
         return view.noted() if view.count else None
 

@@ -137,7 +137,11 @@ class Searcher:
         [asked] = await self._embedder.embed([question.text])
         model = self._embedder.name
         search = VectorSearch(
-            index=INDEX.name, model=model, vector=asked, within=scope.ranges, limit=_NEAREST
+            index=INDEX.name,
+            model=model,
+            vector=asked,
+            within=scope.ranges,
+            limit=max(_NEAREST, min(question.limit, MOST)),
         )
         near = await self._store.adapter.search_vectors(search, DEFAULT)
         if not near:

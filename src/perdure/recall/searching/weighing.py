@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from perdure.core.turns import Position
 from perdure.recall.places import TURN_BITS, Spot, spot
 from perdure.recall.searching.cues import Cues
-from perdure.recall.searching.evidence import TURNS, Tally
+from perdure.recall.searching.evidence import REACH, TURNS, Tally
 from perdure.recall.searching.features import Features, features
 from perdure.recall.searching.meanings import Meant, meanings
-from perdure.recall.searching.noting import Noted, Noting
+from perdure.recall.searching.noting import DEPTH, Noted, Noting
 from perdure.recall.searching.ranking import Telling, ranked
+from perdure.recall.searching.searcher import MOST
 from perdure.recall.values import Candidate, Filters, Kind, Note, Question, Reason
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Turns that are looked at if there are filters, which may leave few of them.
 _TURNS_FILTERED = 3_000
+#: Hits for each of which a turn more is taken along on either side of what has a term: who asks for
+#: many wants to see what is less likely, too.
+_A_TURN_MORE = 20
 
 
 class Weighed(NamedTuple):
@@ -76,7 +80,10 @@ async def weighed(
     nearest = () if meant is None else meant.nearest
     turns = TURNS if question.filters == Filters() else _TURNS_FILTERED
     noting = Noting(store, question, scope, cues, known)
-    noted = await noting.read(tally.evidence(nearest, turns), nearest)
+    wanted = min(question.limit, MOST)
+    reach = max(REACH, wanted // _A_TURN_MORE)
+    found = tally.evidence(nearest, max(turns, DEPTH * wanted), reach)
+    noted = await noting.read(found, nearest)
     if noted is None:
         return None
     alike = None
