@@ -35,7 +35,7 @@ async def test_a_second_hop_adds_behind_the_first() -> None:
     assert "T-90.1" in keys
     assert len(keys) == len(set(keys))
     (far,) = [hit for hit in found.hits if hit.key == "T-90.1"]
-    assert far.score == 0.45
+    assert far.score == 0.39, "half of the best that the question itself found"
     assert "by way of Vera" in far.why
 
 

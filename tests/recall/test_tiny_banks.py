@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import pytest
 
 from perdure.core.messages import assistant, user
-from perdure.recall.steps.swarm import ABSOLUTE
 from perdure.recall.values import Hit
 from tests.recall.tied import bank_with
 
@@ -75,10 +74,12 @@ async def test_what_is_something_else_stays_away(asked: str, turns: int) -> None
     assert [(hit.turn, hit.score) for hit in await _beside(asked, turns)] == []
 
 
-async def test_who_searches_sees_it_nevertheless() -> None:
+async def test_who_searches_is_not_given_what_is_merely_nearest() -> None:
     async with bank_with() as bank:
         session = await bank.session("planner/tiny")
         await session.append([user(SAID[0][0]), assistant(SAID[0][1])])
         await bank.settle()
         recalled = await session.recall("the capital of Mongolia", deadline=60)
-        assert [hit.score < ABSOLUTE for hit in recalled.hits] == [True]
+        assert recalled.hits == ()
+        for query in ("zxqv blorf", "recipe for rhubarb cake"):
+            assert (await session.recall(query, deadline=60)).hits == (), query

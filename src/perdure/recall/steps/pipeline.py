@@ -72,6 +72,8 @@ class Search(Protocol):
 
 #: What a question may see.
 ScopeOf = Callable[[Question], Awaitable[Bounds]]
+#: What a question names by its key, of what may be seen: see `recall.steps.naming`.
+Names = Callable[[Question, Any], Sequence[Candidate]]
 
 
 class Pipeline:
@@ -89,6 +91,7 @@ class Pipeline:
         covers: Callable[[str], bool] | None = None,
         is_behind: Callable[[], bool] = lambda: False,
         triggered: Finds | None = None,
+        named: Names | None = None,
         expect: Callable[[str], None] | None = None,
         hops: bool = True,
     ) -> None:
@@ -96,7 +99,8 @@ class Pipeline:
 
         `scan` is asked if the index does not cover a session, which `covers` tells, if the index
         fails, and if it has nothing while it `is_behind`: not filled yet. `triggered` finds
-        reference layers by their triggers. `expect` is told what will be embedded soon: see
+        reference layers by their triggers, `named` what a question names by its key. `expect` is
+        told what will be embedded soon: see
         `recall.searching.ahead`.
         """
         self._search = search
@@ -108,6 +112,7 @@ class Pipeline:
         self._covers = covers
         self._is_behind = is_behind
         self._triggered = triggered
+        self._names = named
         self._expect = expect
         self._hops = hops
         self._underway = Underway()
@@ -169,6 +174,7 @@ class Pipeline:
                 if self._expect is not None and self._config.vectors:
                     self._expect(question.text)
                 scope = await self._scope_of(question)
+                run.named = () if self._names is None else tuple(self._names(question, scope))
                 patience = _PATIENCE if self._config.vectors else 0.0
                 found = await self._search.keyword(question, scope, patience=patience)
                 run.rank(found.candidates)

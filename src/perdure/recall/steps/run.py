@@ -87,6 +87,8 @@ class Run:
         #: Ranked, best first; nothing that stands in the window, or is gone.
         self.candidates: tuple[Candidate, ...] = ()
         self.neighbours: tuple[Neighbour, ...] = ()
+        #: What the question names by its key: it stands in front of every ranking.
+        self.named: tuple[Candidate, ...] = ()
         self.full: dict[int, Shown] = {}
         self.tiny: dict[int, Shown] = {}
         #: What happened lately in the session, a line for each turn.
@@ -139,7 +141,9 @@ class Run:
 
     def rank(self, candidates: Sequence[Candidate]) -> None:
         """Take a ranking instead of the one before."""
-        there = [self._named(each) for each in candidates if each.place not in self._gone]
+        first = {each.place for each in self.named}
+        ranked = (*self.named, *(each for each in candidates if each.place not in first))
+        there = [self._with_key(each) for each in ranked if each.place not in self._gone]
         self.candidates = tuple(each for each in there if not self._stands_there(each))[: self.most]
 
     def case(self) -> Case:
@@ -158,7 +162,7 @@ class Run:
         self._gone |= {each.place for each in wanted if each.place not in texts}
         self.rank(self.candidates)
 
-    def _named(self, candidate: Candidate) -> Candidate:
+    def _with_key(self, candidate: Candidate) -> Candidate:
         """With the key that it is fetched by: the index knows reference layers by number."""
         shown = self.full.get(candidate.place)
         if shown is None or shown.key in {"", candidate.key}:
@@ -195,8 +199,8 @@ class Run:
         return tuple(c for c in self.candidates if c.kind != "reference" or c.place in self.full)
 
     def _found(self) -> list[Hit]:
-        """The best, in full; behind them what comes along."""
-        best = self._fetchable()[: self.question.limit]
+        """The best, in full; behind them what comes along. Nothing, if nothing is likely."""
+        best = swarm.met(self._fetchable())[: self.question.limit]
         hits = [self._hit(each, full=each.place in self.full) for each in best]
         there = {each.place for each in best}
         return hits + [
