@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from perdure.core.clock import SECOND
@@ -200,3 +202,21 @@ def test_a_memory_is_indexed_as_if_it_was_said() -> None:
     assert made.texts[1:] == ("", "")
     assert made.note == Note(time=5, lengths=(2, 0, 0), tags={"kind": "fact"})
     assert made.plain == "The port is 8123."
+
+
+def test_what_a_long_call_defines_and_touches_is_found() -> None:
+    filler = "+    pass  # more of the same\n" * 40
+    patch = (
+        f"*** Begin Patch\n*** Update File: app/first.py\n{filler}"
+        f"*** Update File: app/billing/rates.py\n+def vat_of(country):\n{filler}"
+        f"+class InvoiceTotals:\n{filler}*** End Patch\n"
+    )
+    tools = _passage(_call("apply_patch", json.dumps({"patch": patch}))).texts[2].split()
+    assert {"vat_of", "invoicetotals", "app/billing/rates.py", "invoic", "rate"} <= set(tools)
+    assert len(tools) < 60, "and not all of it"
+
+
+def test_no_more_than_a_few_definitions_of_one_call() -> None:
+    code = "\n".join(f"def function_{number}(): ..." for number in range(500))
+    tools = _passage(_call("write", json.dumps({"text": code}))).texts[2].split()
+    assert len([term for term in tools if term.startswith("function_")]) <= 26

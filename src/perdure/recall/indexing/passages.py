@@ -2,7 +2,8 @@
 
 Three fields keep three voices apart, so that a user's few words are not drowned in what a model or
 a tool wrote at length. Of tool results only the head and the tail are taken, errors before the
-rest: that is where they say what happened. What lies in artifacts is not fetched; its beginning
+rest: that is where they say what happened. Of what tools were asked, these and what it defines or
+which files it touches: that is what somebody asks for later. What lies in artifacts is not fetched; its beginning
 stands in the message.
 
 What the tools of recall and history brought back is left out, with what was asked of them: it
@@ -37,6 +38,8 @@ from perdure.recall.words import tells_time, terms
 #: and of one result, as many from its end as from its beginning.
 _SAID, _ANSWERED, _TOOLS = 20_000, 8_000, 6_000
 _ARGUMENTS, _RESULT = 240, 240
+#: Definitions and files of one call, and characters of it in which they are looked for.
+_DEFINED, _LOOKED_AT = 16, 40_000
 #: Characters that are embedded: what was said, then what was answered, then what tools were asked.
 _PLAIN, _PLAIN_SAID = 1_500, 1_000
 #: Characters of tags that are kept in a note.
@@ -57,6 +60,11 @@ _NO_NAMES = frozenset(
     thought time tip title todo traceback update url usage user version warning wip yes
     """.split()  # noqa: SIM905 - as a list it would take a page
 )
+#: What code defines, and what patches say about the files that they change.
+_defines = re.compile(
+    r"\b(?:def|class|fn|func|function|interface|struct|enum|trait|defmodule|defp)[ \t]+"
+    r"([A-Za-z_][\w.]{2,60})|\*\*\* (?:Add|Update|Delete|Move) (?:File|to): ([\w./-]{3,120})"
+).findall
 _ends_asking = re.compile(r"\?[\s\"')\]*_]*$").search
 
 
@@ -233,7 +241,7 @@ def _words(messages: Sequence[Message], fetching: Collection[str]) -> _Words:
             if isinstance(part, ToolCall):
                 if part.id not in ignored:
                     names.append(part.name[:_NAME])
-                    calls.append(_cut(words_of(part), _ARGUMENTS))
+                    calls.append(_asked(words_of(part)))
             elif isinstance(part, ToolResult):
                 if part.call not in ignored and not _fetches(part.name):
                     (errors if part.is_error else results).append(_cut(part.text, _RESULT))
@@ -263,6 +271,16 @@ def _spoken(part: Part) -> str:
 
 def _joined(parts: Iterable[str], most: int) -> str:
     return "\n".join(part for part in parts if part)[:most].strip()
+
+
+def _asked(arguments: str) -> str:
+    """What a tool was asked: its head and tail, and what the rest defines and touches."""
+    cut = _cut(arguments, _ARGUMENTS)
+    if cut is arguments:
+        return cut
+    found = dict.fromkeys(name for each in _defines(arguments[:_LOOKED_AT]) for name in each)
+    rest = [name for name in found if name not in cut]
+    return "\n".join([cut, *rest[:_DEFINED]])
 
 
 def _cut(text: str, most: int) -> str:
