@@ -3,8 +3,8 @@
 Three fields keep three voices apart, so that a user's few words are not drowned in what a model or
 a tool wrote at length. Of tool results only the head and the tail are taken, errors before the
 rest: that is where they say what happened. Of what tools were asked, these and what it defines or
-which files it touches: that is what somebody asks for later. What lies in artifacts is not fetched; its beginning
-stands in the message.
+which files it touches: that is what somebody asks for later. What lies in artifacts is not fetched;
+its beginning stands in the message.
 
 What the tools of recall and history brought back is left out, with what was asked of them: it
 stands in the index already, and would find itself.
