@@ -225,7 +225,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: By the name of the feature: see `perdure.recall.features`.
+#: By the name of the feature: see `perdure.recall.searching.features`.
 WEIGHTS: Mapping[str, float] = {{
 {chr(10).join(lines)}
 }}
