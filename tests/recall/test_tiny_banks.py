@@ -6,7 +6,9 @@ With so little to compare with, the best of nothing is still nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from perdure.core.messages import assistant, user
@@ -83,3 +85,18 @@ async def test_who_searches_is_not_given_what_is_merely_nearest() -> None:
         assert recalled.hits == ()
         for query in ("zxqv blorf", "recipe for rhubarb cake"):
             assert (await session.recall(query, deadline=60)).hits == (), query
+
+
+async def test_a_question_about_a_time_is_met_by_what_was_said_then() -> None:
+    now = datetime.now(UTC)
+    async with bank_with() as bank:
+        session = await bank.session("planner/tiny")
+        for days, (said, answered) in zip((9, 1), SAID, strict=False):
+            then = int((now - timedelta(days=days)).timestamp() * 1e6)
+            words = msgspec.structs.replace(user(said), time=then)
+            await session.append([words, assistant(answered)])
+        await bank.settle()
+        found = await session.recall("What did we do yesterday?", deadline=60)
+        assert found.hits[0].turn == "T-2.1"
+        assert "said yesterday" in found.hits[0].why
+        assert (await session.recall("What did we do 3 years ago?", deadline=60)).hits == ()

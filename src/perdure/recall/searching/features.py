@@ -54,6 +54,8 @@ NAMES: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in gro
 
 #: Terms beyond which a passage is no better for being longer, and how much length weighs in BM25.
 _ENOUGH, _BY_LENGTH = 30, 0.75
+#: A question whose time is met is met by this share at least: "what did we do on Tuesday?"
+_BY_TIME = 0.7
 #: Terms that make an answer; fewer say that it was heard.
 _AN_ANSWER = 4
 #: A part is normalised by the average length of its field among the candidates, but at least this.
@@ -72,7 +74,8 @@ class Features(NamedTuple):
     """A row for each candidate, a column for each of `NAMES`."""
 
     values: Array
-    #: The largest share of the question that stands in one candidate and the turn before it.
+    #: The largest share of the question that stands in one candidate and the turn before it; at
+    #: least `_BY_TIME`, if one was said when the question says.
     coverage: float
     #: The largest cosine; 0 if nothing but stop words is asked: "yes please" is like every other
     #: one, and means nothing by itself.
@@ -110,6 +113,8 @@ def features(
         _by_time(column, notes, cues)
         _by_shape(column, notes, before, lengths)
     coverage = float(column["cover_pair"].max(initial=0.0))
+    if column["in_month"].any():
+        coverage = max(coverage, _BY_TIME)
     return Features(
         values=np.stack([column[name] for name in NAMES], axis=1),
         coverage=coverage,

@@ -8,7 +8,8 @@ their places.
 
 How well the question is met is what the first search says. The scores of the second one are lower,
 as it has words to look for that nobody asked for: only how they compare with each other counts. One
-is raised, not several: on LoCoMo's chats that costs as much as it gains, and two cost more.
+is raised, not several, and only for what the likeliest hits mention: on two of LoCoMo's chats that
+costs about what it gains, and more costs more.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from perdure.recall.values import Candidate, Reason
 
 #: Hits that are read, characters of each, and words that are searched for.
 HITS, _TEXT, _WORDS = 5, 1_200, 6
+#: What is less likely than this share of the best is hardly about what was asked.
+_LIKE_THE_FIRST = 0.5
 #: The best so many keep their places; what a score of the second search is worth, at most; what
 #: has less than this share of the best score was not found by the first one.
 _FIRST, _WEIGHT, _FAR = 5, 0.5, 0.1
@@ -31,6 +34,12 @@ _FIRST, _WEIGHT, _FAR = 5, 0.5, 0.1
 # A name: a capital inside a sentence, or what programmers write as one. Words at the beginning of
 # a sentence have a capital, too.
 _names = re.compile(r"(?<=[a-z,;(] )[A-Z][a-z]\w+|\b\w+(?:[_./]\w+)+\b|\b[a-z]+[A-Z]\w+\b")
+
+
+def seeds(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """The hits that are read: those of the best few that are about as likely as the first."""
+    best = candidates[:HITS]
+    return tuple(each for each in best if each.score >= _LIKE_THE_FIRST * best[0].score)
 
 
 def further(terms: Collection[str], texts: Iterable[str]) -> tuple[str, ...]:
@@ -57,14 +66,15 @@ def joined(
     own = {each.place: each.score for each in first}
     best = {each.place for each in first[:_FIRST]}
     met = max(own.values(), default=0.0)
-    worth = _WEIGHT * met / max((each.score for each in second), default=1.0)
+    most = max((each.score for each in second), default=0.0)
+    worth = _WEIGHT * met / most if most else 0.0
     via = Reason(f"by way of {', '.join(names[:3])}", 0.0)
     raised, is_fresh = dict[int, Candidate](), True
     for each in second:
         known, score = own.get(each.place, 0.0), each.score * worth
         if each.place in best:
             continue
-        if is_fresh and known < _FAR * met:
+        if is_fresh and known < _FAR * met and each.score > 0:
             is_fresh, score = False, _WEIGHT * met
         if score > known:
             raised[each.place] = msgspec.structs.replace(

@@ -225,7 +225,7 @@ class Pipeline:
 
     async def _hop(self, run: Run, scope: Bounds, found: Results) -> None:
         """What the first hits mention."""
-        best = run.candidates[: hops.HITS]
+        best = hops.seeds(run.candidates)
         if not best or run.left() < run.seconds / 2:
             return
         with run.step("hops"):
