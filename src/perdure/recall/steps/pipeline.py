@@ -47,13 +47,13 @@ _NO_MODEL = "no model is configured for it: by algorithm"
 
 
 class Bounds(Protocol):
-    """What may be seen: see `recall.scope.Scope`."""
+    """What may be seen: see `scoping.scope.Scope`."""
 
     def allows(self, place: int, /) -> bool: ...
 
 
 class Results(Protocol):
-    """What a search found: see `recall.searching.Found`."""
+    """What a search found: see `searching.searcher.Found`."""
 
     @property
     def candidates(self) -> Sequence[Candidate]: ...
@@ -62,7 +62,7 @@ class Results(Protocol):
 
 
 class Search(Protocol):
-    """Finds and ranks: see `recall.searching.Searcher`."""
+    """Finds and ranks: see `searching.searcher.Searcher`."""
 
     async def keyword(
         self, question: Question, scope: Any, also: Sequence[str] = (), *, patience: float = 0.0
