@@ -33,8 +33,8 @@ _LATELY = 1_000
 #: Vectors that are not in the graph, and so are compared one by one as well, before it is extended;
 #: or a tenth of it, if that is more.
 _BEHIND = 4_000
-#: Vectors that may be read on the event loop: half a megabyte.
-_FEW = 2_000
+#: Vectors that may be read or compared on the event loop: a quarter of a millisecond.
+_FEW = 10_000
 #: Of the vectors in a file, so many are looked for at most, to see whether they are the bank's.
 _SAMPLE = 64
 
@@ -78,12 +78,14 @@ class Nearness:
             current = None if is_exact else functools.partial(model.current, db)
             return model.vectors.nearest(search.vector, search.limit, search.within, current)
 
-    def is_at_hand(self, places: int) -> bool:
-        """Whether the vectors of so many places are there without waiting, as far as can be told.
+    def is_at_hand(self, places: int | None = None) -> bool:
+        """Whether the vectors of so many places, or the nearest of all, are found without waiting.
 
-        Then to read them takes less than to go to a thread and back.
+        Then that takes less than to go to a thread and back, as far as can be told.
         """
-        return places <= _FEW and bool(self._models) and not self._lock.locked()
+        sizes = [model.vectors.size for model in tuple(self._models.values())]
+        few = (max(sizes, default=0) if places is None else places) <= _FEW
+        return few and bool(sizes) and not self._lock.locked()
 
     def vectors(self, db: apsw.Connection, model: str, places: Sequence[int]) -> VectorRows:
         """The vectors of some places. In a read transaction."""

@@ -156,8 +156,12 @@ class SearchingInSQLite(Adapter):
         return await self._open_writer().run(work, weight=_HEAVY)
 
     async def search_vectors(self, search: VectorSearch, options: Options) -> list[Near]:
+        known = self._opened.get(search.index)
         return await self._search(
-            search.index, lambda db, known: known.nearness.search(db, search), options
+            search.index,
+            lambda db, known: known.nearness.search(db, search),
+            options,
+            quick=f"nearest {search.index}" if known and known.nearness.is_at_hand() else "",
         )
 
     async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
