@@ -73,12 +73,12 @@ def test_rebuild_mends_it(bank: str) -> None:
     assert result.stdout.splitlines() == [
         "Turns: 3 passages, all indexed.",
         "Memories and reference layers: 0 indexed.",
-        "Meaning: all with a vector of local/wordllama.",
+        "Meaning: all with a vector of local/wordllama-128.",
         "The index is sound.",
     ]
     code, told = _ask("index", "check")
     assert (code, told["ok"], told["missing"], told["unembedded"]) == (0, True, 0, 0)
-    assert told["vectors"] == {"local/wordllama": 3}
+    assert told["vectors"] == {"local/wordllama-128": 3}
 
 
 def test_a_bank_without_recall_says_so(bank: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_check_tells_what_waits_for_its_vector(bank: str) -> None:
     assert _run("memory", "add", "planner", "The staging port is 8123.").exit_code == 0
     result = _run("index", "check")
     assert "Memories and reference layers: 1 indexed." in result.stdout
-    assert "Meaning: 2 of 3 with a vector of local/wordllama." in result.stdout
+    assert "Meaning: 2 of 3 with a vector of local/wordllama-128." in result.stdout
     assert "1 wait for vectors" in result.stdout
     assert _run("index", "rebuild").exit_code == 0
     assert "Meaning: all with a vector" in _run("index", "check").stdout
@@ -124,10 +124,10 @@ def test_a_search_says_that_its_vectors_are_of_another_model(bank: str, tmp_path
     _harm(tmp_path / "bank.db", f"UPDATE \"{INDEX.name}__models\" SET name = 'acme/embed'")
     result = _run("recall", "planner/auth", "zebra")
     assert "T-1.1" in result.stdout
-    assert "nothing has a vector of local/wordllama yet, but of acme/embed" in result.stderr
+    assert "nothing has a vector of local/wordllama-128 yet, but of acme/embed" in result.stderr
     assert "perdure index rebuild" in result.stderr
     told = _run("index", "check").stdout
-    assert "Meaning: 0 of 2 with a vector of local/wordllama." in told
+    assert "Meaning: 0 of 2 with a vector of local/wordllama-128." in told
     assert "2 have a vector of acme/embed, which is not searched" in told
     assert _run("index", "rebuild").exit_code == 0
     assert "acme" not in _run("index", "check").stdout

@@ -35,7 +35,7 @@ from perdure.storage.transaction import Transaction
 
 #: What `passages` and `words` make of a turn. Another number, and all documents are made anew when
 #: a bank is next opened.
-RECIPE = 1
+RECIPE = 2
 #: No recipe: what is in the index may be of any.
 _NONE = 0
 #: Pieces that are read, and whose documents are written, together.

@@ -1,10 +1,8 @@
 """What of a turn is indexed: a passage for what one append added to a round.
 
 Three fields keep three voices apart, so that a user's few words are not drowned in what a model or
-a tool wrote at length. Of tool results only the head and the tail are taken, errors before the
-rest: that is where they say what happened. Of what tools were asked, these and what it defines or
-which files it touches: that is what somebody asks for later. What lies in artifacts is not fetched;
-its beginning stands in the message.
+a tool wrote at length. Of what tools were asked and answered only parts are taken, see `tool_text`,
+errors before the rest. What lies in artifacts is not fetched; its beginning stands in the message.
 
 What the tools of recall and history brought back is left out, with what was asked of them: it
 stands in the index already, and would find itself.
@@ -31,15 +29,12 @@ from perdure.core.messages import (
 from perdure.history.packing import RoundWritten
 from perdure.history.records import Piece
 from perdure.recall import tool_names
+from perdure.recall.indexing import tool_text
 from perdure.recall.values import Note
 from perdure.recall.words import tells_time, terms
 
-#: Characters at most: of what was said, answered, and done with tools; of one call's arguments,
-#: and of one result, as many from its end as from its beginning.
+#: Characters at most: of what was said, answered, and done with tools.
 _SAID, _ANSWERED, _TOOLS = 20_000, 8_000, 6_000
-_ARGUMENTS, _RESULT = 240, 240
-#: Definitions and files of one call, and characters of it in which they are looked for.
-_DEFINED, _LOOKED_AT = 16, 40_000
 #: Characters that are embedded: what was said, then what was answered, then what tools were asked.
 _PLAIN, _PLAIN_SAID = 1_500, 1_000
 #: Characters of tags that are kept in a note.
@@ -60,11 +55,6 @@ _NO_NAMES = frozenset(
     thought time tip title todo traceback update url usage user version warning wip yes
     """.split()  # noqa: SIM905 - as a list it would take a page
 )
-#: What code defines, and what patches say about the files that they change.
-_defines = re.compile(
-    r"\b(?:def|class|fn|func|function|interface|struct|enum|trait|defmodule|defp)[ \t]+"
-    r"([A-Za-z_][\w.]{2,60})|\*\*\* (?:Add|Update|Delete|Move) (?:File|to): ([\w./-]{3,120})"
-).findall
 _ends_asking = re.compile(r"\?[\s\"')\]*_]*$").search
 
 
@@ -119,12 +109,13 @@ def passage(
     """
     words = _words(round.messages, fetching)
     said, answered, tools = (terms(part) for part in (words.said, words.answered, words.tools))
+    tools += tool_text.terms_of(words.named, tools)
     note = Note(
         time=time // SECOND,
         lengths=(len(said), len(answered), len(tools)),
         asks=_asks(words.said),
         speaker=speaker_of(round.messages),
-        tools=tuple(dict.fromkeys(words.names))[:_NOTED],
+        tools=tuple(dict.fromkeys(words.called))[:_NOTED],
         tags=_kept(tags),
         timed=tells_time(words.said),
     )
@@ -221,7 +212,9 @@ class _Words(msgspec.Struct, gc=False):
     said: str
     answered: str
     tools: str
-    names: list[str]
+    #: Names in what is not taken of the work of tools, and the names of the tools.
+    named: list[str]
+    called: list[str]
 
     @property
     def plain(self) -> str:
@@ -232,7 +225,8 @@ class _Words(msgspec.Struct, gc=False):
 
 def _words(messages: Sequence[Message], fetching: Collection[str]) -> _Words:
     said, answered = list[str](), list[str]()
-    calls, errors, results, names = list[str](), list[str](), list[str](), list[str]()
+    calls, errors, results = list[str](), list[str](), list[str]()
+    named, called = list[str](), list[str]()
     ignored = fetching_calls(messages).union(fetching)
     for message in messages:
         if message.role == "event" or message.injected:
@@ -240,11 +234,16 @@ def _words(messages: Sequence[Message], fetching: Collection[str]) -> _Words:
         for part in message.parts:
             if isinstance(part, ToolCall):
                 if part.id not in ignored:
-                    names.append(part.name[:_NAME])
-                    calls.append(_asked(words_of(part)))
+                    asked = tool_text.asked(words_of(part))
+                    calls.append(asked.words)
+                    named += asked.names
+                    called.append(part.name[:_NAME])
             elif isinstance(part, ToolResult):
                 if part.call not in ignored and not _fetches(part.name):
-                    (errors if part.is_error else results).append(_cut(part.text, _RESULT))
+                    result = tool_text.answered(part.text)
+                    (errors if part.is_error else results).append(result.words)
+                    errors += result.faults
+                    named += result.names
             elif message.role == "user":
                 said.append(_spoken(part))
             elif message.role == "assistant":
@@ -253,7 +252,8 @@ def _words(messages: Sequence[Message], fetching: Collection[str]) -> _Words:
         _joined(said, _SAID),
         _joined(answered, _ANSWERED),
         _joined([*errors, *calls, *results], _TOOLS),
-        names,
+        named,
+        called,
     )
 
 
@@ -271,23 +271,6 @@ def _spoken(part: Part) -> str:
 
 def _joined(parts: Iterable[str], most: int) -> str:
     return "\n".join(part for part in parts if part)[:most].strip()
-
-
-def _asked(arguments: str) -> str:
-    """What a tool was asked: its head and tail, and what the rest defines and touches."""
-    cut = _cut(arguments, _ARGUMENTS)
-    if cut is arguments:
-        return cut
-    found = dict.fromkeys(name for each in _defines(arguments[:_LOOKED_AT]) for name in each)
-    rest = [name for name in found if name not in cut]
-    return "\n".join([cut, *rest[:_DEFINED]])
-
-
-def _cut(text: str, most: int) -> str:
-    """Half from the beginning, half from the end."""
-    if len(text) <= most:
-        return text
-    return f"{text[: most // 2]}\n{text[-(most // 2) :]}"
 
 
 def _asks(said: str) -> bool:
