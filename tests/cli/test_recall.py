@@ -13,7 +13,7 @@ import pytest
 
 import perdure
 from perdure.core.messages import assistant, user
-from tests.cli.conftest import Ask, Run
+from tests.cli.conftest import Ask, Run, Serve
 
 FIELDS = ["kind", "turn", "key", "level", "score", "why", "text"]
 
@@ -214,3 +214,19 @@ def test_a_bank_that_is_not_there(run: Run, tmp_path: Path) -> None:
     shown = run("recall", "a/b", "x", "--bank", f"sqlite:///{tmp_path / 'none.db'}")
     assert shown.exit_code == 1
     assert not (tmp_path / "none.db").exists()
+
+
+def test_the_models_that_are_configured_are_asked(
+    bank: str, run: Run, ask: Ask, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = serve()
+    monkeypatch.setenv("PERDURE_MODEL_EMBED", f"{model.url}#embed")
+    assert run("index", "rebuild").exit_code == 0
+    asked = len(model.requests)
+    assert asked
+    assert ask("recall", "planner/auth", "oauth tokens")[1]["stage"] == "vector"
+    assert model.requests[asked].kind == "embeddings"
+    monkeypatch.setenv("PERDURE_MODEL_FILTER", f"{model.url}#filter")
+    judged = run("recall", "planner/auth", "oauth tokens", "--judged")
+    assert "not open" not in judged.output
+    assert "chat" in {request.kind for request in model.requests[asked:]}

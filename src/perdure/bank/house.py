@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure import config as configuration
@@ -84,7 +84,7 @@ class House:
         self.config = config if config is not None else configuration.load()
         self._master_key = master_key
         self.url = self.config.bank_url() if url is None else url
-        self._is_open = self._was_closed = False
+        self._is_open = self._is_looked_at = self._was_closed = False
         self._is_default = url is None and not self.config.bank
         chosen = self.config.artifacts.folder or self.config.artifacts.url
         self._is_temporary = self.url.startswith("memory:") and not chosen
@@ -196,6 +196,21 @@ class House:
 
                 shutil.rmtree(self.artifacts.root, ignore_errors=True)
 
+    @asynccontextmanager
+    async def looked_at(self) -> AsyncIterator[Self]:
+        """Connected, without any background work: for commands that look, or do one thing."""
+        await self.store.open()
+        self._is_looked_at = True
+        try:
+            yield self
+        finally:
+            self._is_looked_at = False
+            try:
+                if self._gateway is not None:
+                    await self._gateway.close()
+            finally:
+                await self.store.close()
+
     async def settle(self) -> None:
         """Wait until background work that is due is done."""
         await self.meter.settle()
@@ -231,7 +246,7 @@ class House:
         Raises `InvalidConfig` if its configuration cannot be used.
         """
         if self._gateway is None:
-            if not self._is_open:
+            if not (self._is_open or self._is_looked_at):
                 raise Closed("This bank is not open.", hint="Use it inside `async with`.")
             from perdure.gateway.gateway import Gateway
 

@@ -54,11 +54,8 @@ async def existing_bank(settings: Settings, config: Config) -> AsyncIterator[Ban
             f"There is no bank at {urls.location(bank.url)}.",
             hint=f"Make one with `perdure bank init{named}`.",
         )
-    await bank.store.open()
-    try:
+    async with bank.looked_at():
         yield bank
-    finally:
-        await bank.store.close()
 
 
 def folder_use(folder: Path | S3Address) -> FolderUse | S3Address:
