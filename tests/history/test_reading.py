@@ -157,9 +157,13 @@ async def test_many_turns_of_one_moment(session: Session) -> None:
     assert numbers(await session.turns(20, since=since, before=150)) == list(range(130, 150))
 
 
-async def test_times_need_a_zone(session: Session) -> None:
-    with pytest.raises(InvalidInput, match="time zone"):
-        await session.turns(since=datetime(2026, 1, 1))  # noqa: DTZ001 (it is what is tested)
+async def test_times_without_a_zone_are_local(session: Session, clock: ManualClock) -> None:
+    local = datetime(2026, 1, 1)  # noqa: DTZ001 (it is what is tested)
+    clock.set(local.astimezone() - timedelta(hours=1))
+    for number in (1, 2, 3):
+        await session.append(chat(number))
+        clock.advance("1h")
+    assert numbers(await session.turns(since=local)) == [2, 3]
 
 
 @everywhere
