@@ -52,6 +52,11 @@ def test_what_was_added_for_people(run: Run, transcript: Path) -> None:
     assert run("import", "claude-code", str(transcript)).stdout == "Nothing is new.\n"
 
 
+def test_what_was_added_is_found_by_meaning_at_once(run: Run, transcript: Path) -> None:
+    run("import", "claude-code", str(transcript))
+    assert "Meaning: all with a vector" in run("index", "check").stdout
+
+
 def test_the_wrong_format_is_said_to_be_wrong(run: Run, transcript: Path, tmp_path: Path) -> None:
     wrong = run("import", "codex", str(transcript))
     assert wrong.exit_code == 0

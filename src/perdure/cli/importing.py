@@ -62,16 +62,12 @@ def import_(
     import asyncio
 
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    imported = asyncio.run(_import(settings, kind, paths or [], session, watch=watch))
-    if settings.json:
-        terminal.emit({"sessions": [_plain(each) for each in imported.sessions]})
-    else:
-        _show(imported, kind)
+    asyncio.run(_import(settings, kind, paths or [], session, watch=watch))
 
 
 async def _import(
     settings: Settings, kind: str, paths: list[Path], session: str | None, *, watch: bool
-) -> Imported:
+) -> None:
     from perdure.bank import Bank
     from perdure.cli.progress import Bar
     from perdure.importers import import_files, importer_for
@@ -87,7 +83,7 @@ async def _import(
                 terminal.say(f"{added.name}: {_added(added)}")
 
         async with Bank(config=settings.load()) as bank:
-            return await import_files(
+            imported = await import_files(
                 bank,
                 kind,
                 paths,
@@ -96,6 +92,15 @@ async def _import(
                 progress=None if watch else bar,
                 heard=heard,
             )
+            bar.pause()
+            if settings.json:
+                terminal.emit({"sessions": [_plain(each) for each in imported.sessions]})
+            else:
+                _show(imported, kind)
+            # All is there, and found by its words. Who has no program running that would give it
+            # vectors has them as well; to end this early loses nothing.
+            bar("giving vectors", 0, 0)
+            await bank.index.settle(bar)
 
 
 def _plain(imported: SessionImport) -> dict[str, Any]:

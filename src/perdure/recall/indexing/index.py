@@ -127,7 +127,7 @@ class RecallIndex:
             self._task = None
         await self.embeddings.stop()
 
-    async def settle(self) -> None:
+    async def settle(self, progress: Progress | None = None) -> None:
         """Fill the index if something is missing, and give everything in it its vector.
 
         Returns without, if the embedder fails: `check` tells.
@@ -135,7 +135,7 @@ class RecallIndex:
         if self.is_on:
             await self.prepared()
             await self._care()
-            await self.embeddings.settle()
+            await self.embeddings.settle(progress)
         elif self._task is not None:
             await asyncio.wait({self._task})
 
