@@ -167,7 +167,8 @@ async def furnish(bank: Bank, name: str) -> Session:
     """A session with something of everything."""
     session = await bank.session(name, state={"about": MARKER}, tags={"kind": "test"})
     await session.append(work(1), key="k1", tags={"topic": "x"})
-    await session.append([user(f"{name} {'x' * 20_000}"), assistant(f"{name} {'y' * 100_000}")])
+    # In words: to count the tokens of one long word takes as long as everything else here.
+    await session.append([user(f"{name} {'x ' * 9_000}"), assistant(f"{name} {'y ' * 9_000}")])
     await session.append(user("3"))
     answer = session.answer()
     await answer.__aenter__()
