@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -242,3 +243,11 @@ def test_what_json_escapes_is_no_part_of_a_word() -> None:
     tools = _passage(_call("write", json.dumps({"text": 'one\nzebra\t"quagga"'}))).texts[2].split()
     assert {"zebra", "quagga"} <= set(tools)
     assert not {"n", "nzebra", "tquagga"} & set(tools)
+
+
+@pytest.mark.parametrize("run", ["a", "A", "7", "beef01", "aA", "\\"])
+def test_one_word_without_end_is_indexed_in_bounded_time(run: str) -> None:
+    blob = run * (200_000 // len(run))
+    begun = time.process_time()
+    _passage(_call("write", json.dumps({"text": blob})), _result(blob))
+    assert time.process_time() - begun < 5  # 0.2 s; anything quadratic takes a minute

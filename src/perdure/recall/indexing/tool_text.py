@@ -23,10 +23,14 @@ _FAULTS, _LINE = 3, 160
 #: Terms of names that one passage has, and characters of a name.
 _NAMED, _NAME = 96, 60
 
+# None of these looks at a character more than some sixty times: a tool may have written one word
+# of 40,000 letters, such as a file in hexadecimal. So what comes before a joint is bounded, and
+# taken as a whole (``{0,60}+``); what is longer than `_NAME` is no name anyway.
+
 #: What JSON writes for the end of a line, a tab, a quotation mark.
-_without_escapes = re.compile(r"\\+[ntr\"']").sub
+_without_escapes = re.compile(r"(?<!\\)\\++[ntr\"']").sub
 _lines_of_faults = re.compile(
-    r"^.*?(?:[A-Z]\w*(?:Error|Exception|Warning)\b"
+    r"^.*?(?:[A-Z]\w{0,60}(?:Error|Exception|Warning)\b"
     r"|\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL|[Ff]ailed|FAILED|[Pp]anic|denied|not found)\b"
     r"|\*\* \().*$",
     re.MULTILINE,
@@ -35,10 +39,10 @@ _lines_of_faults = re.compile(
 _names_in = re.compile(
     r"\b(?:def|class|fn|func|function|interface|struct|enum|trait|defmodule|defp)[ \t]+"
     r"([A-Za-z_]\w+)"
-    r"|([A-Za-z_]\w*(?:[./:-]\w+)+"
-    r"|[a-z][a-z0-9]*(?:_[a-z0-9]+)+"
-    r"|[a-z]+[A-Z]\w+|[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+"
-    r"|\d+\.\d+(?:\.\d+)?)"
+    r"|([A-Za-z_]\w{0,60}+(?:[./:-]\w+)+"
+    r"|[a-z][a-z0-9]{0,60}+(?:_[a-z0-9]+)+"
+    r"|[a-z]{1,60}+[A-Z]\w+|[A-Z][a-z0-9]++(?:[A-Z][a-z0-9]+)+"
+    r"|\d{1,60}+\.\d+(?:\.\d+)?)"
 ).findall
 
 
