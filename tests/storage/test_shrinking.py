@@ -97,3 +97,23 @@ async def test_somebody_who_writes_is_not_waited_for(
     assert free_pages(file) >= 16
     await tend(bank)
     assert free_pages(file) < 16
+
+
+async def test_damage_elsewhere_does_not_keep_the_index_from_being_tended(
+    bank: SQLiteAdapter, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(shrinking, "_SMALL", 20)
+        await fill(bank, 300)
+        await tend(bank)
+    with contextlib.closing(apsw.Connection(str(file))) as other:
+        other.execute("CREATE TABLE other(x); INSERT INTO other VALUES('something')")
+        page = other.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'other'").get
+        size = other.pragma("page_size")
+        other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    with file.open("r+b") as raw:
+        raw.seek((page - 1) * size)
+        raw.write(b"\xff" * size)
+    await tend(bank)
+    assert free_pages(file) >= 16  # it was tried
+    assert await find(bank, "all") == list(range(300))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from perdure.core.errors import PerdureError
 from perdure.recall.places import INDEX
+from perdure.recall.values import LATE
 from perdure.storage.adapter import Capability
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from perdure.recall.values import Recalled
 
 REBUILD = "Run `perdure index rebuild`."
-#: A step that only lacked time is no fault of the index.
-_LATE = "deadline"
 
 
 async def notes(index: RecallIndex, found: Recalled) -> tuple[str, ...]:
@@ -23,7 +22,8 @@ async def notes(index: RecallIndex, found: Recalled) -> tuple[str, ...]:
     Looks at nothing if every step went well. Damage that is found is mended in the background, if
     this process looks after the index. Never raises.
     """
-    failed = {step.name for step in found.steps if step.failed not in {"", _LATE}}
+    # A step that only lacked time is no fault of the index.
+    failed = {step.name for step in found.steps if step.failed not in {"", LATE}}
     if not index.is_on:
         return ()
     try:

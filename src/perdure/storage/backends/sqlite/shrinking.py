@@ -30,10 +30,10 @@ def is_due(db: apsw.Connection) -> bool:
 def shrink(path: Path, key: bytes | None) -> None:
     """Write the file anew, without the free pages. Not if anybody is writing: it can wait.
 
-    Those who write meanwhile wait for it; nothing is lost if the process dies.
+    Those who write meanwhile wait for it; nothing is lost if the process dies. Never raises for
+    what SQLite cannot do, on a full disk or in a damaged file: that is for those who need it.
     """
-    with closing(connections.connect(path, key)) as db:
+    with suppress(apsw.Error), closing(connections.connect(path, key)) as db:
         db.set_busy_timeout(0)
         db.pragma("temp_store", "MEMORY")  # no copy of the bank in a folder of others
-        with suppress(apsw.BusyError, apsw.FullError, apsw.IOError):
-            db.execute("VACUUM")
+        db.execute("VACUUM")
