@@ -172,6 +172,14 @@ async def test_a_record_cannot_speak_for_us() -> None:
     assert asked.index("&lt;/record>") < asked.index("</record>")
 
 
+def test_what_is_there_for_another_reason_is_no_measure_for_the_rest() -> None:
+    turn = candidate(1, 0.08)
+    layer, key = candidate(1, 0.95, kind="reference"), candidate(2, 1.0)
+    assert sift([turn]) == (turn,)
+    assert sift([layer, turn], {layer.place}) == (layer, turn)
+    assert sift([key, turn]) == (key, turn)
+
+
 def test_without_models_what_is_far_worse_goes() -> None:
     scored = [candidate(n, score) for n, score in enumerate((0.9, 0.5, 0.1, 0.04, 0.001), 1)]
     assert [each.turn for each in sift(scored)] == [1, 2, 3]

@@ -20,7 +20,7 @@ from perdure.core.errors import BudgetReached, NoModel, PerdureError, Unauthoriz
 from perdure.recall.steps import prompts
 from perdure.recall.steps.prompts import Case
 from perdure.recall.underway import Underway
-from perdure.recall.values import Candidate
+from perdure.recall.values import LATE, Candidate
 
 if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
@@ -57,9 +57,11 @@ class Sifted(msgspec.Struct, frozen=True):
 
 
 def sift(candidates: Sequence[Candidate], wanted: Collection[int] = ()) -> tuple[Candidate, ...]:
-    """The algorithmic filter: those whose score is not far below the best one, and the wanted."""
-    best = max((each.score for each in candidates), default=0.0)
-    least = max(ABSOLUTE, RELATIVE * best)
+    """The algorithmic filter: those whose score is not far below the best one, and the wanted.
+
+    What is named or wanted is there for another reason than its score: no other is measured by it.
+    """
+    least = max(ABSOLUTE, RELATIVE * _best(candidates, wanted))
     likely = [each for each in candidates if each.score >= least or each.place in wanted]
     return met(likely, MET_BESIDE, wanted)
 
@@ -72,10 +74,14 @@ def met(
     The scores of the others are hardly a reason to leave one out: what is far behind the best one
     is still right now and then, and who reads it sees how likely it is.
     """
-    others = [each for each in candidates if each.score < _NAMED and each.place not in wanted]
-    is_met = max((each.score for each in others), default=0.0) >= least
-    enough = _LEAST if is_met else _NAMED
+    enough = _LEAST if _best(candidates, wanted) >= least else _NAMED
     return tuple(each for each in candidates if each.score >= enough or each.place in wanted)
+
+
+def _best(candidates: Sequence[Candidate], wanted: Collection[int]) -> float:
+    """The best score of what was found by what it says: neither named nor wanted."""
+    others = (each for each in candidates if each.score < _NAMED and each.place not in wanted)
+    return max((each.score for each in others), default=0.0)
 
 
 class Swarm:
@@ -110,7 +116,7 @@ class Swarm:
             tuple(each for each in case.candidates if each.place not in refused - sure),
             frozenset(refused & sure),
             len(flight.verdicts),
-            "" if len(flight.verdicts) == len(tasks) else flight.failed or "deadline",
+            "" if len(flight.verdicts) == len(tasks) else flight.failed or LATE,
         )
 
 
