@@ -105,6 +105,21 @@ async def test_what_is_gone_is_not_shown() -> None:
         assert "T-4.1" in keys(found)
 
 
+async def test_what_a_question_names_is_not_told_of_before_it_was_read() -> None:
+    there, gone = candidate(50, 1.0), candidate(51, 1.0)
+    for judged in (True, False):
+        texts = words_of([*SOME, there])
+        recall = pipeline(Library(SOME), texts, named=lambda *_: [there, gone])
+        found = await recall.recall(question("T-50 and T-51"), judged=judged)
+        assert "T-50.1" in keys(found)
+        assert "T-51.1" not in keys(found)
+
+        texts.delays = {"full": 5}
+        found = await recall.recall(question("T-50 and T-51"), judged=judged, deadline=0.2)
+        assert found.hits
+        assert not {"T-50.1", "T-51.1"} & set(keys(found))
+
+
 async def test_without_models_an_algorithm_filters_and_judges() -> None:
     weak = candidate(50, 0.001)
     layer = candidate(1, 0.2, kind="reference")

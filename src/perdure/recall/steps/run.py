@@ -195,8 +195,17 @@ class Run:
         )
 
     def _fetchable(self) -> tuple[Candidate, ...]:
-        """Those that have a key. That of a layer is not known before it was read."""
-        return tuple(c for c in self.candidates if c.kind != "reference" or c.place in self.full)
+        """Those that are known to be there, and by which key.
+
+        The key of a layer, and whether there is what a question names, is not known before it was
+        read.
+        """
+        named = {each.place for each in self.named}
+        return tuple(
+            each
+            for each in self.candidates
+            if each.place in self.full or (each.kind != "reference" and each.place not in named)
+        )
 
     def _found(self) -> list[Hit]:
         """The best, in full; behind them what comes along. Nothing, if nothing is likely."""
