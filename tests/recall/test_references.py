@@ -534,3 +534,10 @@ async def test_check_names_what_is_unwise(references: References, folder: Path) 
     assert "big.md It has changed since it was indexed." in told
     assert "all.md It is gone." in told
     assert await names(references) == ["all", "big", "short"]
+
+
+def test_a_listing_of_a_project_is_not_compared_path_by_path() -> None:
+    record = layers.LayerRecord(name="auth", ordinal=1, triggers=("path:src/auth/**",))
+    listing = "\n".join(f"docs/{number}.md" for number in range(1_000))
+    assert layers.fitting([record], f"Look at src/auth/a.py, of these:\n{listing}")
+    assert not layers.fitting([record], f"{listing}\nsrc/auth/a.py")

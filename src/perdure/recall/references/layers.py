@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -43,8 +44,9 @@ _name = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}").fullmatch
 _heading = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t]*#*$", re.MULTILINE).search
 #: What stands between blanks, quotes and brackets.
 _chunks = re.compile(r"[^\s\"'`()<>\[\],;]+").findall
-#: Characters of a text in which paths are looked for.
-_LOOKED_AT = 20_000
+#: Characters of a text in which paths are looked for, and how many: a listing of a whole project
+#: names no file of it in particular.
+_LOOKED_AT, _PATHS = 20_000, 100
 #: Patterns that every path and tool fits.
 _anything = re.compile(r"(?:path:(?:\*\*?/?)*\**|tool:\**)").fullmatch
 
@@ -227,9 +229,10 @@ def terms_of(text: str) -> str:
 
 
 def paths_in(text: str) -> list[str]:
-    """What looks like a path in a text: it has a slash or a dot inside."""
+    """What looks like a path in a text: it has a slash or a dot inside. The first hundred."""
     found = (chunk.rstrip(".:!?") for chunk in _chunks(text[:_LOOKED_AT]))
-    return list(dict.fromkeys(each for each in found if "/" in each or "." in each[1:]))
+    paths = dict.fromkeys(each for each in found if "/" in each or "." in each[1:])
+    return list(islice(paths, _PATHS))
 
 
 def _stands_in(phrase: str, words: str) -> bool:
