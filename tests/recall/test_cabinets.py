@@ -118,3 +118,23 @@ async def test_the_tools_of_the_newest_turn_call_for_a_layer(bank: Bank) -> None
     assert (layer.key, layer.reasons[0].name) == ("shell", "tool Bash")
     await session.append([user("Thanks."), assistant("Bye.")])
     assert await find(await asked(bank, "And now?")) == []
+
+
+async def test_so_do_tools_whose_calls_were_appended_by_themselves_until_they_are_taken_back(
+    bank: Bank,
+) -> None:
+    session = await bank.session("planner/birds")
+    find = cabinets.called_for(bank.references, bank.index, bank.store)
+    await bank.references.add("---\nname: shell\ntriggers: [tool:Bash]\n---\nQuote all names.")
+    call = ToolCall("c1", "bash", '{"command": "ls"}')
+    for message in (
+        user("Look."),
+        Message("assistant", (call,)),
+        Message("tool", (ToolResult("c1", (Text("a b"),)),)),
+        assistant("Two."),
+    ):
+        await session.append([message])
+    (layer,) = await find(await asked(bank, "And now?"))
+    assert layer.key == "shell"
+    await session.undo()
+    assert await find(await asked(bank, "And now?")) == []

@@ -20,6 +20,8 @@ SAID, ANSWERED, TOOLS = range(3)
 
 _PART, _ROUND, _TURN = 6, 12, 20
 PART_BITS, ROUND_BITS, TURN_BITS = _PART, _PART + _ROUND, _PART + _ROUND + _TURN
+#: The last part of a round.
+LAST_PART = 2**_PART - 1
 
 
 @system_record("recall_groups")
@@ -71,4 +73,4 @@ def spot(place: int) -> Spot:
 def turns(group: int, first: int = 0, last: int = 2**_TURN - 1) -> Range:
     """All places of a group's turns from `first` to `last`."""
     start = Spot(group, first, 0, 0).place
-    return start, Spot(group, last, 2**_ROUND - 1, 2**_PART - 1).place
+    return start, Spot(group, last, 2**_ROUND - 1, LAST_PART).place

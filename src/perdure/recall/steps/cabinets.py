@@ -9,7 +9,7 @@ from perdure.core.clock import SECOND
 from perdure.recall.indexing.filling import read_notes
 from perdure.recall.memories.reading import MemoryReader
 from perdure.recall.memories.wording import said
-from perdure.recall.places import INDEX, REFERENCES, Spot, spot
+from perdure.recall.places import INDEX, LAST_PART, REFERENCES, Spot, spot
 from perdure.recall.references.layers import fitting, wait_for_tools
 from perdure.recall.references.references import References
 from perdure.recall.scoping.scope import Directory
@@ -18,8 +18,8 @@ from perdure.storage.store import Store
 
 #: Seconds for which the files of the folder are believed to be as they were.
 _SYNCED = 5.0
-#: Rounds of the newest turn whose tools call for layers: the last ones.
-_ROUNDS = 8
+#: Rounds of the newest turn whose tools call for layers: the last ones. And parts of these.
+_ROUNDS, _PARTS = 8, 128
 
 
 class Kept(NamedTuple):
@@ -69,10 +69,12 @@ def called_for(references: References, index: Directory, store: Store) -> Finds:
 
     async def tools(question: Question) -> set[str]:
         mark, group = question.head.mark, (await index.groups()).get(question.record.id)
-        if group is None:
+        if group is None or question.head.is_undone(mark.turn):
             return set()
-        rounds = range(max(1, mark.round - _ROUNDS + 1), mark.round + 1)
-        places = [Spot(group, mark.turn, round).place for round in rounds]
+        first = Spot(group, mark.turn, max(1, mark.round - _ROUNDS + 1)).place
+        last = Spot(group, mark.turn, mark.round, LAST_PART).place
+        there = await store.adapter.places(INDEX.name, first - 1, _PARTS)
+        places = [place for place in there if place <= last]
         notes = read_notes(await store.adapter.notes(INDEX.name, places))
         return {tool for note in notes if note is not None for tool in note.tools}
 
