@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -253,3 +254,13 @@ async def test_with_recall_requests_extend_one_another_and_can_be_rebuilt(
         for context in kept:
             past = await session.past_context(f"T-{context.turn}")
             assert sent(past) == sent(context)
+
+
+async def test_recall_does_not_go_on_when_a_bank_was_looked_at() -> None:
+    bank = Bank("memory://", config=Config())
+    async with bank.looked_at():
+        session = await bank.session("planner/me")
+        await remember(session, SAID)  # the index is looked after from now on
+        assert (await session.recall(SAID, deadline=20)).hits
+    names = {task.get_name() for task in asyncio.all_tasks()}
+    assert not names & {"perdure-index", "perdure-embed", "perdure-references"}

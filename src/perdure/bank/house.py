@@ -198,7 +198,10 @@ class House:
 
     @asynccontextmanager
     async def looked_at(self) -> AsyncIterator[Self]:
-        """Connected, without any background work: for commands that look, or do one thing."""
+        """Connected, without any background work: for commands that look, or do one thing.
+
+        What recall began meanwhile ends with it, before the store is closed.
+        """
         await self.store.open()
         self._is_looked_at = True
         try:
@@ -206,6 +209,7 @@ class House:
         finally:
             self._is_looked_at = False
             try:
+                await self._recalling.stop()
                 if self._gateway is not None:
                     await self._gateway.close()
             finally:
