@@ -24,7 +24,7 @@ _GAIN = 0.1
 
 
 class Indexer(Protocol):
-    """Where what is to be found goes: `recall.index.RecallIndex`."""
+    """Where what is to be found goes: `recall.indexing.index.RecallIndex`."""
 
     async def put(
         self, transaction: Transaction, group: str, ordinal: int, text: str, note: Note

@@ -100,8 +100,7 @@ class Pipeline:
         `scan` is asked if the index does not cover a session, which `covers` tells, if the index
         fails, and if it has nothing while it `is_behind`: not filled yet. `triggered` finds
         reference layers by their triggers, `named` what a question names by its key. `expect` is
-        told what will be embedded soon: see
-        `recall.searching.ahead`.
+        told what will be embedded soon: see `recall.searching.ahead`.
         """
         self._search = search
         self._scope_of = scope_of
