@@ -30,7 +30,7 @@ TASK = "recall-filter"
 #: The best so many stay, whatever a model says of them.
 SURE = 3
 #: A question whose best candidate has less than this score is met by nothing: what was found is
-#: merely nearest. Questions about something else stay below; of 822 about LoCoMo's chats, one at most.
+#: merely nearest. Questions about something else stay below, of 822 about LoCoMo's chats one.
 #: What nobody asked for stands beside a prompt only if it is met a little better.
 MET, MET_BESIDE = 0.07, 0.08
 #: What has less than this score has no chance.
