@@ -15,13 +15,14 @@ import perdure
 from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig, RecallConfig
 from perdure.core.errors import BadAnswer
-from perdure.core.messages import assistant
+from perdure.core.messages import assistant, user
 from perdure.recall.memories.records import machine, person
 from perdure.recall.steps.prompts import judgement
+from perdure.recall.window import Window
 from perdure.session import Session
 from perdure.testing import Answer, Received, ScriptedModel
 from tests.recall.test_beside import ASKED, SAID, layer, old_session, sent
-from tests.recall.tied import bank_with, remember
+from tests.recall.tied import bank_with, recall_of, remember
 
 _CHOSEN = '"full": [1], "ticklers": [], "layers": []'
 _call = re.compile(r" — (\w+)\((\{.*\})\)$", re.MULTILINE)
@@ -264,3 +265,18 @@ async def test_recall_does_not_go_on_when_a_bank_was_looked_at() -> None:
         assert (await session.recall(SAID, deadline=20)).hits
     names = {task.get_name() for task in asyncio.all_tasks()}
     assert not names & {"perdure-index", "perdure-embed", "perdure-references"}
+
+
+async def test_of_a_long_question_beginning_and_end_are_looked_at() -> None:
+    log = f"{80 * '='}\n" * 6_000
+    async with bank_with(deadline=20.0, vectors=10.0) as bank:
+        other, session = await bank.session("planner/other"), await bank.session("planner/me")
+        await remember(other, "The zebra quagga gateway listens on port 4711.")
+        await remember(other, "Roses want water.")
+        await bank.settle()
+        asked = "Where does the zebra quagga gateway listen?"
+        window = Window(session.record, await session.head(), frozenset(), frozenset(), [])
+        for query in (f"{asked}\n{log}", f"{log}\n{asked}"):
+            assert (await session.recall(query)).hits[0].key == "planner/other#T-1.1"
+            beside = await recall_of(bank).beside(window, [user(query)], 4_000)
+            assert "4711" in beside.text

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 #: Hits that are asked for, for each pointer that may stand beside a prompt: some stand there
 #: already, some have no room.
 _SPARE = 2
+#: Characters of a question that are looked at: of a longer one, its beginning and its end. Whoever
+#: pastes a log asks before it or behind it; all of it would take longer than the deadline.
+_MOST_TEXT = 100_000
 #: Hits without a filter that a note about the filter is made of.
 _AGAIN = 50
 #: Words of prompts that go on with what stands in the window anyway: “OK, continue.”, “Yes to all”.
@@ -92,6 +95,7 @@ class Recall:
 
         Raises `InvalidInput` if the filters name a session or an agent that is not there.
         """
+        question = msgspec.structs.replace(question, text=_looked_at(question.text))
         await self._prepared()
         await self._names.check(question)
         seconds = self.config.deadline if deadline is None else deadline
@@ -113,7 +117,7 @@ class Recall:
         if not self.config.on or budget <= 0:
             return Beside()
         question = Question(
-            text="\n".join(filter(None, (message.text for message in prompt))),
+            text=_looked_at("\n".join(filter(None, (message.text for message in prompt)))),
             record=record,
             head=window.head,
             limit=_SPARE * self.config.pointers,
@@ -209,6 +213,13 @@ class Recall:
             tags = () if layer is None else layer.tags
             return Item(hit, hit.key, f"tags: {', '.join(tags)}" if tags else "")
         return Item(hit, everywhere(record, hit.turn), stands=window.level(hit.turn))
+
+
+def _looked_at(text: str) -> str:
+    if len(text) <= _MOST_TEXT:
+        return text
+    half = _MOST_TEXT // 2
+    return f"{text[:half]}\n{text[-half:]}"
 
 
 def _says_nothing(prompt: str) -> bool:

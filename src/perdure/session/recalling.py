@@ -11,8 +11,8 @@ from perdure.recall.values import Filters, Kind, Question, Recalled
 from perdure.session.conversation import Conversation
 from perdure.session.given import flag_in, moment, number_in, seconds_in, tags_of, text_in, texts_in
 
-#: Hits at most, and characters of a question that are looked at.
-MOST_HITS, _MOST_TEXT = 1_000, 100_000
+#: Hits at most.
+MOST_HITS = 1_000
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 _ROLES = ("user", "assistant", "tool")
 
@@ -94,7 +94,7 @@ class Recalling(Conversation):
             raise Unsupported("This bank recalls nothing.", hint="Switch it on: recall.on = true.")
         record, head = await self._standing()
         question = Question(
-            text=text[:_MOST_TEXT],
+            text=text,
             record=record,
             head=head,
             filters=filters,
