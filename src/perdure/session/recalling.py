@@ -43,6 +43,8 @@ class Recalling(Conversation):
     ) -> Recalled:
         """What answers a query: turns, memories, reference layers, best first, at most 1,000.
 
+        Of a query of more than 100,000 characters, the first and the last 50,000 are looked at.
+
         Looked at are this session's line of turns, the agent's other sessions, and what is shared
         with the agent. Not the sessions that were forked from this line and left it, unless
         `wide`; never what is another agent's own. The rest narrows it:
