@@ -15,6 +15,8 @@ import pytest
 import perdure
 from perdure.artifacts import ArtifactStore
 from perdure.bank import Bank
+from perdure.core.errors import InvalidInput
+from perdure.core.messages import assistant, user
 from perdure.jobs import Runner
 from perdure.storage.collection import Collection
 from perdure.storage.contexts import ContextStore
@@ -92,6 +94,14 @@ def test_the_same_story_in_both_ways(tmp_path: Path) -> None:
 
     with open_sync(f"sqlite:///{tmp_path / 'sync.db'}") as bank:
         assert told_sync(bank) == asyncio.run(run())
+
+
+def test_forgetting_no_turns_forgets_nothing() -> None:
+    with perdure.open_sync("memory://") as bank:
+        bank.session("planner/keep").append([user("Keep this."), assistant("I do.")])
+        with pytest.raises(InvalidInput, match="leave `turns` out"):
+            bank.forget("planner/keep", turns=[])
+        assert bank.session("planner/keep").turn("T-1").status == "closed"
 
 
 def test_an_error_in_a_transaction_undoes_it() -> None:

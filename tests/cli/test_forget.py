@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.core.messages import assistant, user
+from perdure.core.messages import Media, Message, Text, ToolCall, ToolResult, assistant, user
 from tests.cli.conftest import Ask, Run
 
 
@@ -45,6 +45,40 @@ def test_turns(run: Run, ask: Ask, chat: str) -> None:
     assert (code, found["turns"], found["sessions"]) == (0, 1, ["planner/auth"])
 
 
+def test_turns_that_were_forgotten_already(run: Run, ask: Ask, chat: str) -> None:
+    result = run("forget", "planner/auth", "--turn", "T-4", answer="y\n")
+    assert ": forgotten already\n" in result.stderr
+    assert result.stdout.endswith("That was forgotten already.\n")
+    assert ask("forget", "planner/auth", "--turn", "T-4", "--yes")[1]["turns"] == 0
+    some = run("forget", "planner/auth", "--turn", "T-4", "--turn", "T-5", "--yes")
+    assert some.stdout == "Forgot 1 turn of 1 session, 0 memories, and 0 artifacts.\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ([user("  "), assistant("An answer\nto nothing.")], "An answer to nothing."),
+        ([Message("user", (Media(media_type="image/png", data=b"1234"),))], "image/png, 4 B"),
+        (
+            [Message("assistant", (ToolCall("1", "Bash", '{"command": "ls -la"}'),))],
+            "Bash: ls -la",
+        ),
+        ([Message("tool", (ToolResult("1", (Text("src\n"),)),))], "src"),
+        ([user("")], "no words"),
+    ],
+)
+def test_a_turn_without_a_prompt_is_shown_by_what_it_has(
+    said: list[Message], words: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    monkeypatch.setenv("PERDURE_BANK", url)
+    with perdure.open_sync(url) as bank:
+        bank.session("planner/auth").append(said)
+    result = run("forget", "planner/auth", "--turn", "T-1", answer="n\n")
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("  T-1, ")]
+    assert line.endswith(f": {words}")
+
+
 def test_an_agent(ask: Ask, run: Run, chat: str) -> None:
     refused = run("forget", "--agent", "planner", "--yes")
     assert refused.exit_code == 1
@@ -68,6 +102,9 @@ def test_an_agent(ask: Ask, run: Run, chat: str) -> None:
         (["--agent", "nobody", "--yes"], "There are no sessions or memories of nobody."),
         (["nobody", "--yes"], "There is no session 'nobody'."),
         (["planner/auth", "--turn", "T-99", "--yes"], "has no turn T-99"),
+        (["planner/auth", "--turn", "3.1", "--yes"], "T-3.1 is a round, and a turn is forgotten"),
+        (["planner/auth", "--turn", "t-3.1"], "as a whole. Name T-3."),
+        (["planner/old", "--turn", "", "--yes"], "'' does not name a turn."),
         (["coder/auth", "--turn", "T-3", "--yes"], "T-3 is not a turn of coder/auth's own."),
         (["planner/auth", "--yes"], "1 fork would lose the turns they share"),
     ],

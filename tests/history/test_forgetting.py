@@ -16,6 +16,7 @@ from perdure.bank import Bank
 from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Text, assistant, user
+from perdure.core.turns import Position
 from perdure.history import chain
 from perdure.history.forgetting import WITHOUT_CONTENT, Scope
 from perdure.history.records import Draft, Link, Piece, Receipt, TurnCount, Use
@@ -91,9 +92,11 @@ async def test_a_turn_is_forgotten_and_its_place_stays(
 async def test_several_turns_and_again(bank: Bank, session: Session) -> None:
     await fill(session, 5)
     await bank.forget("planner/auth", turns=[2, "T-4", 2])
-    await bank.forget("planner/auth", turns=["planner/auth#T-4"])
+    again = await bank.forget("planner/auth", turns=["planner/auth#T-4"])
+    assert (again.sessions, again.turns) == (["planner/auth"], 0)
+    assert (await bank.forget("planner/auth", turns=[3, 4])).turns == 1
     assert [turn.status for turn in await whole(session)] == [
-        *("closed", "forgotten", "closed", "forgotten", "closed"),
+        *("closed", "forgotten", "forgotten", "forgotten", "closed"),
     ]
     assert await problems(bank) == []
     for wrong in (0, 6, "T-99"):
@@ -101,6 +104,40 @@ async def test_several_turns_and_again(bank: Bank, session: Session) -> None:
             await bank.forget("planner/auth", turns=[wrong])
     with pytest.raises(InvalidInput, match="not a turn of planner/auth"):
         await bank.forget("planner/auth", turns=["planner/other#T-1"])
+
+
+@pytest.mark.parametrize("turn", ["T-2", "planner/auth#T-2", 2, Position(2)])
+async def test_one_turn_needs_no_list(
+    bank: Bank, session: Session, turn: str | int | Position
+) -> None:
+    await fill(session, 3)
+    assert (await bank.forget("planner/auth", turns=turn)).turns == 1
+    assert [turn.status for turn in await whole(session)] == ["closed", "forgotten", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "told"),
+    [
+        ([], "No turn is named, and nothing was forgotten. Name a turn, or leave `turns` out"),
+        (iter(()), "No turn is named"),
+        (["T-2.1"], "T-2.1 is a round, and a turn is forgotten as a whole. Name T-2."),
+        ([1, Position(2, 3)], "T-2.3 is a round"),
+        ("T-2.1", "Name T-2."),
+        ("", "'' does not name a turn."),
+        ("latest", "'latest' does not name a turn."),
+        (b"T-2", "b'T-2' does not name a turn."),
+        (2.5, "2.5 does not name a turn."),
+        ([None], "None does not name a turn."),
+    ],
+)
+async def test_what_names_no_turns_forgets_nothing(
+    bank: Bank, session: Session, turns: Any, told: str
+) -> None:
+    await fill(session, 2)
+    with pytest.raises(InvalidInput) as refused:
+        await bank.forget("planner/auth", turns=turns)
+    assert told in str(refused.value)
+    assert [turn.status for turn in await whole(session)] == ["closed", "closed"]
 
 
 @everywhere

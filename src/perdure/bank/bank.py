@@ -16,7 +16,6 @@ from perdure.config import Config
 from perdure.core.turns import Position
 from perdure.history.forgetting import Forgotten
 from perdure.history.log import Hook
-from perdure.history.reading import position
 from perdure.history.records import Link, SessionRecord
 from perdure.history.strategies import parse_strategy
 from perdure.history.verify import verify_chains
@@ -115,16 +114,23 @@ class Bank(House):
         return await sessions.listed(self.store, agent=agent, archived=archived)
 
     async def forget(
-        self, session: str, *, turns: Iterable[str | int | Position] = (), reroot: bool = False
+        self,
+        session: str,
+        *,
+        turns: str | int | Position | Iterable[str | int | Position] | None = None,
+        reroot: bool = False,
     ) -> Forgotten:
         """Forget a session for good, with the sub-agents it started; or the content of some turns.
 
-        Raises `Conflict` if a fork shares its turns, unless `reroot` gives them to it first.
+        Raises `InvalidInput`, having forgotten nothing, if `turns` is empty, or names a round or
+        what is not there; `Conflict` if a fork shares the session's turns, unless `reroot` gives
+        them to it first.
         """
         found = await self.existing_session(session)
-        numbers = sorted({position(turn, found.record).turn for turn in turns})
-        if numbers:
-            return await self.forgetting.turns(found.record, numbers)
+        if turns is not None:
+            return await self.forgetting.turns(
+                found.record, sessions.whole_turns(turns, found.record)
+            )
         return await self.forgetting.sessions([session], reroot=reroot)
 
     async def forget_agent(self, name: str, *, reroot: bool = False) -> Forgotten:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from perdure.bank.infos import SessionInfo, describe_session
 from perdure.core.clock import to_datetime
 from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.turns import Position
+from perdure.history.reading import position
 from perdure.history.records import Head, Link, SessionRecord, agent_of
 from perdure.storage.options import Options
 from perdure.storage.store import Store
@@ -68,6 +70,31 @@ async def existing(store: Store, name: str) -> SessionRecord:
             f"There is no session {name}.", hint="`perdure sessions` lists those there are."
         )
     return record
+
+
+def whole_turns(
+    turns: str | int | Position | Iterable[str | int | Position], record: SessionRecord
+) -> list[int]:
+    """The numbers of the turns that are named, one or several; sorted, each once.
+
+    Raises `InvalidInput` if none is named, or a round of one.
+    """
+    # A position is a tuple, and of a text or bytes nobody means each letter.
+    one = isinstance(turns, str | bytes | Position) or not isinstance(turns, Iterable)
+    named: Any = [turns] if one else turns
+    places = [position(turn, record) for turn in named]
+    if not places:
+        raise InvalidInput(
+            "No turn is named, and nothing was forgotten.",
+            hint="Name a turn, or leave `turns` out to forget the whole session.",
+        )
+    for place in places:
+        if place.round is not None:
+            raise InvalidInput(
+                f"{place} is a round, and a turn is forgotten as a whole.",
+                hint=f"Name T-{place.turn}.",
+            )
+    return sorted({place.turn for place in places})
 
 
 async def listed(store: Store, *, agent: str | None, archived: bool) -> list[SessionInfo]:

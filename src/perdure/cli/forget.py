@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,7 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank, SessionInfo
+    from perdure.core.messages import Part
     from perdure.core.turns import Turn
     from perdure.history.forgetting import Forgotten
     from perdure.session import Session
@@ -73,16 +75,23 @@ def forget(
     if settings.json:
         terminal.emit(gone)
         return
-    sessions = terminal.plural(len(gone.sessions), "session")
-    what = f"{terminal.plural(gone.turns, 'turn')} of {sessions}"
-    memories = f"{gone.memories:,} {'memory' if gone.memories == 1 else 'memories'}"
-    artifacts = terminal.plural(gone.artifacts, "artifact")
-    terminal.say(f"Forgot {what}, {memories}, and {artifacts}.")
+    if turns and not (gone.turns or gone.memories or gone.artifacts):
+        terminal.say("That was forgotten already.")
+    else:
+        terminal.say(_in_words(gone))
     if not gone.erased:
         terminal.note(
             "Others have the bank open: bytes of it may still lie in its files. Forget something"
             " again when they are gone."
         )
+
+
+def _in_words(gone: Forgotten) -> str:
+    sessions = terminal.plural(len(gone.sessions), "session")
+    what = f"{terminal.plural(gone.turns, 'turn')} of {sessions}"
+    memories = f"{gone.memories:,} {'memory' if gone.memories == 1 else 'memories'}"
+    artifacts = terminal.plural(gone.artifacts, "artifact")
+    return f"Forgot {what}, {memories}, and {artifacts}."
 
 
 async def _forget(
@@ -95,6 +104,7 @@ async def _forget(
     yes: bool,
 ) -> Forgotten | None:
     """What was forgotten; None if it was not wanted after all."""
+    from perdure.bank.sessions import whole_turns
     from perdure.cli import names, places
     from perdure.cli.progress import Bar
     from perdure.cli.show import position
@@ -102,11 +112,12 @@ async def _forget(
     async with places.existing_bank(settings, settings.load()) as bank:
         session = None if name is None else await names.find(bank, name)
         if session is not None and turns:
-            found = [await session.turn(position(turn)) for turn in turns]
+            numbers = whole_turns(map(position, turns), session.record)
+            found = [await session.turn(number) for number in numbers]
             if not yes and not _agreed(_turns_in_words(session, found)):
                 return None
             with Bar("forgetting"):
-                return await bank.forget(session.name, turns=[each.number for each in found])
+                return await bank.forget(session.name, turns=numbers)
         going = await _going(bank, session, agent, reroot=reroot)
         memories = [] if agent is None else await bank.memories.list(agent, status=None)
         if agent is not None and not going and not memories:
@@ -168,13 +179,36 @@ def _turns_in_words(session: Session, turns: list[Turn]) -> list[str]:
     from perdure.cli import moments
 
     lines = [
-        f"  {turn.id}, {moments.absolute(turn.started)}: {_beginning(turn.prompt)}"
-        for turn in turns[:_LISTED]
+        f"  {turn.id}, {moments.absolute(turn.started)}: {_gist(turn)}" for turn in turns[:_LISTED]
     ]
     if len(turns) > _LISTED:
         lines.append(f"  and {len(turns) - _LISTED:,} more")
     what = terminal.plural(len(turns), "turn")
     return [f"This forgets for good what was said in {what} of {session.name}:", *lines]
+
+
+def _gist(turn: Turn) -> str:
+    """The first words of its prompt, else of whatever there is in it."""
+    if turn.status == "forgotten":
+        return "forgotten already"
+    parts = (part for message in turn.messages for part in message.parts)
+    said = (_beginning(words) for words in chain([turn.prompt], map(_words, parts)))
+    return next(filter(None, said), "no words")
+
+
+def _words(part: Part) -> str:
+    from perdure.core.messages import Media, ToolCall, ToolResult, words_of
+    from perdure.history import gist
+
+    match part:
+        case ToolCall():
+            return f"{part.name}: {gist.asked(part)}"
+        case ToolResult():
+            return gist.came(part).words
+        case Media():
+            return gist.described(part)
+        case _:
+            return words_of(part)
 
 
 def _beginning(text: str, length: int = 60) -> str:

@@ -89,6 +89,7 @@ class Forgotten(msgspec.Struct, frozen=True):
     """What was forgotten."""
 
     sessions: list[str] = []
+    #: Without those of `bank.forget(turns=…)` that had been forgotten before.
     turns: int = 0
     artifacts: int = 0
     #: Distilled from what is gone, or the agent's; those that a person wrote outlive their turns.
@@ -235,12 +236,13 @@ class Forgetting:
         scope = Scope((record.id,), tuple(numbers))
         memories = await self._empty(scope)
         await self._end_answers(record.id, numbers)
-        gone = 0
+        turns = gone = 0
         for number in numbers:
-            gone += await self._bury(record.id, number)
+            turns += await self._bury(record.id, number)
+            gone += await self._release(turn_prefix(record.id, number))
         memories += await self._empty(scope)
         erased = await self._cleanse(self.collections)
-        return Forgotten([record.id], len(numbers), gone, memories, erased)
+        return Forgotten([record.id], turns, gone, memories, erased)
 
     async def sessions(
         self, names: Sequence[str], *, reroot: bool = False, agent: str | None = None
@@ -303,13 +305,13 @@ class Forgetting:
 
         await self._store.collection(SessionRecord).change(session, stripped)
 
-    async def _bury(self, session: str, number: int) -> int:
-        """Put a tombstone in the place of each piece; returns how many artifacts went with them."""
-        pieces = self._store.collection(Piece)
-        for piece in await self._reader.pieces(Owned(session, number, number)):
-            if not piece.forgotten:
-                await pieces.put(chain.tombstone(piece))
-        return await self._release(turn_prefix(session, number))
+    async def _bury(self, session: str, number: int) -> bool:
+        """Put a tombstone in the place of each piece; returns False if they all had one before."""
+        pieces = await self._reader.pieces(Owned(session, number, number))
+        left = [piece for piece in pieces if not piece.forgotten]
+        for piece in left:
+            await self._store.collection(Piece).put(chain.tombstone(piece))
+        return bool(left) or not pieces  # not written yet: an answer that is arriving was all of it
 
     async def _release(self, prefix: str) -> int:
         """Let go of the artifacts of a session or turn; those of nobody else are deleted."""
