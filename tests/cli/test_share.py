@@ -47,3 +47,6 @@ def test_what_cannot_be_meant(run: Run, chat: str) -> None:
     assert (own.exit_code, "is planner's own" in own.stderr) == (1, True)
     nobody = run("share", "planner/auth", "coder/auth")
     assert (nobody.exit_code, "cannot be an agent" in nobody.stderr) == (1, True)
+    for flags in ([], ["--stop"]):
+        unnamed = run("share", "planner/auth", "", *flags)
+        assert (unnamed.exit_code, "'' cannot be an agent" in unnamed.stderr) == (1, True)

@@ -296,8 +296,9 @@ async def test_an_agent_is_forgotten_with_all_that_is_kept_under_its_name(bank: 
 
 async def test_an_agent_that_is_not_there(bank: Bank) -> None:
     assert (await bank.forget_agent("nobody")).sessions == []
-    for wrong in ("", "a/b", "a#b"):
-        with pytest.raises(InvalidInput):
+    wrongs: list[Any] = ["", "a/b", "a#b", None, ["nobody"]]
+    for wrong in wrongs:
+        with pytest.raises(InvalidInput, match="cannot be an agent"):
             await bank.forget_agent(wrong)
 
 

@@ -137,10 +137,14 @@ async def test_a_memory_is_kept_with_all_that_is_known(
         ({"tags": [3]}, InvalidInput),
         ({"agent": "a/b"}, InvalidInput),
         ({"agent": ""}, InvalidInput),
+        ({"agent": None}, InvalidInput),
+        ({"agent": ["planner"]}, InvalidInput),
         ({"provenance": "planner/auth#T-3"}, InvalidInput),
         ({"provenance": ["T-3"]}, InvalidInput),
         ({"provenance": ["no/session#T-3"]}, InvalidInput),
         ({"shared": ["a/b"]}, InvalidInput),
+        ({"shared": [None]}, InvalidInput),
+        ({"shared": [["coder"]]}, InvalidInput),
     ],
 )
 async def test_what_cannot_be_kept_is_refused(
@@ -161,12 +165,14 @@ async def test_the_error_says_what_to_write(memories: Memories, store: Store) ->
         ({"tags": "auth"}, "tags is 'auth', which is no list. Write ['auth']."),
         ({"tags": "x" * 1_000_000}, "x…, which is no list. Write ['auth']."),
         ({"shared": "coder"}, "shared is 'coder', which is no list. Write ['coder']."),
+        ({"shared": [None]}, "None cannot be an agent. Give the agent's name as text"),
+        ({"agent": None}, "None cannot be an agent. Give the agent's name as text, like 'coder'."),
         ({"provenance": ["planner/auth#T-301"]}, "planner/auth has no turn T-301"),
         ({"provenance": ["planner/auth#T-301"]}, "Its newest is T-300."),
     ]
     for given, told in wrong:
         with pytest.raises(InvalidInput) as refused:
-            await memories.add("planner", "fine", **given)
+            await memories.add(**{"agent": "planner", "text": "fine", **given})
         assert told in str(refused.value)
         assert len(str(refused.value)) < 200
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,12 +93,23 @@ async def test_nobody_is_left_out_of_everybody(bank: Bank) -> None:
     assert await ours.shared_with() == ["bob"]
 
 
-@pytest.mark.parametrize("agent", ["ann", "bob/a", "", " all", "a#b"])
-async def test_what_is_no_other_agent_is_refused(bank: Bank, agent: str) -> None:
+@pytest.mark.parametrize("agent", ["ann", "bob/a", "", " all", "a#b", None, ["bob", "cy"], 123])
+async def test_what_is_no_other_agent_is_refused(bank: Bank, agent: Any) -> None:
     ours = await _said(bank, "ann/a")
     with pytest.raises(InvalidInput):
         await ours.share("cy", agent)
     assert await ours.shared_with() == []
+
+
+@pytest.mark.parametrize("agent", [None, ["bob", "cy"], 123, b"bob"])
+async def test_an_agent_is_named_by_a_text(bank: Bank, agent: Any) -> None:
+    ours = await _said(bank, "ann/a")
+    await ours.share("bob")
+    for change in (ours.share, ours.unshare):
+        with pytest.raises(InvalidInput) as refused:
+            await change(agent)
+        assert f"{agent!r} cannot be an agent. Give the agent's name as" in str(refused.value)
+    assert await ours.shared_with() == ["bob"]
 
 
 async def test_a_fork_shares_its_own_turns(bank: Bank) -> None:

@@ -35,7 +35,7 @@ from perdure.history.records import (
     TurnCount,
     Uncounted,
     Use,
-    agent_of,
+    checked_agent,
     turn_key,
     turn_prefix,
 )
@@ -280,8 +280,11 @@ class Forgetting:
         return Forgotten(going, turns, gone, memories, erased)
 
     async def agent(self, name: str, *, reroot: bool = False) -> Forgotten:
-        """Forget an agent: its sessions and everything kept under its name."""
-        agent_of(f"{name}/x")
+        """Forget an agent: its sessions and everything kept under its name.
+
+        Raises `InvalidInput` if no agent can be called that.
+        """
+        checked_agent(name)
         records = self._store.collection(SessionRecord)
         found = await records.query().where("agent", "=", name).values()
         return await self.sessions([record.id for record in found], reroot=reroot, agent=name)

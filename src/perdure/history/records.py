@@ -264,19 +264,34 @@ class Use(msgspec.Struct, frozen=True):
     artifact: Annotated[str, Indexed()]
 
 
-def agent_of(session: str) -> str:
+def agent_of(session: object) -> str:
     """The agent of a session's name.
 
     Raises `InvalidInput` if it is not ``agent/name``.
     """
-    agent, slash, name = str(session).partition("/")
-    length = len(str(session).encode("utf-8", "surrogatepass"))
+    text = session if isinstance(session, str) else ""
+    agent, slash, name = text.partition("/")
+    length = len(text.encode("utf-8", "surrogatepass"))
     if not slash or not _name(agent) or not _name(name) or length > MAX_NAME:
         raise InvalidInput(
             f"{session!r} cannot be the name of a session.",
             hint=f"Write agent/name: no '#', no control characters, at most {MAX_NAME} bytes.",
         )
     return agent
+
+
+def checked_agent(agent: object) -> str:
+    """The name itself, if an agent can be called that. Raises `InvalidInput`."""
+    if not isinstance(agent, str):
+        raise InvalidInput(
+            f"{agent!r} cannot be an agent.", hint="Give the agent's name as text, like 'coder'."
+        )
+    try:
+        return agent_of(f"{agent}/x")
+    except InvalidInput:
+        raise InvalidInput(
+            f"{agent!r} cannot be an agent.", hint="Name the agent, not a session of it."
+        ) from None
 
 
 def piece_key(session: str, turn: int, piece: int) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec.structs import replace
 
 from perdure.core.errors import InvalidInput, PerdureError
+from perdure.history.records import checked_agent
 from perdure.recall.memories import records, rules
 from perdure.recall.memories.reading import MemoryReader
 from perdure.recall.memories.records import (
@@ -29,7 +30,6 @@ from perdure.recall.memories.records import (
     acting,
 )
 from perdure.recall.memories.writing import Indexer, Writing
-from perdure.recall.scoping.sharing import checked_agent
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from perdure.core.errors import PerdureError
+from perdure.history.records import checked_agent
 from perdure.recall.memories import records
 from perdure.recall.memories.merging import read
 from perdure.recall.memories.records import FormerMemory, Memory
 from perdure.recall.memories.resembling import COMPARED, Resemblance
-from perdure.recall.scoping.sharing import checked_agent
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from perdure.core import actors
 from perdure.core.errors import InvalidInput, TooLarge
 from perdure.core.messages import sound
 from perdure.core.turns import Position
-from perdure.history.records import agent_of
-from perdure.recall.scoping.sharing import EVERYBODY, checked_agent
+from perdure.history.records import agent_of, checked_agent
+from perdure.recall.scoping.sharing import EVERYBODY
 from perdure.storage.keys import numbered
 from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Indexed, Key, system_record
@@ -253,13 +253,14 @@ def checked_tags(tags: Iterable[object]) -> tuple[str, ...]:
 
 def checked_shared(agents: Iterable[object]) -> tuple[str, ...]:
     """Agents that a memory is shared with, or ``*``. Raises `InvalidInput`."""
-    names = {str(agent) for agent in _listed(agents, "shared", "coder")}
+    given = _listed(agents, "shared", "coder")
+    names = {EVERYBODY if agent == EVERYBODY else checked_agent(agent) for agent in given}
     if len(names) > MAX_TAGS:
         raise InvalidInput(
             f"A memory cannot be shared with {len(names)} agents one by one.",
             hint="Share it with '*', which is everyone.",
         )
-    return tuple(sorted(name if name == EVERYBODY else checked_agent(name) for name in names))
+    return tuple(sorted(names))
 
 
 def checked_sources(turns: Iterable[object]) -> tuple[str, ...]:

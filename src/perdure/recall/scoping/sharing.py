@@ -17,7 +17,7 @@ import msgspec
 
 from perdure.core.errors import InvalidInput
 from perdure.history.forgetting import Scope, remove
-from perdure.history.records import Head, SessionRecord, agent_of
+from perdure.history.records import Head, SessionRecord, agent_of, checked_agent
 from perdure.storage.options import STRONG
 from perdure.storage.records import Indexed, Key, system_record
 from perdure.storage.store import Store
@@ -125,13 +125,3 @@ class Sharing:
 
 def _key(agent: str, session: str) -> str:
     return f"{_ALL if agent == EVERYBODY else agent}/{session}"
-
-
-def checked_agent(agent: str) -> str:
-    """The name itself, if an agent can be called that. Raises `InvalidInput`."""
-    try:
-        return agent_of(f"{agent}/x")
-    except InvalidInput:
-        raise InvalidInput(
-            f"{agent!r} cannot be an agent.", hint="Name the agent, not a session of it."
-        ) from None
