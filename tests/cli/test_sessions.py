@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+import perdure
 from perdure.cli.names import fitting
+from perdure.history.records import Link
 from tests.cli.conftest import Ask, Run
 
 
@@ -121,3 +124,21 @@ def test_an_abbreviation_that_fits_several(run: Run, chat: str) -> None:
     assert result.exit_code == 1
     assert "'auth' fits 2 sessions: coder/auth, planner/auth." in result.stderr
     assert "There is no session ''." in run("show", "").stderr
+
+
+def test_an_abbreviation_of_a_session_and_its_sub_agents_means_the_session(
+    ask: Ask, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    monkeypatch.setenv("PERDURE_BANK", url)
+    with perdure.open_sync(url) as bank:
+        bank.session("planner/4d5611e5")
+        bank.session("planner/4d5611e5.a2898e3", link=Link("planner/4d5611e5"))
+        bank.session("planner/4d5611e5.a2898e3.b1", link=Link("planner/4d5611e5.a2898e3"))
+        bank.session("planner/4d5700aa")
+        bank.session("planner/4d5700aa.copy")  # alike by name alone
+    assert ask("share", "4d56")[1]["session"] == "planner/4d5611e5"
+    assert ask("share", "4d5611e5.")[1]["session"] == "planner/4d5611e5.a2898e3"
+    assert "'4d57' fits 2 sessions: " in run("share", "4d57").stderr
+    both = run("share", "4d5").stderr
+    assert "fits 3 sessions: planner/4d5611e5, planner/4d5700aa, planner/4d5700aa.copy." in both

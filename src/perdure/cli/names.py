@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +25,7 @@ _LISTED = 5
 
 
 async def find(bank: Bank, text: str) -> Session:
-    """The session of this name or abbreviation.
+    """The session of this name or abbreviation; of one and its sub-agents, the one.
 
     Raises `InvalidInput` if none fits, or several.
     """
@@ -35,8 +36,9 @@ async def find(bank: Bank, text: str) -> Session:
     except InvalidInput:
         pass  # an abbreviation, or nothing
     records = bank.collection(SessionRecord)
-    names = [record.id for record in await records.query().values()]
-    found = fitting(text, names)
+    starters = {record.id: record.started_by for record in await records.query().values()}
+    names = list(starters)
+    found = _without_subagents(fitting(text, names), starters)
     if len(found) == 1:
         return await bank.existing_session(found[0])
     if not found:
@@ -61,3 +63,17 @@ def fitting(text: str, names: list[str]) -> list[str]:
         for name in names
         if name.startswith(text) or name.endswith(text) or name.partition("/")[2].startswith(text)
     )
+
+
+def _without_subagents(names: list[str], starters: Mapping[str, str | None]) -> list[str]:
+    """The names without those of sub-agents that another of them started, at whatever depth."""
+    return [name for name in names if _above(name, starters).isdisjoint(names)]
+
+
+def _above(name: str, starters: Mapping[str, str | None]) -> set[str]:
+    """The session that started this one, the one that started that, and so on."""
+    found = set[str]()
+    while (starter := starters.get(name)) is not None and starter not in found:
+        found.add(starter)
+        name = starter
+    return found
