@@ -52,6 +52,17 @@ def test_what_was_added_for_people(run: Run, transcript: Path) -> None:
     assert run("import", "claude-code", str(transcript)).stdout == "Nothing is new.\n"
 
 
+def test_files_without_a_conversation_are_said_to_be_skipped(run: Run, transcript: Path) -> None:
+    """Nothing in them was there before: that nothing is new would not be true."""
+    (transcript.parent / "empty.jsonl").touch()
+    write(transcript.parent / "idle.jsonl", [Claude().progress()])
+    first = run("import", "claude-code", str(transcript.parent)).stdout
+    assert "Imported 2 turns into 1 session. All that was read of 2 others was skipped." in first
+    write(transcript.parent / "more.jsonl", Claude("other").turn("Three.", "3"))
+    again = run("import", "claude-code", str(transcript.parent)).stdout
+    assert "into 1 session. Nothing is new in 1 other. All that was read of 2 others was" in again
+
+
 def test_what_was_added_is_found_by_meaning_at_once(run: Run, transcript: Path) -> None:
     run("import", "claude-code", str(transcript))
     assert "Meaning: all with a vector" in run("index", "check").stdout

@@ -137,11 +137,15 @@ def _show(imported: Imported, kind: str) -> None:
             right=5,
         )
         terminal.say()
-    same = len(imported.sessions) - len(new)
+    others = [each for each in imported.sessions if not each.messages]
+    passed = sum(1 for each in others if each.read and not each.used)
+    same = len(others) - passed
     turns = terminal.plural(sum(each.turns for each in new), "turn")
     words = f"Imported {turns} into {terminal.plural(len(new), 'session')}."
     if same:
         words += f" Nothing is new in {terminal.plural(same, 'other')}."
+    if passed:
+        words += f" All that was read of {terminal.plural(passed, 'other')} was skipped."
     terminal.prose(words if new else _nothing(imported, kind))
     skipped = dict[str, int]()
     for each in imported.sessions:
