@@ -33,7 +33,9 @@ from perdure.recall.memories.records import (
 from perdure.recall.memories.wording import leads, line, said
 from perdure.recall.places import memories_of
 from perdure.recall.references.references import References
+from perdure.recall.values import Note
 from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
 from perdure.testing import ManualClock
 from tests.conftest import BACKENDS, url_on
 from tests.recall.shelf import Shelf
@@ -335,6 +337,18 @@ async def test_vectors_order_similar_ones(store: Store) -> None:
     assert 1 >= high > low > 0
 
 
+class Counting(Shelf):
+    """An index that counts what it is given: each time costs the vectors that were there."""
+
+    puts = 0
+
+    async def put(
+        self, transaction: Transaction, group: str, ordinal: int, text: str, note: Note
+    ) -> None:
+        self.puts += 1
+        await super().put(transaction, group, ordinal, text, note)
+
+
 # Contradictions -------------------------------------------------------------------------------
 
 
@@ -374,6 +388,42 @@ async def test_a_pinned_one_leads(memories: Memories, clock: ManualClock) -> Non
     pinned = await memories.pin("planner/M-1")
     assert leads(pinned, (await memories.rivals([pinned])).values())
     assert not leads(new, (await memories.rivals([new])).values())
+
+
+async def test_a_pinned_one_holds_and_nobody_says_that_it_is_newer(
+    memories: Memories, clock: ManualClock
+) -> None:
+    for text in ("The port is 7000.", "The port is 8123.", "The port is 9000."):
+        await memories.add("planner", text)
+        clock.advance("1d")
+    await memories.pin("planner/M-2")
+    every = [await memories.get(f"planner/M-{n}") for n in (1, 2, 3)]
+    rivals = [memory for memory in every if memory is not None]
+    before, pinned, after = (said(memory, rivals) for memory in rivals)
+    assert before == "The port is 7000. (but since 2026-03-02, M-2: The port is 8123.)"
+    assert pinned == (
+        "since 2026-03-02: The port is 8123. (before: The port is 7000.; it is pinned and holds,"
+        " although M-3, of 2026-03-03, says: The port is 9000.)"
+    )
+    assert after == (
+        "said on 2026-03-03: The port is 9000."
+        " (but M-2, of 2026-03-02, is pinned and holds: The port is 8123.)"
+    )
+    assert "but since 2026-03-02, planner/M-2:" in said(rivals[0], rivals, agent="coder")
+
+
+async def test_what_is_found_by_the_same_words_is_not_indexed_anew(store: Store) -> None:
+    shelf = Counting()
+    memories = Memories(store, shelf)
+    await memories.add("planner", "The port is 8123.")
+    await memories.pin("planner/M-1")
+    await memories.edit("planner/M-1", weight=0.9, shared=["coder"])
+    assert shelf.puts == 1
+    await memories.edit("planner/M-1", tags=["net"])
+    await memories.retire("planner/M-1")
+    await memories.restore("planner/M-1")
+    assert shelf.puts == 3
+    assert shelf.texts == {(PLANNER, 1): "The port is 8123.\nnet"}
 
 
 async def test_an_edit_ends_and_begins_contradictions(memories: Memories) -> None:

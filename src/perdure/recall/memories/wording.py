@@ -2,6 +2,7 @@
 
 M-7 (preference, 2 months ago): Prefers small commits.
 M-9 (fact, 3 days ago): since 2026-05-01: The port is 9000. (before: The port is 8123.)
+M-8 (fact, 5 days ago): The port is 8123. (but since 2026-05-01, M-9: The port is 9000.)
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 
 from perdure.core.clock import to_datetime
 from perdure.recall.injecting import ago
-from perdure.recall.memories.records import Memory
+from perdure.recall.memories.records import Memory, shown
 
 
 def line(memory: Memory, moment: int, rivals: Iterable[Memory] = (), *, agent: str = "") -> str:
@@ -18,32 +19,69 @@ def line(memory: Memory, moment: int, rivals: Iterable[Memory] = (), *, agent: s
 
     `agent` is who reads it: memories of others are called by their whole names.
     """
-    key = memory.key if memory.agent == (agent or memory.agent) else memory.name
-    text = " ".join(said(memory, rivals).split())
+    key = shown(memory.id, agent or memory.agent)
+    text = " ".join(said(memory, rivals, agent=agent).split())
     return f"{key} ({memory.kind}, {ago(memory.last, moment)}): {text}"
 
 
-def said(memory: Memory, rivals: Iterable[Memory] = ()) -> str:
-    """What a memory says, with the dates if others contradict it: the leading one comes first."""
-    others = [each for each in rivals if each.id in memory.contradicts and each.is_active]
+def said(memory: Memory, rivals: Iterable[Memory] = (), *, agent: str = "") -> str:
+    """What a memory says; if others contradict it, which one holds, and since when.
+
+    The newest holds, unless an older one is pinned: then both say so. `agent` as for `line`.
+    """
+    others = _others(memory, rivals)
     if not others:
         return memory.text
-    leader = max(memory, *others, key=_precedence)
-    if leader.id != memory.id:
-        return f"{memory.text} (but since {_day(leader.since)}, {leader.key}: {leader.text})"
-    former = "; ".join(each.text for each in sorted(others, key=_precedence, reverse=True))
-    return f"since {_day(memory.since)}: {memory.text} (before: {former})"
+    holds = leader(memory, others)
+    if holds.id == memory.id:
+        return _leading(memory, others, agent or memory.agent)
+    name = shown(holds.id, agent or memory.agent)
+    if _age(holds) > _age(memory):
+        return f"{memory.text} (but since {_day(holds)}, {name}: {holds.text})"
+    return (
+        f"said on {_day(memory)}: {memory.text}"
+        f" (but {name}, of {_day(holds)}, is pinned and holds: {holds.text})"
+    )
+
+
+def _leading(memory: Memory, others: Iterable[Memory], agent: str) -> str:
+    """One that holds: what was so before, and what was said since although it is pinned."""
+    ordered = sorted(others, key=_age, reverse=True)
+    former = "; ".join(each.text for each in ordered if _age(each) < _age(memory))
+    later = "; ".join(
+        f"{shown(each.id, agent)}, of {_day(each)}, says: {each.text}"
+        for each in ordered
+        if _age(each) >= _age(memory)
+    )
+    beside = (
+        f"before: {former}" if former else "",
+        f"it is pinned and holds, although {later}" if later else "",
+    )
+    return f"since {_day(memory)}: {memory.text} ({'; '.join(filter(None, beside))})"
+
+
+def leader(memory: Memory, rivals: Iterable[Memory]) -> Memory:
+    """The one to go by, of this and those that contradict it: a pinned one, else the newest."""
+    return max((memory, *_others(memory, rivals)), key=_precedence)
 
 
 def leads(memory: Memory, rivals: Iterable[Memory]) -> bool:
     """Whether it is the one to go by, of those that contradict each other."""
-    others = (each for each in rivals if each.id in memory.contradicts and each.is_active)
-    return all(_precedence(memory) > _precedence(other) for other in others)
+    return leader(memory, rivals).id == memory.id
 
 
-def _precedence(memory: Memory) -> tuple[bool, int, int]:
-    return (memory.pinned, memory.since, memory.number)
+def _others(memory: Memory, rivals: Iterable[Memory]) -> list[Memory]:
+    return [each for each in rivals if each.id in memory.contradicts and each.is_active]
 
 
-def _day(moment: int) -> str:
-    return f"{to_datetime(moment):%Y-%m-%d}"
+def _precedence(memory: Memory) -> tuple[bool, int, int, str]:
+    return (memory.pinned, *_age(memory))
+
+
+def _age(memory: Memory) -> tuple[int, int, str]:
+    """The later it was said, the more. No two have the same."""
+    return (memory.since, memory.number, memory.id)
+
+
+def _day(memory: Memory) -> str:
+    return f"{to_datetime(memory.since):%Y-%m-%d}"

@@ -81,6 +81,9 @@ class Writing:
             related = await self._related(transaction, written)
             rivals = [rival for rival, says in related if says == "contrary"]
             written = await self._linked(transaction, written, rivals)
+        if _is_found_alike(written, former):  # to index it anew would cost its vectors
+            await transaction.collection(Memory).put(written)
+            return written
         return await self.write(transaction, written)
 
     async def write(self, transaction: Transaction, memory: Memory) -> Memory:
@@ -117,12 +120,7 @@ class Writing:
         if not memory.is_active:
             await self._index.withdraw(transaction, group, memory.number)
             return
-        tags = dict.fromkeys(memory.tags, "")
-        if memory.anchor is not None and memory.anchor.branch:
-            tags["branch"] = memory.anchor.branch
-        note = Note(time=memory.last // SECOND, tags=tags)
-        text = "\n".join(filter(None, (memory.text, " ".join(memory.tags))))
-        await self._index.put(transaction, group, memory.number, text, note)
+        await self._index.put(transaction, group, memory.number, *_entry(memory))
 
     # ------------------------------------------------------------------------------------------
 
@@ -208,6 +206,20 @@ class Writing:
             owner = next(owners(record, place.turn, place.turn)).session
             found[f"{owner}#{place}"] = None
         return tuple(found)
+
+
+def _entry(memory: Memory) -> tuple[str, Note]:
+    """What the index is told of a memory."""
+    tags = dict.fromkeys(memory.tags, "")
+    if memory.anchor is not None and memory.anchor.branch:
+        tags["branch"] = memory.anchor.branch
+    text = "\n".join(filter(None, (memory.text, " ".join(memory.tags))))
+    return text, Note(time=memory.last // SECOND, tags=tags)
+
+
+def _is_found_alike(memory: Memory, former: Memory) -> bool:
+    """Whether the index knows all of a memory that was changed."""
+    return memory.is_active and former.is_active and _entry(memory) == _entry(former)
 
 
 def _fit(memory: Memory, new: Memory) -> bool:

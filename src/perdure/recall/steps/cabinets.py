@@ -8,7 +8,8 @@ from typing import NamedTuple, TypeAlias
 from perdure.core.clock import SECOND
 from perdure.recall.indexing.filling import read_notes
 from perdure.recall.memories.reading import MemoryReader
-from perdure.recall.memories.wording import said
+from perdure.recall.memories.records import shown
+from perdure.recall.memories.wording import leader, said
 from perdure.recall.places import INDEX, LAST_PART, REFERENCES, Spot, spot
 from perdure.recall.references.layers import fitting, wait_for_tools
 from perdure.recall.references.references import References
@@ -29,6 +30,8 @@ class Kept(NamedTuple):
     text: str
     #: Microseconds; 0 if unknown.
     time: int = 0
+    #: The key of what is to be read before it: a memory that contradicts it, and holds.
+    behind: str = ""
 
 
 #: Fetches what a candidate is; None if it is not there any more, or not for whoever asks.
@@ -46,9 +49,11 @@ def memories(reader: MemoryReader) -> Cabinet:
         found = await reader.get(candidate.key, agent=agent)
         if found is None or not found.is_active or not found.is_visible_to(agent):
             return None
-        rivals = await reader.rivals([found]) if found.contradicts else {}
-        seen = [rival for rival in rivals.values() if rival.is_visible_to(agent)]
-        return Kept(candidate.key, said(found, seen), found.last)
+        rivals = await reader.rivals([found], agent=agent) if found.contradicts else {}
+        holds = leader(found, rivals.values())
+        behind = "" if holds.id == found.id else shown(holds.id, agent)
+        text = said(found, rivals.values(), agent=agent)
+        return Kept(candidate.key, text, found.last, behind)
 
     return fetch
 

@@ -13,7 +13,7 @@ from perdure.config.recall import RecallConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.recall import keys
-from perdure.recall.steps import judge, swarm
+from perdure.recall.steps import judge, rivals, swarm
 from perdure.recall.steps.judge import Choice
 from perdure.recall.steps.neighbours import Neighbour
 from perdure.recall.steps.prompts import Case
@@ -142,7 +142,8 @@ class Run:
     def rank(self, candidates: Sequence[Candidate]) -> None:
         """Take a ranking instead of the one before."""
         first = {each.place for each in self.named}
-        ranked = (*self.named, *(each for each in candidates if each.place not in first))
+        others = [each for each in candidates if each.place not in first]
+        ranked = (*self.named, *rivals.together(others, self.full))
         there = [self._with_key(each) for each in ranked if each.place not in self._gone]
         self.candidates = tuple(each for each in there if not self._stands_there(each))[: self.most]
 
@@ -220,11 +221,14 @@ class Run:
 
     def _chosen(self) -> list[Hit]:
         """What a model chose, or an algorithm, as far as there is room; neighbours behind each."""
+        by_place = {each.place: each for each in self.candidates}
         choice = self.choice
         if choice is None:
             sifted = swarm.sift(self._fetchable(), self.triggered)
             choice = judge.by_algorithm(sifted, self.doubted, self.triggered)
-        by_place = {each.place: each for each in self.candidates}
+        else:
+            full = rivals.together([by_place[place] for place in choice.full], self.full)
+            choice = Choice(tuple(each.place for each in full), choice.ticklers)
         choice = judge.capped(
             choice,
             by_place,

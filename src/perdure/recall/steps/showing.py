@@ -48,6 +48,8 @@ class Shown(msgspec.Struct, frozen=True, gc=False):
     #: What it is fetched by, and when it was last changed, if the index does not say.
     key: str = ""
     time: int = 0
+    #: The key of what is to be read before it: see `Kept`.
+    behind: str = ""
 
 
 class Texts(Protocol):
@@ -142,7 +144,7 @@ class Showing:
             kept = None if cabinet is None else await cabinet(question, each)
             if kept is not None:
                 tokens = _estimate(kept.text)
-                found[each.place] = Shown("R", kept.text, tokens, kept.key, kept.time)
+                found[each.place] = Shown("R", kept.text, tokens, kept.key, kept.time, kept.behind)
         return found
 
     async def _by_view(
