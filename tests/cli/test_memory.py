@@ -51,6 +51,13 @@ def test_a_contradiction_is_told(run: Run, bank: str) -> None:
     assert "Contradicts" in shown
 
 
+def test_what_was_merged_is_not_said_to_contradict(run: Run, bank: str) -> None:
+    run("memory", "add", "planner", "The port is 9000.")
+    told = run("memory", "merge", "planner/M-3", "planner/M-1").stderr
+    assert "contradicts" not in told
+    assert "planner/M-1: not recalled any more." in told
+
+
 def test_wrong_input_is_one_line(run: Run, ask: Ask, bank: str) -> None:
     for wrong in (
         ("add", "planner", ""),

@@ -426,6 +426,20 @@ async def test_what_is_found_by_the_same_words_is_not_indexed_anew(store: Store)
     assert shelf.texts == {(PLANNER, 1): "The port is 8123.\nnet"}
 
 
+async def test_what_is_not_recalled_any_more_contradicts_nothing(memories: Memories) -> None:
+    for text in ("The port is 8123.", "The port is 9000.", "The port is 9001."):
+        await memories.add("planner", text)
+    merged = await memories.merge(["planner/M-1", "planner/M-2"])
+    assert merged.contradicts == (parse_key("planner/M-3"),)
+    retired = await memories.retire("planner/M-3")
+    first, second = [await memories.get(f"planner/M-{n}") for n in (1, 2)]
+    assert first is not None
+    assert second is not None
+    assert (first.contradicts, second.contradicts, retired.contradicts) == ((), (), ())
+    back = await memories.restore("planner/M-2")
+    assert back.contradicts == (first.id,)
+
+
 async def test_an_edit_ends_and_begins_contradictions(memories: Memories) -> None:
     await memories.add("planner", "The port is 8123.")
     await memories.add("planner", "The port is 9000.")

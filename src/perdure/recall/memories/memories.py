@@ -194,6 +194,8 @@ class Memories(MemoryReader):
             for other in others:
                 gone = replace(other, status="merged", into=target.id, pinned=False)
                 await self.writing.change(transaction, other, gone, author)
+            # As it is now: it may have named one of them as contradicting it.
+            target = await transaction.collection(Memory).get(target.id) or target
             merged = rules.merged(target, others, said, self._store.now())
             return await self.writing.change(transaction, target, merged, author)
 

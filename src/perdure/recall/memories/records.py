@@ -107,7 +107,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last: int
     #: From when on it holds, where another one contradicts it: the later one leads.
     since: int
-    #: Ids of memories that say otherwise. They name this one, too.
+    #: Ids of memories that say otherwise, if it is active. They are active, and name this one, too.
     contradicts: tuple[str, ...] = ()
     anchor: Anchor | None = None
     #: Agents that may see it, or ``*``.

@@ -81,6 +81,8 @@ class Writing:
             related = await self._related(transaction, written)
             rivals = [rival for rival, says in related if says == "contrary"]
             written = await self._linked(transaction, written, rivals)
+        elif not written.is_active:  # what is not recalled contradicts nothing
+            written = await self._linked(transaction, written, ())
         if _is_found_alike(written, former):  # to index it anew would cost its vectors
             await transaction.collection(Memory).put(written)
             return written
