@@ -38,6 +38,24 @@ def test_adding_and_showing(run: Run, ask: Ask, folder: Path, tmp_path: Path) ->
     assert run("reference", "add", str(tmp_path / "absent.md")).exit_code == 1
 
 
+def test_another_file_does_not_take_the_name_of_one(run: Run, folder: Path, tmp_path: Path) -> None:
+    for name in ("rules", "other"):
+        (tmp_path / f"{name}.md").write_text(f"{GIT}By {name}.\n")
+    rules, other = str(tmp_path / "rules.md"), str(tmp_path / "other.md")
+    assert run("reference", "add", rules).exit_code == 0
+    refused = run("reference", "add", other)
+    assert refused.exit_code == 1
+    assert f"There is a reference layer git already, from {rules}." in refused.stderr
+    assert "--replace" in refused.stderr
+    typed = run("reference", "add", "-", "--name", "git", answer="From a pipe.")
+    assert typed.exit_code == 1
+    around = str(tmp_path / "layers" / ".." / "rules.md")
+    assert run("reference", "add", around).exit_code == 0
+    assert "By rules." in run("reference", "show", "git").stdout
+    assert run("reference", "add", other, "--replace").exit_code == 0
+    assert "By other." in run("reference", "show", "git").stdout
+
+
 def test_files_of_the_folder_are_listed(run: Run, ask: Ask, folder: Path) -> None:
     assert run("reference", "list").stderr == "0 reference layers.\n"
     (folder / "git.md").write_text(GIT)

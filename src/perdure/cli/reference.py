@@ -42,24 +42,28 @@ def add(
     name: Annotated[
         str, typer.Option("--name", help="What it is called, if its front matter does not say so.")
     ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also in place of a layer from another file.")
+    ] = False,
     bank: BankOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Copy a Markdown file into the bank as a reference layer; again, to replace it.
+    """Copy a Markdown file into the bank as a reference layer; again, if it has changed.
 
     Its front matter may have name, title, tags, weight and triggers: words and phrases, tool:NAME,
-    path:PATTERN. It stays as it is when the file changes: add it again. Files of the folder
-    (recall.references) need not be added: they are found by themselves.
+    path:PATTERN. It stays as it is when the file changes: add it again. A layer of the same name
+    from another file stays, unless you say --replace. Files of the folder (recall.references) need
+    not be added: they are found by themselves.
     """
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     typed = None if str(file) != "-" else typer.get_text_stream("stdin").read()
 
     async def work(bank: Bank) -> LayerRecord:
         if typed is not None:
-            return await bank.references.add(typed, name=name)
-        return await bank.references.add_file(file, name=name)
+            return await bank.references.add(typed, name=name, replace=replace)
+        return await bank.references.add_file(file, name=name, replace=replace)
 
     made = with_bank(settings, work)
     if settings.json:

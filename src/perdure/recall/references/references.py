@@ -97,21 +97,25 @@ class References:
 
     # Writing ----------------------------------------------------------------------------------
 
-    async def add(self, text: str, *, name: str = "", file: str = "") -> LayerRecord:
+    async def add(
+        self, text: str, *, name: str = "", file: str = "", replace: bool = False
+    ) -> LayerRecord:
         """Keep a Markdown text, which may have front matter, as a record; again, to replace it.
 
         `name` is used if the text has none; `file` is what errors call it.
 
-        Raises `InvalidInput` for what cannot be used, naming the line, and if a file of the folder
-        has made a layer of this name; `TooLarge` for more than 20,000 tokens.
+        Raises `InvalidInput` for what cannot be used, naming the line, and if a file has made a
+        layer of this name; not if that was copied and this is to `replace` it. Raises `TooLarge`
+        for more than 20,000 tokens.
         """
         layer = self._read(sound(text), file or name or "the text", name)
-        return await self._writing.put(layer)
+        return await self._writing.put(layer, replace=replace)
 
-    async def add_file(self, path: Path, *, name: str = "") -> LayerRecord:
-        """The same with a file that lies anywhere: it is copied. Raises like `add`.
+    async def add_file(self, path: Path, *, name: str = "", replace: bool = False) -> LayerRecord:
+        """The same with a file that lies anywhere: it is copied; again, if it has changed.
 
-        `check` tells if the file is another one by then.
+        Raises like `add`, and if a layer of this name was copied from another file, or made from a
+        text; not if this is to `replace` it. `check` tells if the file is another one by then.
         """
         file = await asyncio.to_thread(path.absolute)
         if await asyncio.to_thread(file.is_dir):
@@ -124,7 +128,9 @@ class References:
             raise InvalidInput(f"{path}: {found.what}", hint="Give another Markdown file.")
         layer = self._read(found.text, path.name, name or layers.name_of_file(path.stem))
         return await self._writing.put(
-            layer, copied=Origin(str(file.parent), file.name, hash=found.hash)
+            layer,
+            copied=Origin(str(file.parent), file.name, hash=found.hash),
+            replace=replace,
         )
 
     async def remove(self, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from msgspec.structs import replace
+import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput
@@ -27,9 +27,18 @@ class Writing:
         self._index = index
 
     async def put(
-        self, layer: Layer, *, origin: Origin | None = None, copied: Origin | None = None
+        self,
+        layer: Layer,
+        *,
+        origin: Origin | None = None,
+        copied: Origin | None = None,
+        replace: bool = False,
     ) -> LayerRecord:
-        """Write a layer; raises `InvalidInput` if another one has its name."""
+        """Write a layer; raises `InvalidInput` if another one has its name.
+
+        Another one is what was made from another file, or from none. With `replace`, a record takes
+        the place of another record.
+        """
 
         async def body(transaction: Transaction) -> LayerRecord:
             records = transaction.collection(LayerRecord)
@@ -38,6 +47,12 @@ class Writing:
                 raise InvalidInput(
                     f"The name {layer.name} is that of {_maker(old)}, too.",
                     hint="Give one of them another name.",
+                )
+            if old is not None and not replace and not await _is_same(old.copied, copied):
+                raise InvalidInput(
+                    f"There is a reference layer {layer.name} already, from {_source(old)}.",
+                    hint="Give this one another name in its front matter; or let it take the place"
+                    " of that one: --replace, `replace=True`.",
                 )
             record = LayerRecord(
                 name=layer.name,
@@ -65,7 +80,7 @@ class Writing:
             records = transaction.collection(LayerRecord)
             record = await records.get(name)
             if record is not None:
-                await records.put(replace(record, origin=origin))
+                await records.put(msgspec.structs.replace(record, origin=origin))
 
         await self._store.transact(body)
 
@@ -112,11 +127,22 @@ async def _may_replace(old: Origin | None, new: Origin | None) -> bool:
     return not await is_there(old)
 
 
+async def _is_same(old: Origin | None, new: Origin | None) -> bool:
+    """Whether two records were copied from the same file, or neither from any."""
+    if old is None or new is None:
+        return old is new
+    return await asyncio.to_thread(lambda: old.file.resolve() == new.file.resolve())
+
+
 async def _next(transaction: Transaction) -> int:
     numbers = transaction.collection(LastNumber)
     last = await numbers.get(_NUMBERS) or LastNumber(_NUMBERS)
-    await numbers.put(replace(last, last=last.last + 1))
+    await numbers.put(msgspec.structs.replace(last, last=last.last + 1))
     return last.last + 1
+
+
+def _source(record: LayerRecord) -> str:
+    return "a text that was given" if record.copied is None else str(record.copied.file)
 
 
 def _maker(record: LayerRecord) -> str:
