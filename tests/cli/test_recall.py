@@ -43,6 +43,21 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
+def test_memories_of_an_agent_without_a_session_are_pointed_to(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'memories.db'}"
+    monkeypatch.setenv("PERDURE_BANK", url)
+    assert run("bank", "init").exit_code == 0
+    run("memory", "add", "gardener", "Water the roses at noon.")
+    refused = run("recall", "gardener", "roses")
+    assert refused.exit_code == 1
+    assert "There is no session 'gardener'." in refused.stderr
+    assert 'perdure memory list gardener --words "…"' in refused.stderr
+    assert "gardener/M-1" in run("memory", "list", "gardener", "--words", "noon roses").stdout
+    assert "memory list" not in run("recall", "nobody", "roses").stderr
+
+
 def test_json_has_exactly_what_is_promised(bank: str, ask: Ask) -> None:
     code, found = ask("recall", "planner/auth", "oauth tokens", "-k", "1")
     assert code == 0

@@ -34,7 +34,7 @@ EXAMPLES = {
     "conformance": "perdure conformance memory://",
     "doctor": "perdure doctor",
     "memory add": 'perdure memory add planner "The staging port is 8123." --kind fact',
-    "memory list": "perdure memory list planner --kind lesson",
+    "memory list": 'perdure memory list planner --words "staging port"',
     "memory show": "perdure memory show planner/M-7",
     "memory edit": 'perdure memory edit planner/M-7 "The staging port is 8124."',
     "memory merge": "perdure memory merge planner/M-7 planner/M-9",

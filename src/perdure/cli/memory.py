@@ -116,7 +116,7 @@ def list_(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show memories, pinned ones first, then by weight."""
+    """Show memories, or find them by words; pinned ones first, then by weight."""
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> list[Memory]:

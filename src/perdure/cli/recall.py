@@ -16,12 +16,15 @@ from perdure.cli.options import (
     Settings,
     refine,
 )
+from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perdure.bank import Bank
     from perdure.config import Config
     from perdure.recall.values import Hit, Recalled
+    from perdure.session import Session
 
 #: Lines of a hit that are shown, and characters of each.
 _LINES, _LINE = 4, 400
@@ -115,7 +118,8 @@ def recall(
     """Find what a session knew: turns, memories, reference layers, best first.
 
     Looks at the session's own turns, at other sessions of its agent, and at what is shared with the
-    agent. Options narrow that; what is given twice may be either.
+    agent. Options narrow that; what is given twice may be either. Memories of an agent that has no
+    session: perdure memory list AGENT --words WORDS.
     """
     import asyncio
 
@@ -185,7 +189,7 @@ async def _recall(
     from perdure.cli.progress import Bar
 
     async with places.existing_bank(settings, _timed(settings.load(), asked)) as bank:
-        session = await names.find(bank, name)
+        session = await _session(bank, name)
         asked["sessions"] = [(await names.find(bank, each)).name for each in asked["sessions"]]
         _load_search()
         with Bar("searching; by meaning once the model is loaded"):
@@ -194,6 +198,20 @@ async def _recall(
         show(found, session.agent)
         if not settings.json and not bank.index.is_on:
             terminal.aside("The newest turns were read one by one: `perdure index check` says why.")
+
+
+async def _session(bank: Bank, name: str) -> Session:
+    """The session that asks. Raises `InvalidInput`, which tells of memories that can be listed."""
+    from perdure.cli import names
+
+    try:
+        return await names.find(bank, name)
+    except InvalidInput as exc:
+        agent = name.partition("/")[0]
+        if any(memory.agent == agent for memory in await bank.memories.list()):
+            hint = f'{exc.hint} `perdure memory list {agent} --words "…"` finds its memories.'
+            raise InvalidInput(exc.message, hint=hint) from exc
+        raise
 
 
 def _timed(config: Config, asked: dict[str, Any]) -> Config:

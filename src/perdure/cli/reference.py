@@ -50,7 +50,7 @@ def add(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Copy a Markdown file into the bank as a reference layer; again, if it has changed.
+    """Copy a Markdown file into the bank as a reference layer; again, to renew it.
 
     Its front matter may have name, title, tags, weight and triggers: words and phrases, tool:NAME,
     path:PATTERN. It stays as it is when the file changes: add it again. A layer of the same name
