@@ -26,8 +26,7 @@ from perdure.recall.scoping.undone import Undone
 from perdure.recall.searching.ahead import Ahead
 from perdure.recall.searching.scanning import Scan
 from perdure.recall.searching.searcher import Searcher
-from perdure.recall.steps import cabinets
-from perdure.recall.steps.naming import named
+from perdure.recall.steps import cabinets, naming
 from perdure.recall.steps.pipeline import Pipeline
 from perdure.recall.steps.showing import Showing
 from perdure.recall.ticklers import Ticklers
@@ -100,7 +99,7 @@ class RecallRoom:
             covers=self.index.covers,
             is_behind=lambda: not self.index.is_complete,
             triggered=cabinets.called_for(self.references, self.index, store),
-            named=named,
+            named=naming.names(store),
             expect=self._ahead.expect,
         )
         self.recall = Recall(

@@ -270,7 +270,11 @@ def _advice(found: Recalled) -> str:
     """What to do if nothing was found."""
     if any(step.failed == "deadline" for step in found.steps):
         return "Give it more time: --deadline SECONDS."
-    return "Try other options." if found.notes else "Try fewer or other words, or fewer options."
+    return (
+        "Try other words or options."
+        if found.notes
+        else "Try fewer or other words, or fewer options."
+    )
 
 
 _BY = {

@@ -91,7 +91,8 @@ class Recall:
         """What answers a question, best first. Without `judged`, no model is asked.
 
         `deadline` is in seconds; without it, the configured one holds. `Recalled.notes` says so if
-        something is wrong with the index, if the search failed, if the filters left nothing.
+        something is wrong with the index, if the search failed, if the filters left nothing, if the
+        question is a key of nothing.
 
         Raises `InvalidInput` if the filters name a session or an agent that is not there.
         """
@@ -177,8 +178,8 @@ class Recall:
         """Why something may be missing, or all is; takes at most about so many seconds."""
         if notes := await telling.notes(self._index, found):
             return notes
-        if found.hits:
-            return ()
+        if found.hits or found.notes:
+            return found.notes
         if failed := [s for s in found.steps if s.name == "keyword" and s.failed]:
             return [_reason(step) for step in failed]
         return () if question.filters == Filters() else await self._left_out(question, seconds)

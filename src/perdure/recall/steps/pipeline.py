@@ -24,6 +24,7 @@ from perdure.core.messages import Message
 from perdure.recall.steps import hops
 from perdure.recall.steps.cabinets import Finds
 from perdure.recall.steps.judge import Judge
+from perdure.recall.steps.naming import Names
 from perdure.recall.steps.neighbours import neighbours
 from perdure.recall.steps.run import Run
 from perdure.recall.steps.showing import Texts
@@ -72,8 +73,6 @@ class Search(Protocol):
 
 #: What a question may see.
 ScopeOf = Callable[[Question], Awaitable[Bounds]]
-#: What a question names by its key, of what may be seen: see `recall.steps.naming`.
-Names = Callable[[Question, Any], Sequence[Candidate]]
 
 
 class Pipeline:
@@ -173,7 +172,8 @@ class Pipeline:
                 if self._expect is not None and self._config.vectors:
                     self._expect(question.text)
                 scope = await self._scope_of(question)
-                run.named = () if self._names is None else tuple(self._names(question, scope))
+                if self._names is not None:
+                    run.named = await self._names(question, scope)
                 patience = _PATIENCE if self._config.vectors else 0.0
                 found = await self._search.keyword(question, scope, patience=patience)
                 run.rank(found.candidates)

@@ -13,8 +13,9 @@ from perdure.config.recall import RecallConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.recall import keys
-from perdure.recall.steps import judge, rivals, swarm
+from perdure.recall.steps import judge, naming, rivals, swarm
 from perdure.recall.steps.judge import Choice
+from perdure.recall.steps.naming import Named
 from perdure.recall.steps.neighbours import Neighbour
 from perdure.recall.steps.prompts import Case
 from perdure.recall.steps.showing import Shown
@@ -88,7 +89,7 @@ class Run:
         self.candidates: tuple[Candidate, ...] = ()
         self.neighbours: tuple[Neighbour, ...] = ()
         #: What the question names by its key: it stands in front of every ranking.
-        self.named: tuple[Candidate, ...] = ()
+        self.named = Named()
         self.full: dict[int, Shown] = {}
         self.tiny: dict[int, Shown] = {}
         #: What happened lately in the session, a line for each turn.
@@ -141,9 +142,9 @@ class Run:
 
     def rank(self, candidates: Sequence[Candidate]) -> None:
         """Take a ranking instead of the one before."""
-        first = {each.place for each in self.named}
+        first = {each.place for each in self.named.candidates}
         others = [each for each in candidates if each.place not in first]
-        ranked = (*self.named, *rivals.together(others, self.full))
+        ranked = (*self.named.candidates, *rivals.together(others, self.full))
         there = [self._with_key(each) for each in ranked if each.place not in self._gone]
         self.candidates = tuple(each for each in there if not self._stands_there(each))[: self.most]
 
@@ -193,7 +194,14 @@ class Run:
             took_ms=round((self._now() - self._began) * 1_000, 3),
             hits=tuple(self._chosen() if self.judged else self._found()),
             steps=tuple(steps),
+            notes=self._notes(),
         )
+
+    def _notes(self) -> tuple[str, ...]:
+        """That the question is a key of nothing, if it is known to be."""
+        if not self.named.alone or any(c.place not in self._gone for c in self.named.candidates):
+            return ()
+        return (naming.absent(self.named.alone, self.question.record.agent),)
 
     def _fetchable(self) -> tuple[Candidate, ...]:
         """Those that are known to be there, and by which key.
