@@ -46,16 +46,29 @@ def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("2026-02-12", MIDNIGHT + 5 * HOUR),
         (date(2026, 2, 12), MIDNIGHT + 5 * HOUR),
         (date(2026, 7, 12), moment("2026-07-12T04:00Z", NOW)),  # in summer, four
+        ("now", NOW),
+        (" Today", MIDNIGHT + 5 * HOUR),
+        ("yesterday", MIDNIGHT - 19 * HOUR),
     ],
 )
 def test_a_moment_is_named_in_many_ways(given: Any, expected: int) -> None:
     assert moment(given, NOW) == expected
 
 
+@pytest.mark.parametrize("given", ["2026-02-12", date(2026, 2, 12), "today"])
+def test_the_last_moment_of_a_date(given: Any) -> None:
+    assert moment(given, NOW, last=True) == MIDNIGHT + 29 * HOUR - 1
+
+
+@pytest.mark.parametrize("given", ["2026-02-12 00:00", "2h", "now"])
+def test_a_moment_has_no_last_one(given: Any) -> None:
+    assert moment(given, NOW, last=True) == moment(given, NOW)
+
+
 @pytest.mark.parametrize(
     "given",
     [
-        *("", "soon", "yesterday", "2026-13-01", "0d", "-3d", "9" * 30 + "d", "ago"),
+        *("", "soon", "tomorrow", "2026-13-01", "0d", "-3d", "9" * 30 + "d", "ago"),
         *(timedelta(0), timedelta(days=-1), 7, 7.5, True, None, [], b"3d"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
+from perdure.core.clock import moment
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.session import Session
 from tests.recall.tied import bank_with, remember, talk
@@ -160,3 +161,14 @@ async def test_times_are_what_people_write(bank: Bank) -> None:
     for since in ("1d", "2020-01-01", "2020-01-01 16:00", naive, naive.date(), timedelta(1)):
         assert (await session.recall("oauth", since=since)).hits, since
         assert not (await session.recall("oauth", until=since)).hits, since
+
+
+async def test_a_day_is_found_from_its_beginning_to_its_end(bank: Bank) -> None:
+    session = await bank.session("planner/auth")
+    then = moment("2025-10-31 16:02", 0)
+    said = [user("OAuth tokens rotate."), assistant("I see.")]
+    await session.append(said, times=(then, then))
+    assert (await session.recall("oauth", since="2025-10-31", until="2025-10-31")).hits
+    assert await session.turns(since="2025-10-31", until="2025-10-31")
+    assert not (await session.recall("oauth", until="2025-10-30")).hits
+    assert not (await session.recall("oauth", since="2025-11-01")).hits

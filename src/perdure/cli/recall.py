@@ -89,11 +89,14 @@ def recall(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="TIME", help="From then on: 2026-02-12, 3d for 3 days ago."
+            "--since",
+            metavar="TIME",
+            help="From then on: 2026-02-12, yesterday, 3d for 3 days ago.",
         ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Up to then.")
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Up to then; a date: all of that day."),
     ] = None,
     deadline: Annotated[
         float | None,

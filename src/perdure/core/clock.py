@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
 from typing import TypeAlias
 
 from perdure.core.errors import InvalidInput
@@ -44,30 +46,28 @@ def from_datetime(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def moment(given: When, now: int) -> int:
+def moment(given: When, now: int, *, last: bool = False) -> int:
     """The time that somebody means, in microseconds.
 
     A datetime or a date; a text that is one in the format of ISO 8601 (``2026-02-12``, ``2026-02-12
-    16:00``); or how long ago it was, as `duration` takes it (``3d``, ``1h30m ago``, a timedelta).
-    Without a time zone, the local one is meant. A date is its first moment.
+    16:00``), or ``now``, ``today``, ``yesterday``; or how long ago it was, as `duration` takes it
+    (``3d``, ``1h30m ago``, a timedelta). Without a time zone, the local one is meant. A date is its
+    first moment; its `last`, for what ends with that day.
 
     Raises `InvalidInput` for anything else.
     """
     try:
-        return from_datetime(_zoned(_named(given, now)))
+        return from_datetime(_zoned(_named(given, now), last=last))
     except (InvalidInput, ValueError, OverflowError, OSError):  # of years that have no clock
         raise InvalidInput(
             f"{given!r} is no time.",
-            hint='Write 2026-02-12, "2026-02-12 16:00", or 3d for 3 days ago.',
+            hint='Write 2026-02-12, "2026-02-12 16:00", yesterday, or 3d for 3 days ago.',
         ) from None
 
 
 def _named(given: When, now: int) -> date:
     if isinstance(given, str):
-        try:
-            return to_datetime(now - duration(given.strip().removesuffix("ago").strip()))
-        except InvalidInput:
-            return datetime.fromisoformat(given.strip())
+        return _written(given.strip(), now)
     if isinstance(given, timedelta):
         return to_datetime(now - duration(given))
     if isinstance(given, date):
@@ -75,9 +75,21 @@ def _named(given: When, now: int) -> date:
     raise ValueError  # from callers who do not run a type checker
 
 
-def _zoned(given: date) -> datetime:
-    if not isinstance(given, datetime):
-        given = datetime(given.year, given.month, given.day)  # noqa: DTZ001 (it gets its zone below)
+def _written(given: str, now: int) -> date:
+    today = to_datetime(now).astimezone()
+    names = {"now": today, "today": today.date(), "yesterday": today.date() - timedelta(days=1)}
+    if given.lower() in names:
+        return names[given.lower()]
+    with suppress(InvalidInput):
+        return to_datetime(now - duration(given.removesuffix("ago").strip()))
+    with suppress(ValueError):
+        return date.fromisoformat(given)
+    return datetime.fromisoformat(given)
+
+
+def _zoned(given: date, *, last: bool) -> datetime:
+    if not isinstance(given, datetime):  # it gets its zone below
+        given = datetime.combine(given, time_of_day.max if last else time_of_day.min)
     return given if given.tzinfo is not None else given.astimezone()
 
 

@@ -146,9 +146,9 @@ def texts_in(given: Any, name: str, known: Sequence[T] = ()) -> tuple[T, ...]:
     return found
 
 
-def moment(given: When | None, now: int) -> int | None:
+def moment(given: When | None, now: int, *, last: bool = False) -> int | None:
     """A time in microseconds, if one is given: see `perdure.core.clock.moment`."""
-    return None if given is None else clock.moment(given, now)
+    return None if given is None else clock.moment(given, now, last=last)
 
 
 def flag_in(given: Any, name: str) -> bool:

@@ -55,7 +55,8 @@ class Reading(Conversation):
 
         `since`, `until` and `tags` choose turns by their beginning: from the one time on, before
         the other, which are datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"`` (see
-        `perdure.core.clock.moment`). Turns that were undone are left out unless asked for.
+        `perdure.core.clock.moment`); a date as `until` is all of that day. Turns that were undone
+        are left out unless asked for.
         `resolve` fetches content from the artifact store; `prune` does too, and shortens tool
         results by the rules of `history.pruning`.
         """
@@ -67,7 +68,7 @@ class Reading(Conversation):
             limit=limit,
             before=None if before is None else turn_number(before),
             since=moment(since, now),
-            until=moment(until, now),
+            until=moment(until, now, last=True),
             tags=tags_of(tags),
             undone=undone,
         )

@@ -57,8 +57,9 @@ class Recalling(Conversation):
           is only near in meaning passes if there is anything of that role in it;
         * `tools`: rounds in which one of these was called;
         * `branch`, `task`, `outcome`, `tags`: turns that were tagged so, exactly;
-        * `since`, `until`: datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"``, in the
-          local time zone if they name none (see `perdure.core.clock.moment`).
+        * `since`, `until`: datetimes, dates, or texts such as ``"2026-02-12"``, ``"yesterday"`` and
+          ``"3d"``, in the local time zone if they name none (see `perdure.core.clock.moment`). Both
+          are included: a date, from its first moment to its last.
 
         It ends after `deadline` seconds, or the configured ones, with what has arrived until then:
         `Recalled.stage` tells how far that is. If `judged`, filters and judge decide as they do for
@@ -83,7 +84,7 @@ class Recalling(Conversation):
             outcome=text_in(outcome, "outcome"),
             tags=tags_of(tags),
             since=moment(since, now),
-            until=moment(until, now),
+            until=moment(until, now, last=True),
         )
         first, last = filters.since, filters.until
         if first is not None and last is not None and first > last:
