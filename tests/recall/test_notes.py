@@ -39,6 +39,7 @@ async def session(bank: Bank) -> Session:
     await remember(await bank.session("planner/zoo"), "The zebra eats tokens.")
     await remember(await bank.session("bob/private"), "Tokens of bob.")
     await bank.session("planner/empty")
+    await bank.session("planner/c617-a-session-of-a-tool")
     await bank.memories.add("cy", "Tokens are fun.", kind="fact")
     await bank.settle()
     return session
@@ -50,11 +51,13 @@ async def session(bank: Bank) -> Session:
         ({"sessions": "planner/zo"}, "There is no session 'planner/zo'. Did you mean planner/zoo?"),
         ({"sessions": ["planner/auth", "zoo"]}, "Did you mean planner/zoo?"),
         # Names of others are not told.
-        ({"sessions": "bob/privat"}, "There is no session 'bob/privat'. Write agent/name."),
+        ({"sessions": "bob/privat"}, "There is no session 'bob/privat'. None that planner sees"),
+        ({"sessions": "planner/c617"}, "Did you mean planner/c617-a-session-of-a-tool?"),
         ({"sessions": "a/b/c"}, "There is no session 'a/b/c'."),
         ({"agents": "planer"}, "There is no agent 'planer'. Did you mean planner?"),
-        ({"agents": "bobby"}, "There is no agent 'bobby'. Name an agent, no session."),
-        ({"agents": "planner/auth"}, "There is no agent 'planner/auth'."),
+        ({"agents": "bobby"}, "There is no agent 'bobby'. None that planner sees is like"),
+        ({"agents": "plan"}, "There is no agent 'plan'. Did you mean planner?"),
+        ({"agents": "planner/auth"}, "There is no agent 'planner/auth'. Name an agent, no"),
         ({"line": "T-1"}, "line is 'T-1'. Give line=True or line=False."),
         ({"wide": 1}, "wide is 1."),
         ({"judged": "no"}, "judged is 'no'."),

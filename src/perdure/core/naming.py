@@ -7,21 +7,29 @@ from collections.abc import Iterable
 _MOST = 3
 #: From 0 to 1: how much two names have to have in common.
 _ALIKE = 0.6
+#: How much a name has in common with its beginning, at least, if that has so many characters.
+_BEGUN, _BEGINNING = 0.8, 2
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:
     """The few names that are most like one that is not there, best first; perhaps none.
 
-    Of ``agent/name``, the last part decides, and may stand for all of it.
+    Of ``agent/name``, the last part decides, and may stand for all of it. A name is like its
+    beginning, however long it goes on.
     """
     from difflib import SequenceMatcher
 
     wanted = name.lower()
-    whole, last = SequenceMatcher(b=wanted), SequenceMatcher(b=wanted.rpartition("/")[2])
+    end = wanted.rpartition("/")[2]
+    whole, last = SequenceMatcher(b=wanted), SequenceMatcher(b=end)
     found = list[tuple[float, float, str]]()
     for each in sorted(set(names)):
-        last.set_seq1(each.lower().rpartition("/")[2])
-        if last.quick_ratio() >= _ALIKE and (alike := last.ratio()) >= _ALIKE:
+        other = each.lower().rpartition("/")[2]
+        last.set_seq1(other)
+        alike = last.ratio() if last.quick_ratio() >= _ALIKE else 0.0
+        if len(end) >= _BEGINNING and other.startswith(end):
+            alike = max(alike, _BEGUN)
+        if alike >= _ALIKE:
             whole.set_seq1(each.lower())
             found.append((-alike, -whole.ratio(), each))
     return [each for _, _, each in sorted(found)[:_MOST]]

@@ -39,15 +39,18 @@ class Names:
             if not await self._is_session(session):
                 near = meant(session, await self._seen(question.record))
                 raise InvalidInput(
-                    f"There is no session {session!r}.", hint=near or "Write agent/name."
+                    f"There is no session {session!r}.",
+                    hint=near or _unlike(session, question.record),
                 )
         for agent in question.filters.agents:
             if not await self._is_agent(agent):
                 seen = await self._seen(question.record)
                 near = meant(agent, {agent_of(name) for name in seen})
+                if "/" in agent:
+                    near = "Name an agent, no session."
                 raise InvalidInput(
                     f"There is no agent {agent!r}.",
-                    hint=near or "Name an agent, no session.",
+                    hint=near or _unlike(agent, question.record),
                 )
 
     async def unseen(self, question: Question) -> list[str]:
@@ -97,3 +100,7 @@ class Names:
         own = self._records.query().prefix(f"{record.agent}/").limit(_COMPARED)
         shared = await self._sharing.sessions_for(record.agent)
         return [*(each.id for each in await own.values()), *shared[:_COMPARED]]
+
+
+def _unlike(name: str, record: SessionRecord) -> str:
+    return f"None that {record.agent} sees is like {name}; `perdure sessions` lists all there are."
