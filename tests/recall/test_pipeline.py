@@ -10,6 +10,7 @@ import pytest
 
 from perdure.config import RecallConfig
 from perdure.core.errors import InvalidConfig, InvalidInput, Unavailable
+from perdure.core.messages import user
 from perdure.recall.places import Spot
 from perdure.recall.values import Candidate, Filters, Note, Question, Recalled
 from tests.recall.asked import (
@@ -217,7 +218,7 @@ async def test_layers_are_loaded_because_a_judge_says_so() -> None:
     assert keys(found, full=True) == ["layer-1"], "a turn is no layer"
 
 
-async def test_neighbours_come_along_and_do_not_count() -> None:
+async def test_neighbours_come_along_with_a_prompt_and_do_not_count() -> None:
     asks = candidate(4, 0.9, note=Note(lengths=(9, 0, 0), asks=True))
     short = candidate(9, 0.8, note=Note(lengths=(2, 0, 0)))
     late = candidate(20, 0.7, place=Spot(1, 20, 7).place, key=f"{SESSION}#T-20.7", round=7)
@@ -226,7 +227,7 @@ async def test_neighbours_come_along_and_do_not_count() -> None:
     recall = pipeline(Library(hits), words_of([*hits, *beside]))
     found = await recall.recall(question(limit=3), judged=False)
     assert keys(found) == ["T-4.1", "T-9.1", "T-20.7"], "who searches gets what was found"
-    found = await recall.recall(question(limit=3))
+    found = await recall.recall(question(limit=3), prompt=[user("How do tokens rotate?")])
     assert [(hit.key, hit.neighbour) for hit in found.hits] == [
         ("T-4.1", False),
         ("T-5.1", True),
@@ -237,6 +238,13 @@ async def test_neighbours_come_along_and_do_not_count() -> None:
     ]
     assert found.hits[1].why == "the answer to T-4.1"
     assert keys(found)[:2] == ["T-4.1", "T-5.1"], "behind what it came along with"
+    for limit, expected in {
+        1: ["T-4.1"],
+        3: ["T-4.1", "T-9.1", "T-20.7"],
+        5: ["T-4.1", "T-5.1", "T-9.1", "T-8.1", "T-20.7"],
+    }.items():
+        found = await recall.recall(question(limit=limit))
+        assert keys(found) == expected, "without a prompt they take the places that are left"
 
 
 async def test_a_neighbour_out_of_scope_stays_away() -> None:

@@ -63,8 +63,9 @@ class Recalling(Conversation):
 
         It ends after `deadline` seconds, or the configured ones, with what has arrived until then:
         `Recalled.stage` tells how far that is. If `judged`, filters and judge decide as they do for
-        what stands beside a prompt; otherwise no model is asked. `Recalled.notes` says why filters
-        left nothing, as far as that can be told.
+        what stands beside a prompt, and what explains a hit (the answer to a question, say) comes
+        along where the limit leaves room; otherwise no model is asked. `Recalled.notes` says why
+        filters left nothing, as far as that can be told.
 
         Raises `InvalidInput` for what cannot be meant and for sessions and agents that are not
         there, `Unsupported` if the bank has no recall.

@@ -129,8 +129,8 @@ class Pipeline:
         `shown` are keys of what stands in the window in full: it is not repeated. If `judged`, the
         hits are what is to stand beside `prompt`, in full or as reminders, within the configured
         room, with what their texts mention, and neighbours that come along; otherwise they are what
-        was found, best first, and no model is asked. At most `Question.limit` of them, neighbours
-        aside.
+        was found, best first, and no model is asked. At most `Question.limit` of them; neighbours
+        take the places that are left, and count only if there is no prompt.
 
         Raises `InvalidInput` for a question that cannot be meant. Whatever else goes wrong costs a
         step, which tells so in `Recalled.steps`.
@@ -139,7 +139,15 @@ class Pipeline:
         if not question.text.strip() or question.limit < 1:
             return Recalled()
         seconds = self._config.deadline if deadline is None else deadline
-        run = Run(question, self._config, seconds, prompt=said, shown=shown, judged=judged)
+        run = Run(
+            question,
+            self._config,
+            seconds,
+            prompt=said,
+            shown=shown,
+            judged=judged,
+            beside=bool(prompt),
+        )
         task = self._underway.begin(self._walk(run), awaited=True)
         try:
             await asyncio.wait({task}, timeout=seconds)

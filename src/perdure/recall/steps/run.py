@@ -73,9 +73,11 @@ class Run:
         prompt: str,
         shown: Collection[str] = (),
         judged: bool = True,
+        beside: bool = False,
     ) -> None:
+        """If it is to stand `beside` the prompt, neighbours do not count to the limit."""
         self.question, self.prompt = question, prompt
-        self.judged = judged
+        self.judged, self._is_beside = judged, beside
         self._config = config
         self._shown = shown
         self._began = self._now()
@@ -228,7 +230,10 @@ class Run:
         ]
 
     def _chosen(self) -> list[Hit]:
-        """What a model chose, or an algorithm, as far as there is room; neighbours behind each."""
+        """What a model chose, or an algorithm, as far as there is room; neighbours behind each.
+
+        What was found comes first: whoever asks for so many gets neighbours in the places left.
+        """
         by_place = {each.place: each for each in self.candidates}
         choice = self.choice
         if choice is None:
@@ -248,13 +253,16 @@ class Run:
         room = self._config.full_tokens - sum(
             self.full[place].tokens for place in choice.full if by_place[place].kind == "turn"
         )
+        places = self.question.limit - len(choice.full) - len(choice.ticklers)
         hits = list[Hit]()
         for place in choice.full:
             hits.append(self._hit(by_place[place]))
             for beside in self.neighbours:
+                if beside.of != place or (places <= 0 and not self._is_beside):
+                    continue
                 shown = self.full.get(beside.candidate.place)
-                if beside.of == place and shown is not None and shown.tokens <= room:
-                    room -= shown.tokens
+                if shown is not None and shown.tokens <= room:
+                    room, places = room - shown.tokens, places - 1
                     hits.append(self._hit(beside.candidate, neighbour=True))
         return hits + [self._hit(by_place[place], full=False) for place in choice.ticklers]
 
