@@ -81,6 +81,23 @@ def test_rebuild_mends_it(bank: str) -> None:
     assert told["vectors"] == {"local/wordllama-128": 3}
 
 
+def test_check_and_search_agree_that_filling_was_cut_short(bank: str, tmp_path: Path) -> None:
+    assert _run("index", "rebuild").exit_code == 0
+
+    async def cut_short() -> None:
+        async with perdure.open(bank) as opened:
+            await opened.index.filler.begin()
+
+    asyncio.run(cut_short())
+    assert "not complete" in _run("recall", "planner/auth", "zebra").stderr
+    code, told = _ask("index", "check")
+    assert (code, told["missing"]) == (1, 0)
+    assert told["problems"][0].startswith("It was not filled to its end")
+    assert _run("index", "rebuild").exit_code == 0
+    assert _run("index", "check").exit_code == 0
+    assert "not complete" not in _run("recall", "planner/auth", "zebra").stderr
+
+
 def test_a_bank_without_recall_says_so(bank: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_RECALL_ON", "false")
     result = _run("index", "check")
@@ -154,6 +171,8 @@ def test_a_rebuild_that_is_interrupted_loses_nothing(
     rebuilding.wait(timeout=30)
     code, told = _ask("index", "check")
     assert (code, told["missing"], told["orphans"], told["problems"]) == (0, 0, 0, [])
-    assert _ask("recall", "planner/auth", "lion")[1]["hits"][0]["turn"] == "T-2.1"
+    told = _ask("recall", "planner/auth", "lion")[1]
+    assert told["hits"][0]["turn"] == "T-2.1"
+    assert "not complete" not in str(told.get("notes"))  # as the check says
     assert _run("index", "rebuild").exit_code == 0
     assert _ask("index", "check")[1]["unembedded"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,3 +176,18 @@ async def test_a_day_is_found_from_its_beginning_to_its_end(bank: Bank) -> None:
     assert await session.turns(since="2025-10-31", until="2025-10-31")
     assert not (await session.recall("oauth", until="2025-10-30")).hits
     assert not (await session.recall("oauth", since="2025-11-01")).hits
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/new.db"])
+async def test_an_index_that_nothing_is_missing_in_is_complete(url: str, tmp_path: Path) -> None:
+    url = url.format(tmp_path)
+    async with Bank(url) as bank:
+        session = await bank.session("planner/auth")
+        assert not (await session.recall("tokens")).notes  # there is nothing yet
+        await remember(session, "OAuth tokens rotate.")
+        assert "not complete" not in str((await session.recall("zebra")).notes)
+    if url.startswith("sqlite"):  # closed before anything was done in the background
+        bank = Bank(url)
+        async with bank.looked_at():
+            session = await bank.existing_session("planner/auth")
+            assert "not complete" not in str((await session.recall("zebra")).notes)

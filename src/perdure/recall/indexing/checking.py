@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from perdure.recall.indexing.index import RecallIndex
     from perdure.storage.store import Progress
 
+#: All turns are there; whether the rest is, nobody can tell.
+_UNFINISHED = "It was not filled to its end: memories and reference layers may not be found."
+
 
 class IndexReport(msgspec.Struct, frozen=True, kw_only=True):
     """How the index stands."""
@@ -84,7 +87,7 @@ async def check(index: RecallIndex, progress: Progress | None = None) -> IndexRe
         waiting=index.embeddings.waiting,
         unfiled=state.unfiled,
         problems=tuple(_problems(index, state, missing, orphans, problem)),
-        is_mendable=bool(state.faults or missing or orphans),
+        is_mendable=bool(state.faults or missing or orphans or not index.is_complete),
     )
 
 
@@ -127,6 +130,8 @@ def _problems(
     found = [f"The index is damaged: {_lowered(fault)}" for fault in state.faults]
     if missing and not index.is_filling:
         found.append(f"Passages of turns that are not in the index, and so not found: {missing:,}.")
+    elif not (index.is_complete or index.is_filling or index.is_looked_after):
+        found.append(_UNFINISHED)
     if orphans:
         found.append(f"Passages in the index that are no longer in the bank: {orphans:,}.")
     return [*found, problem] if problem else found

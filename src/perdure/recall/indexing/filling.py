@@ -23,7 +23,9 @@ from perdure.history.records import Head, Piece, SessionRecord
 from perdure.recall.indexing.embedding import Embeddings, Waiting
 from perdure.recall.indexing.groups import Groups
 from perdure.recall.indexing.passages import Moment, Passage, Thread, moments
+from perdure.recall.memories.records import Memory
 from perdure.recall.places import INDEX, Spot, spot, turns
+from perdure.recall.references.layers import LayerRecord
 from perdure.recall.values import Note
 from perdure.storage.adapter import Capability
 from perdure.storage.keys import numbered
@@ -105,11 +107,14 @@ class Filler:
     async def begin(self, *, anew: bool = False) -> int:
         """Say that the index is not complete; returns what `finish` asks for.
 
-        If all is to be made anew, and this process is killed, the next begins with that again.
+        If all is to be made anew, and this process is killed, the next begins with that again. What
+        was complete before stays so: each document is there until another takes its place.
         """
         state = await self.state() or Filling()
-        recipe = _NONE if anew else state.recipe
-        return await self._store.collection(Filling).put(Filling(recipe=recipe))
+        begun = (
+            Filling(recipe=_NONE, complete=state.complete) if anew else Filling(recipe=state.recipe)
+        )
+        return await self._store.collection(Filling).put(begun)
 
     async def finish(self, begun: int) -> bool:
         """Say that the index is complete; False if others have begun since.
@@ -123,6 +128,12 @@ class Filler:
         except Conflict:
             return False
         return True
+
+    async def has_nothing(self) -> bool:
+        """Whether there is nothing yet that an index could lack. Memories and layers count."""
+        memories, layers = self._store.collection(Memory), self._store.collection(LayerRecord)
+        queries = (self._pieces.query(), memories.query(), layers.query())
+        return not any([await query.exists() for query in queries])
 
     async def blot_out(self) -> None:
         """There is no index any more, and nothing of what it held is to be left in any file.

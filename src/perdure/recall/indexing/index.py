@@ -281,7 +281,9 @@ class RecallIndex:
             if self._is_prepared:
                 return
             if await self.store.adapter.prepare_search(INDEX):
-                await self.filler.begin()
+                begun = await self.filler.begin()
+                if await self.filler.has_nothing():  # what comes is indexed as it is written
+                    await self.filler.finish(begun)
             state = await self.filler.state()
             self.is_complete = state is not None and state.complete
             self._is_prepared = True
