@@ -186,6 +186,15 @@ async def test_vectors_join_what_words_found() -> None:
         assert found.terms == by_words.terms == ("token", "rotat")
 
 
+async def test_what_is_ranked_together_is_described_once() -> None:
+    async with library(Letters()) as books:
+        await books.put(1, "tokens rotate")
+        found = await books.searcher.keyword(question("tokens rotate"), scope(), patience=60)
+        again = await books.searcher.vector(found)
+        assert again is not found
+        assert again.candidates is found.candidates
+
+
 async def test_without_vectors_the_same_comes_back() -> None:
     async with library() as books:
         await books.put(1, "tokens rotate")

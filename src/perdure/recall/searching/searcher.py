@@ -125,6 +125,7 @@ class Searcher:
         again = found.again()
         if found.meant is not None:  # they are among them already
             again.meant, again.weighed = found.meant, found.weighed
+            again.candidates = found.candidates
             return again
         begun, found.begun = found.begun, None
         again.meant = await (begun or self._near(found.question, found.scope))
