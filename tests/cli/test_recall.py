@@ -245,3 +245,26 @@ def test_the_models_that_are_configured_are_asked(
     judged = run("recall", "planner/auth", "oauth tokens", "--judged")
     assert "not open" not in judged.output
     assert "chat" in {request.kind for request in model.requests[asked:]}
+
+
+def test_models_that_are_not_there_are_named(
+    bank: str, run: Run, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for purpose in ("FILTER", "JUDGE"):
+        monkeypatch.setenv(f"PERDURE_MODEL_{purpose}", "http://127.0.0.1:9/v1#x")
+    code, found = ask("recall", "planner/auth", "oauth tokens", "--judged")
+    assert (code, found["hits"][0]["turn"]) == (0, "T-1.1")
+    assert len(found["notes"]) == 2
+    assert found["notes"][0].startswith("Not all of it was filtered by a model. ")
+    assert found["notes"][1].startswith("An algorithm judged, as no model did. ")
+    shown = run("recall", "planner/auth", "oauth tokens", "--judged")
+    assert "An algorithm judged, as no model did." in shown.stderr
+
+
+def test_a_deadline_that_is_too_short_for_meaning_is_the_reason(
+    bank: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("recall", "planner/auth", "oauth tokens", "--deadline", "0.9")
+    assert "; not by meaning: that takes longer than the deadline" in run(*asked).stderr
+    monkeypatch.setenv("PERDURE_RECALL_VECTORS", "0")
+    assert "; not by meaning: recall.vectors is 0" in run(*asked).stderr

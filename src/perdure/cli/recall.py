@@ -33,6 +33,7 @@ _LINES, _LINE = 4, 400
 _DEADLINE, _LOADING = 4.0, 3.0
 #: In less than so many seconds it is never there: it is not loaded at all.
 _LEAST = 1.0
+_HURRIED = "that takes longer than the deadline"
 
 
 def recall(
@@ -150,11 +151,11 @@ def recall(
         "judged": judged,
     }
 
-    def show(found: Recalled, agent: str) -> None:
+    def show(found: Recalled, agent: str, unmeant: str) -> None:
         if settings.json:
             terminal.emit(described(found))
         else:
-            _print(found, query, agent, now)
+            _print(found, query, agent, now, unmeant)
 
     asyncio.run(_recall(settings, session, query, asked, show))
 
@@ -186,19 +187,22 @@ async def _recall(
     name: str,
     query: str,
     asked: dict[str, Any],
-    show: Callable[[Recalled, str], None],
+    show: Callable[[Recalled, str, str], None],
 ) -> None:
     from perdure.cli import names, places
     from perdure.cli.progress import Bar
 
-    async with places.existing_bank(settings, _timed(settings.load(), asked)) as bank:
+    config = settings.load()
+    timed = _timed(config, asked)
+    async with places.existing_bank(settings, timed) as bank:
         session = await _session(bank, name)
         asked["sessions"] = [(await names.find(bank, each)).name for each in asked["sessions"]]
         _load_search()
         with Bar("searching; by meaning once the model is loaded"):
             found = await session.recall(query, **asked)
         # Here: a model that is still being loaded keeps the process from ending, not the answer.
-        show(found, session.agent)
+        hurried = bool(config.recall.vectors) and not timed.recall.vectors
+        show(found, session.agent, _HURRIED if hurried else _unmeant(found))
         if not settings.json and not bank.index.is_on:
             terminal.aside("The newest turns were read one by one: `perdure index check` says why.")
 
@@ -236,7 +240,8 @@ def _load_search() -> None:
     import perdure.recall.searching.ranking  # noqa: F401 (it is loaded for others)
 
 
-def _print(found: Recalled, query: str, agent: str, now: int) -> None:
+def _print(found: Recalled, query: str, agent: str, now: int, unmeant: str) -> None:
+    """`unmeant` is why meaning did not count, if it did not."""
     if not found.hits:
         terminal.say(f"Nothing was found for {query!r}.")
         _print_notes(found)
@@ -254,7 +259,8 @@ def _print(found: Recalled, query: str, agent: str, now: int) -> None:
         if hit.why:
             terminal.say(f"  {hit.why}", "dim")
     count = terminal.plural(len(found.hits), "hit")
-    terminal.aside(f"{count} by {_BY[found.stage]} in {found.took_ms:,.0f} ms{_unmeant(found)}")
+    why = f"; not by meaning: {unmeant}" if unmeant else ""
+    terminal.aside(f"{count} by {_BY[found.stage]} in {found.took_ms:,.0f} ms{why}")
     _print_notes(found)
 
 
@@ -264,9 +270,7 @@ def _print_notes(found: Recalled) -> None:
 
 
 def _unmeant(found: Recalled) -> str:
-    """Why meaning did not count, if it did not."""
-    why = [step.failed for step in found.steps if step.name == "vector" and step.failed]
-    return f"; not by meaning: {why[0]}" if why else ""
+    return next((s.failed for s in found.steps if s.name == "vector" and s.failed), "")
 
 
 def _advice(found: Recalled) -> str:

@@ -26,7 +26,7 @@ from perdure.recall.memories.records import shown as shown_key
 from perdure.recall.scoping.filters import loosened, missed
 from perdure.recall.scoping.names import Names
 from perdure.recall.ticklers import Ticklers
-from perdure.recall.values import LATE, Filters, Hit, Question, Recalled, Step
+from perdure.recall.values import LATE, NO_MODEL, Filters, Hit, Question, Recalled, Step
 from perdure.recall.window import Window
 from perdure.storage.store import Store
 
@@ -54,6 +54,11 @@ _GO_ON = (
     " sí continúa sigue gracias да нет дальше продолжай 继续 好 好的 是 是的 続けて はい"
 )
 _NOTHING = frozenset(_GO_ON.split())
+#: What is so if a step's models fail.
+_INSTEAD = {
+    "filters": "Not all of it was filtered by a model.",
+    "judge": "An algorithm judged, as no model did.",
+}
 _words = re.compile(r"\w+").findall
 
 _log = logging.getLogger(__name__)
@@ -91,8 +96,8 @@ class Recall:
         """What answers a question, best first. Without `judged`, no model is asked.
 
         `deadline` is in seconds; without it, the configured one holds. `Recalled.notes` says so if
-        something is wrong with the index, if the search failed, if the filters left nothing, if the
-        question is a key of nothing.
+        something is wrong with the index, if the search or a model failed, if the filters left
+        nothing, if the question is a key of nothing.
 
         Raises `InvalidInput` if the filters name a session or an agent that is not there.
         """
@@ -176,10 +181,9 @@ class Recall:
 
     async def _notes(self, question: Question, found: Recalled, seconds: float) -> Sequence[str]:
         """Why something may be missing, or all is; takes at most about so many seconds."""
-        if notes := await telling.notes(self._index, found):
+        notes = [*await telling.notes(self._index, found), *_unanswered(found), *found.notes]
+        if notes or found.hits:
             return notes
-        if found.hits or found.notes:
-            return found.notes
         if failed := [s for s in found.steps if s.name == "keyword" and s.failed]:
             return [_reason(step) for step in failed]
         return () if question.filters == Filters() else await self._left_out(question, seconds)
@@ -226,6 +230,15 @@ def _looked_at(text: str) -> str:
 def _says_nothing(prompt: str) -> bool:
     """Whether a prompt has no word that something could be found by."""
     return all(word in _NOTHING for word in _words(prompt.casefold()))
+
+
+def _unanswered(found: Recalled) -> list[str]:
+    """Which models did not do what they are configured for, and why."""
+    return [
+        f"{_INSTEAD[step.name]} {'It was late.' if step.failed == LATE else step.failed}"
+        for step in found.steps
+        if step.name in _INSTEAD and step.failed not in {"", NO_MODEL}
+    ]
 
 
 def _reason(step: Step) -> str:

@@ -15,6 +15,8 @@ Kind: TypeAlias = Literal["turn", "memory", "reference"]
 Stage: TypeAlias = Literal["none", "keyword", "vector", "filters", "judge"]
 #: What a step failed with that was not done in time.
 LATE = "deadline"
+#: What a step failed with that models could have done.
+NO_MODEL = "no model is configured for it: by algorithm"
 STAGES: tuple[Stage, ...] = ("none", "keyword", "vector", "filters", "judge")
 
 

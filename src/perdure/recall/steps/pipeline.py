@@ -30,7 +30,7 @@ from perdure.recall.steps.run import Run
 from perdure.recall.steps.showing import Texts
 from perdure.recall.steps.swarm import Swarm
 from perdure.recall.underway import Underway
-from perdure.recall.values import Candidate, Filters, Question, Recalled
+from perdure.recall.values import NO_MODEL, Candidate, Filters, Question, Recalled
 
 if TYPE_CHECKING:
     from perdure.gateway.calls import Purpose
@@ -42,9 +42,8 @@ _LEAST = 0.02
 _PATIENCE = 0.02
 #: Turns that a judge is told of.
 _LATELY = 8
-_NO_VECTORS = "nothing has a vector yet"
+_NO_VECTORS = "nothing of what is looked at has a vector yet"
 _LEFT_OUT = "recall.vectors is 0"
-_NO_MODEL = "no model is configured for it: by algorithm"
 
 
 class Bounds(Protocol):
@@ -271,12 +270,12 @@ class Pipeline:
             if filters:
                 await self._filter(run, min(self._config.filters, run.left(kept)))
             else:
-                run.skip("filters", _NO_MODEL)
+                run.skip("filters", NO_MODEL)
             await asyncio.wait({reminders}, timeout=max(run.left(kept), 0.0))
             if judges:
                 await self._judge(run)
             else:
-                run.skip("judge", _NO_MODEL)
+                run.skip("judge", NO_MODEL)
         finally:
             reminders.cancel()
 
