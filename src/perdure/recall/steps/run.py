@@ -211,7 +211,7 @@ class Run:
         The key of a layer, and whether there is what a question names, is not known before it was
         read.
         """
-        named = {each.place for each in self.named}
+        named = {each.place for each in self.named.candidates}
         return tuple(
             each
             for each in self.candidates
