@@ -85,6 +85,8 @@ async def test_recall_has_what_holds_first(judged: bool) -> None:
         await bank.memories.pin("planner/M-1")
         await bank.settle()
         assert await _keys(session, judged=judged) == ["M-1", "M-2"]
+        told = await session.run_tool("recall", {"query": ASKED})
+        assert [line[:4] for line in told.splitlines() if line.startswith("M-")] == ["M-1:", "M-2:"]
         named = await session.recall("M-2", deadline=30)
         assert named.hits[0].key == "M-2"  # whoever names one means it
 
