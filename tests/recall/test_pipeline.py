@@ -12,6 +12,7 @@ from perdure.config import RecallConfig
 from perdure.core.errors import InvalidConfig, InvalidInput, Unavailable
 from perdure.core.messages import user
 from perdure.recall.places import Spot
+from perdure.recall.steps.naming import Named
 from perdure.recall.values import Candidate, Filters, Note, Question, Recalled
 from tests.recall.asked import (
     SESSION,
@@ -108,9 +109,13 @@ async def test_what_is_gone_is_not_shown() -> None:
 
 async def test_what_a_question_names_is_not_told_of_before_it_was_read() -> None:
     there, gone = candidate(50, 1.0), candidate(51, 1.0)
+
+    async def named(_: Question, __: object) -> Named:
+        return Named((there, gone))
+
     for judged in (True, False):
         texts = words_of([*SOME, there])
-        recall = pipeline(Library(SOME), texts, named=lambda *_: [there, gone])
+        recall = pipeline(Library(SOME), texts, named=named)
         found = await recall.recall(question("T-50 and T-51"), judged=judged)
         assert "T-50.1" in keys(found)
         assert "T-51.1" not in keys(found)

@@ -181,7 +181,7 @@ class Recall:
 
     async def _notes(self, question: Question, found: Recalled, seconds: float) -> Sequence[str]:
         """Why something may be missing, or all is; takes at most about so many seconds."""
-        notes = [*await telling.notes(self._index, found), *_unanswered(found), *found.notes]
+        notes = (*await telling.notes(self._index, found), *_unanswered(found), *found.notes)
         if notes or found.hits:
             return notes
         if failed := [s for s in found.steps if s.name == "keyword" and s.failed]:

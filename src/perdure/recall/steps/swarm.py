@@ -33,8 +33,6 @@ SURE = 3
 #: merely nearest. Questions about something else stay below, of 822 about LoCoMo's chats one.
 #: What nobody asked for stands beside a prompt only if it is met a little better.
 MET, MET_BESIDE = 0.07, 0.08
-#: What has less than this score has no chance.
-_LEAST = 0.0005
 #: Without a model: what has less than this share of the best score does not stand beside a prompt,
 #: nor what has less than this score.
 RELATIVE, ABSOLUTE = 0.1, 0.05
@@ -71,11 +69,12 @@ def met(
 ) -> tuple[Candidate, ...]:
     """All of them, if one is likely enough to be what was asked for; else what was named, if any.
 
-    The scores of the others are hardly a reason to leave one out: what is far behind the best one
-    is still right now and then, and who reads it sees how likely it is.
+    The scores of the others are no reason to leave one out: what is far behind the best one is
+    still right now and then, and who reads it sees how likely it is.
     """
-    enough = _LEAST if _best(candidates, wanted) >= least else _NAMED
-    return tuple(each for each in candidates if each.score >= enough or each.place in wanted)
+    if _best(candidates, wanted) >= least:
+        return tuple(candidates)
+    return tuple(each for each in candidates if each.score >= _NAMED or each.place in wanted)
 
 
 def _best(candidates: Sequence[Candidate], wanted: Collection[int]) -> float:
