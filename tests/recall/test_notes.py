@@ -16,6 +16,8 @@ from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant
 from perdure.session import Session
 from tests.recall.tied import bank_with, remember, talk
 
+_FOUR = "Of 4 hits without this filter none"
+
 
 @pytest.fixture
 async def bank() -> AsyncIterator[Bank]:
@@ -84,7 +86,10 @@ async def test_what_cannot_be_meant_is_refused(
             {"sessions": "planner/fork"},
             ["planner/fork left the line of planner/auth: only a wide search sees it."],
         ),
-        ({"sessions": "planner/empty"}, []),
+        (
+            {"sessions": "planner/empty"},
+            [f"{_FOUR} is of planner/empty; there is planner/auth, planner/zoo."],
+        ),
         ({"agents": "bob"}, ["Nothing of bob is shared with planner."]),
         ({"agents": "cy"}, ["Nothing of cy is shared with planner."]),
         (
@@ -101,9 +106,20 @@ async def test_what_cannot_be_meant_is_refused(
         ),
         (
             {"tags": {"topic": "auth"}, "tools": "Bash"},
-            ["Some hits have one of these tools and tags, but none has all of them."],
+            ["Some hits meet one of these filters, but none meets all of them."],
         ),
-        ({"until": "3d"}, []),
+        (
+            {"kinds": ["memory", "reference"]},
+            [f"{_FOUR} is a memory or reference; they are turns."],
+        ),
+        (
+            {"roles": "tool", "sessions": "planner/zoo"},
+            ["Of 1 hit without this filter none has the words in what tool said."],
+        ),
+        (
+            {"roles": "tool", "kinds": "memory"},
+            ["Of 4 hits without these filters none is a memory; they are turns."],
+        ),
     ],
 )
 async def test_a_note_says_why_filters_left_nothing(
@@ -191,3 +207,35 @@ async def test_an_index_that_nothing_is_missing_in_is_complete(url: str, tmp_pat
         async with bank.looked_at():
             session = await bank.existing_session("planner/auth")
             assert "not complete" not in str((await session.recall("zebra")).notes)
+
+
+async def test_a_note_says_when_it_was_said(bank: Bank) -> None:
+    session = await bank.session("planner/auth")
+    for day in ("2025-10-30 11:00", "2025-11-01 12:30"):
+        said, then = [user("OAuth tokens rotate."), assistant("I see.")], moment(day, 0)
+        await session.append(said, times=(then, then))
+    await bank.settle()
+    expected: list[tuple[dict[str, Any], str]] = [
+        ({"since": "2026-11-13"}, "is since 2026-11-13; the newest is of 2025-11-01"),
+        ({"until": "2025-10-29"}, "is until 2025-10-29; the oldest is of 2025-10-30"),
+        (
+            {"since": "2025-11-01 13:00"},
+            "is since 2025-11-01 13:00; the newest is of 2025-11-01 12:30",
+        ),
+    ]
+    for filters, says in expected:
+        found = await session.recall("oauth", **filters)
+        assert (found.hits, found.notes) == ((), [f"Of 2 hits without this filter none {says}."])
+    found = await session.recall("oauth", since="2025-10-31", until="2025-10-31")
+    assert found.notes == ["Some hits meet one of these filters, but none meets all of them."]
+
+
+async def test_a_note_says_that_the_line_has_nothing_of_it(session: Session, bank: Bank) -> None:
+    empty = await bank.existing_session("planner/empty")
+    found = await empty.recall("tokens", line=True)
+    (note,) = found.notes
+    assert note.startswith("Of 5 hits without this filter none is of this session's line;")
+    assert note.endswith("; there is planner/auth, planner/fork, planner/zoo.")
+    other = await bank.existing_session("planner/zoo")
+    found = await other.recall("rotate", line=True)  # its own turn is merely the next best
+    assert found.notes == ["What meets this filter is too far from what is asked for."]

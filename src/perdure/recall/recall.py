@@ -23,7 +23,7 @@ from perdure.recall.indexing import telling
 from perdure.recall.injecting import Beside, Item, Limits
 from perdure.recall.keys import everywhere
 from perdure.recall.memories.records import shown as shown_key
-from perdure.recall.scoping.filters import loosened, missed
+from perdure.recall.scoping.missing import loosened, missed
 from perdure.recall.scoping.names import Names
 from perdure.recall.ticklers import Ticklers
 from perdure.recall.values import LATE, NO_MODEL, Filters, Hit, Question, Recalled, Step
@@ -182,22 +182,28 @@ class Recall:
     async def _notes(self, question: Question, found: Recalled, seconds: float) -> Sequence[str]:
         """Why something may be missing, or all is; takes at most about so many seconds."""
         notes = (*await telling.notes(self._index, found), *_unanswered(found), *found.notes)
-        if notes or found.hits:
+        if found.hits or found.notes:
             return notes
         if failed := [s for s in found.steps if s.name == "keyword" and s.failed]:
-            return [_reason(step) for step in failed]
-        return () if question.filters == Filters() else await self._left_out(question, seconds)
+            return notes or tuple(_reason(step) for step in failed)
+        if question.filters == Filters():
+            return notes
+        return (*notes, *await self._left_out(question, seconds))
 
     async def _left_out(self, question: Question, seconds: float) -> list[str]:
         """Why filters left nothing, in at most so many seconds; perhaps for no reason of theirs."""
         if notes := await self._names.unseen(question):
             return notes
-        loose = loosened(question.filters)
-        if loose == question.filters or seconds <= 0:
-            return []
-        again = msgspec.structs.replace(question, filters=loose, limit=max(question.limit, _AGAIN))
-        found = await self._pipeline.recall(again, judged=False, deadline=seconds)
-        return missed(question.filters, found.hits) if found.hits else []
+        filters, most = question.filters, max(question.limit, _AGAIN)
+        for loose in loosened(filters):
+            if seconds <= 0:
+                break
+            again = msgspec.structs.replace(question, filters=loose, limit=most)
+            found = await self._pipeline.recall(again, judged=False, deadline=seconds)
+            if found.hits:
+                return missed(filters, loose, found.hits, question.record)
+            seconds -= found.took_ms / 1_000
+        return []
 
     async def _items(self, window: Window, hits: Sequence[Hit]) -> list[Item]:
         """Hits with what is known beside of them."""

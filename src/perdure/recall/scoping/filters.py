@@ -6,16 +6,15 @@ asked of each candidate (`passes`). Both never allow more than the scope does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from perdure.core.clock import SECOND
-from perdure.core.figures import plural
 from perdure.recall.places import ANSWERED, SAID, TOOLS, Spot, memories_of
 from perdure.recall.scoping.ranges import joined
-from perdure.recall.values import Filters, Hit, Kind, Note
+from perdure.recall.values import Filters, Kind, Note
 from perdure.storage.searching import Range
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 #: The field in which the words of each role stand.
 ROLES = {"user": SAID, "assistant": ANSWERED, "tool": TOOLS}
-#: Values that a note lists.
-_LISTED = 5
 
 
 class Passing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -76,32 +73,6 @@ def passes(filters: Filters, candidate: Passing) -> bool:
     )
 
 
-def loosened(filters: Filters) -> Filters:
-    """The same without what is compared with whatever somebody once wrote: tools and tags."""
-    return msgspec.structs.replace(filters, tools=(), branch="", task="", outcome="", tags={})
-
-
-def missed(filters: Filters, hits: Sequence[Hit]) -> list[str]:
-    """Why none of these hits, of a loosened search, passes: a sentence for each tool or tag."""
-    none, notes = f"Of {plural(len(hits), 'hit')} without this filter none", list[str]()
-    if filters.tools:
-        used = {tool for hit in hits for tool in hit.tools}
-        if used.isdisjoint(filters.tools):
-            others = f"; they called {_some(used)}" if used else " or any other"
-            notes.append(f"{none} called {' or '.join(filters.tools)}{others}.")
-    for name, value in _wanted_tags(filters).items():
-        there = {hit.tags[name] for hit in hits if name in hit.tags}
-        if value not in there:
-            others = f"; there is {_some(map(repr, there))}" if there else " or any other"
-            notes.append(f"{none} has {name} {value!r}{others}.")
-    return notes or ["Some hits have one of these tools and tags, but none has all of them."]
-
-
-def _some(values: Iterable[str]) -> str:
-    listed = sorted(values)
-    return ", ".join(listed[:_LISTED]) + (", …" if len(listed) > _LISTED else "")
-
-
 def _of_these(scope: Scope, filters: Filters) -> tuple[Range, ...]:
     """The places of the agents and sessions that are asked for."""
     groups = scope.groups
@@ -128,9 +99,10 @@ def _is_said_by(roles: Collection[str], candidate: Passing) -> bool:
 
 
 def _has_tags(filters: Filters, note: Note) -> bool:
-    return all(note.tags.get(name) == value for name, value in _wanted_tags(filters).items())
+    return all(note.tags.get(name) == value for name, value in wanted_tags(filters).items())
 
 
-def _wanted_tags(filters: Filters) -> dict[str, str]:
+def wanted_tags(filters: Filters) -> dict[str, str]:
+    """The tags that a hit must have; branch, task and outcome are some."""
     facts = {"branch": filters.branch, "task": filters.task, "outcome": filters.outcome}
     return {name: value for name, value in facts.items() if value} | filters.tags
