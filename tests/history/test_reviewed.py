@@ -193,7 +193,7 @@ async def test_what_cannot_be_tags_is_refused(session: Session, tags: object) ->
 
 async def test_what_is_no_time_is_refused(session: Session) -> None:
     with pytest.raises(InvalidInput, match="is no time"):
-        await session.turns(since="yesterday")
+        await session.turns(since="tomorrow")
 
 
 async def test_a_fork_of_a_name_that_is_taken(session: Session) -> None:
