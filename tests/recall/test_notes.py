@@ -114,7 +114,7 @@ async def test_what_cannot_be_meant_is_refused(
         ),
         (
             {"roles": "tool", "sessions": "planner/zoo"},
-            ["Of 1 hit without this filter none has the words in what tool said."],
+            ["Of 1 hit without this filter none has the words in what the tool said."],
         ),
         (
             {"roles": "tool", "kinds": "memory"},
@@ -216,11 +216,11 @@ async def test_a_note_says_when_it_was_said(bank: Bank) -> None:
         await session.append(said, times=(then, then))
     await bank.settle()
     expected: list[tuple[dict[str, Any], str]] = [
-        ({"since": "2026-11-13"}, "is since 2026-11-13; the newest is of 2025-11-01"),
-        ({"until": "2025-10-29"}, "is until 2025-10-29; the oldest is of 2025-10-30"),
+        ({"since": "2026-11-13"}, "is since 2026-11-13; the newest of them is of 2025-11-01"),
+        ({"until": "2025-10-29"}, "is until 2025-10-29; the oldest of them is of 2025-10-30"),
         (
             {"since": "2025-11-01 13:00"},
-            "is since 2025-11-01 13:00; the newest is of 2025-11-01 12:30",
+            "is since 2025-11-01 13:00; the newest of them is of 2025-11-01 12:30",
         ),
     ]
     for filters, says in expected:

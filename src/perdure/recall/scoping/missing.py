@@ -43,7 +43,9 @@ def missed(
     none = f"Of {plural(len(hits), 'hit')} without {without} none"
     unmet = [*_tools(filters, hits), *_tags(filters, hits)]
     if filters.roles and loose == _without_roles(filters):  # with the roles there was nothing
-        unmet.append(f"has the words in what {' or '.join(filters.roles)} said")
+        unmet.append(
+            f"has the words in what {' or '.join(f'the {who}' for who in filters.roles)} said"
+        )
     if loose == Filters():
         unmet += [*_kinds(filters, hits), *_origins(filters, hits, record), *_times(filters, hits)]
     return [f"{none} {each}." for each in unmet] or [_FAR if is_one else _TOGETHER]
@@ -111,10 +113,10 @@ def _times(filters: Filters, hits: Sequence[Hit]) -> Iterator[str]:
     newest, oldest = max(hit.time for hit in hits), min(hit.time for hit in hits)
     if since is not None and newest // SECOND < since // SECOND:
         form = _form(since)
-        yield f"is since {_date(since, form)}; the newest is of {_date(newest, form)}"
+        yield f"is since {_date(since, form)}; the newest of them is of {_date(newest, form)}"
     if until is not None and oldest // SECOND > until // SECOND:
         form = _form(until + 1)
-        yield f"is until {_date(until, form)}; the oldest is of {_date(oldest, form)}"
+        yield f"is until {_date(until, form)}; the oldest of them is of {_date(oldest, form)}"
 
 
 def _form(moment: int) -> str:
