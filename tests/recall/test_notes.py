@@ -149,7 +149,7 @@ async def test_nothing_is_noted_where_something_is_found(bank: Bank, session: Se
 async def test_a_deadline_that_has_passed_is_noted(session: Session) -> None:
     found = await session.recall("tokens", deadline=1e-9)
     assert (found.stage, list(found.hits)) == ("none", [])
-    assert found.notes == ["Nothing had arrived at the deadline."]
+    assert found.notes == ("Nothing had arrived at the deadline.",)
 
 
 async def test_a_model_is_not_told_which_sessions_there_are(session: Session) -> None:
@@ -225,9 +225,9 @@ async def test_a_note_says_when_it_was_said(bank: Bank) -> None:
     ]
     for filters, says in expected:
         found = await session.recall("oauth", **filters)
-        assert (found.hits, found.notes) == ((), [f"Of 2 hits without this filter none {says}."])
+        assert (found.hits, found.notes) == ((), (f"Of 2 hits without this filter none {says}.",))
     found = await session.recall("oauth", since="2025-10-31", until="2025-10-31")
-    assert found.notes == ["Some hits meet one of these filters, but none meets all of them."]
+    assert found.notes == ("Some hits meet one of these filters, but none meets all of them.",)
 
 
 async def test_a_note_says_that_the_line_has_nothing_of_it(session: Session, bank: Bank) -> None:
@@ -238,4 +238,4 @@ async def test_a_note_says_that_the_line_has_nothing_of_it(session: Session, ban
     assert note.endswith("; there is planner/auth, planner/fork, planner/zoo.")
     other = await bank.existing_session("planner/zoo")
     found = await other.recall("rotate", line=True)  # its own turn is merely the next best
-    assert found.notes == ["What meets this filter is too far from what is asked for."]
+    assert found.notes == ("What meets this filter is too far from what is asked for.",)

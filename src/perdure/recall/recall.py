@@ -179,7 +179,7 @@ class Recall:
         if self._index.is_on:
             await self._index.prepared()
 
-    async def _notes(self, question: Question, found: Recalled, seconds: float) -> Sequence[str]:
+    async def _notes(self, question: Question, found: Recalled, seconds: float) -> tuple[str, ...]:
         """Why something may be missing, or all is; takes at most about so many seconds."""
         notes = (*await telling.notes(self._index, found), *_unanswered(found), *found.notes)
         if found.hits or found.notes:

@@ -153,4 +153,4 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     hits: Sequence[Hit] = ()
     steps: Sequence[Step] = ()
     #: Why something may be missing, in sentences that say what to do. Usually none.
-    notes: Sequence[str] = ()
+    notes: tuple[str, ...] = ()

@@ -219,15 +219,9 @@ class Run:
         )
 
     def _found(self) -> list[Hit]:
-        """The best, in full; behind them what comes along. Nothing, if nothing is likely."""
+        """The best, in full. Nothing, if nothing is likely."""
         best = swarm.met(self._fetchable())[: self.question.limit]
-        hits = [self._hit(each, full=each.place in self.full) for each in best]
-        there = {each.place for each in best}
-        return hits + [
-            self._hit(beside.candidate, neighbour=True)
-            for beside in self.neighbours
-            if beside.of in there and beside.candidate.place in self.full
-        ]
+        return [self._hit(each, full=each.place in self.full) for each in best]
 
     def _chosen(self) -> list[Hit]:
         """What a model chose, or an algorithm, as far as there is room; neighbours behind each.
