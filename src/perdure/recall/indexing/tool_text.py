@@ -30,8 +30,8 @@ _NAMED, _NAME = 96, 60
 
 #: What JSON writes for the end of a line, a tab, a quotation mark.
 _without_escapes = re.compile(r"(?<!\\)\\++[ntr\"']").sub
-_words_in = re.compile(r"\w++(?:[./:-]++\w++)*+").findall
-_is_version = re.compile(r"\d+\.\d+(?:\.\d+)?").fullmatch
+#: Words, behind the number of a line, too; numbers of versions.
+_words_in = re.compile(r"[^\W\d]\w*+(?:[./:-]++\w++)*+|(?<!\w)\d++\.\d++(?:\.\d++)?").findall
 #: Ends of words, and words, by which a line tells of a fault.
 _is_fault = re.compile(
     r"(?:Error|Exception|Warning|ERROR|FATAL|FAILED)\b"
@@ -81,7 +81,7 @@ def _excerpt(text: str) -> Excerpt:
     between = text[_HALF:-_HALF][:_LOOKED_AT]
     faults = list(islice(_faults(between), _FAULTS))
     return Excerpt(
-        f"{text[:_HALF]}\n{text[-_HALF:]}", faults, list(islice(_named(between), 3 * _NAMED))
+        f"{text[:_HALF]}\n{text[-_HALF:]}", faults, list(islice(_named(between), _NAMED))
     )
 
 
@@ -118,6 +118,4 @@ def _is_name(word: str) -> bool:
     """Whether it is written like a name: ``foo_bar``, ``a/b.py``, ``fooBar``, ``1.2``."""
     if word.isalpha():
         return not (word.islower() or word.isupper() or word[1:].islower())
-    if word[0].isdigit():
-        return _is_version(word) is not None
     return not _JOINTS.isdisjoint(word)
