@@ -69,10 +69,13 @@ def answered(result: str) -> Excerpt:
 
 def terms_of(names: Iterable[str], known: Sequence[str]) -> list[str]:
     """The terms of names that are not `known`, each once; not those of folders before a file."""
-    there = set(known)
-    found = dict.fromkeys(terms("\n".join(dict.fromkeys(names))))
-    new = (each for each in found if each not in there and "/" not in each and len(each) > 2)
-    return list(islice(new, _NAMED))
+    there, found = set(known), dict[str, None]()
+    for name in dict.fromkeys(names):
+        if len(found) >= _NAMED:
+            break
+        new = (each for each in terms(name) if each not in there and "/" not in each)
+        found.update(dict.fromkeys(each for each in new if len(each) > 2))
+    return list(found)[:_NAMED]
 
 
 def _excerpt(text: str) -> Excerpt:
