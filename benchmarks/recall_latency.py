@@ -41,7 +41,7 @@ from perdure.history.packing import RoundWritten
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord, agent_of
 from perdure.recall.embedders import Wordllama
-from perdure.recall.indexing.filling import document
+from perdure.recall.indexing.documents import document
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.indexing.passages import passage
 from perdure.recall.places import INDEX, Spot

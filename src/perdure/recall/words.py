@@ -45,7 +45,7 @@ STOP_WORDS = _CHATTER.union(_STOP_WORDS.split())
 #: What stands behind an apostrophe without being a word.
 _ENDINGS = frozenset({"s", "t", "d", "m", "ll", "re", "ve", "em"})
 
-_pieces = re.compile(r"\w+(?:[-./:@'’]+\w+)*").findall
+_pieces = re.compile(r"\w++(?:[-./:@'’]++\w++)*+").findall
 _apostrophe = re.compile("['’]").split
 _joints = re.compile(r"[-./:@_]+").split
 #: Humps of an identifier: HTTPServer, getUserToken, token2.
@@ -103,7 +103,7 @@ def terms(text: str) -> list[str]:
             found += known[piece]
         except KeyError:
             found += _learnt(piece)
-    if _has_year(text) is not None:
+    if ("19" in text or "20" in text) and _has_year(text) is not None:
         found += _dates(text)
     return found[:MOST_TERMS]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import NamedTuple, TypeAlias
 
@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 #: The texts of these places, as far as they can be read.
 Read: TypeAlias = Callable[[Sequence[int]], Awaitable[Mapping[int, str]]]
+#: Writes what was put off, see `completing`; what can be embedded then, some at a time.
+Complete: TypeAlias = Callable[[], AsyncIterator[Sequence["Waiting"]]]
 
 
 class Waiting(NamedTuple):
@@ -56,10 +58,11 @@ class Waiting(NamedTuple):
 class Embeddings:
     """Embeds what waits. Made for one event loop; `start` it, and `stop` it."""
 
-    def __init__(self, store: Store, embedder: Embedder, read: Read) -> None:
+    def __init__(self, store: Store, embedder: Embedder, read: Read, complete: Complete) -> None:
         self._store = store
         self._embedder = embedder
         self._read = read
+        self._complete = complete
         self._is_able = Capability.VECTORS in store.adapter.capabilities
         self._waiting: deque[Waiting] = deque()
         self._length = 0
@@ -85,16 +88,16 @@ class Embeddings:
         """How many passages of this process wait."""
         return len(self._waiting)
 
+    @property
+    def is_able(self) -> bool:
+        """Whether the backend keeps vectors."""
+        return self._is_able
+
     def add(self, waiting: Sequence[Waiting]) -> None:
-        """Embed these before long."""
-        length = sum(len(each.plain) for each in waiting)
+        """Embed these before long, and what was put off."""
         if not self._is_able:
             return
-        if len(self._waiting) + len(waiting) > _MOST or self._length + length > _MOST_TEXT:
-            self._behind = True
-        else:
-            self._waiting.extend(waiting)
-            self._length += length
+        self._hold(waiting)
         self._last = asyncio.get_running_loop().time()
         self._since = self._since or self._last
         self._woken.set()
@@ -143,6 +146,14 @@ class Embeddings:
                 self._failed(exc)
 
     # ------------------------------------------------------------------------------------------
+
+    def _hold(self, waiting: Sequence[Waiting]) -> None:
+        length = sum(len(each.plain) for each in waiting)
+        if len(self._waiting) + len(waiting) > _MOST or self._length + length > _MOST_TEXT:
+            self._behind = True
+        else:
+            self._waiting.extend(waiting)
+            self._length += length
 
     def _fullness(self) -> float:
         """How much of what may wait does."""
@@ -199,7 +210,8 @@ class Embeddings:
     async def _work(self, progress: Progress | None = None) -> None:
         self._woken.clear()
         self._since = 0.0
-        # First, because it gives room back that vectors can take.
+        await self._finish()
+        # Before what follows, because it gives room back that vectors can take.
         await self._tend()
         if self._is_able:
             await self._drain()
@@ -217,6 +229,15 @@ class Embeddings:
         while is_left:
             is_left = await self._store.adapter.tend_search(INDEX.name)
             await asyncio.sleep(0)
+
+    async def _finish(self) -> None:
+        """Write what was put off: before its words are filed, and before it has a vector."""
+        try:
+            async for waiting in self._complete():
+                self._hold(waiting)
+        except BaseException:
+            self._behind = True
+            raise
 
     async def _drain(self) -> None:
         while self._waiting:

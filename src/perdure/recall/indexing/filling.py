@@ -13,47 +13,39 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from time import perf_counter
 from typing import Annotated
 
 import msgspec
 
-from perdure.core.errors import Conflict, Corrupted, PerdureError
+from perdure.core.errors import Conflict, PerdureError
 from perdure.history.records import Head, Piece, SessionRecord
-from perdure.recall.indexing.embedding import Embeddings, Waiting
+from perdure.recall.indexing.documents import brief_among, is_readable, place_of
+from perdure.recall.indexing.embedding import Embeddings
 from perdure.recall.indexing.groups import Groups
-from perdure.recall.indexing.passages import Moment, Passage, Thread, moments
+from perdure.recall.indexing.passages import Thread, moments
+from perdure.recall.indexing.step import Step
 from perdure.recall.memories.records import Memory
-from perdure.recall.places import INDEX, Spot, spot, turns
+from perdure.recall.places import INDEX, spot, turns
 from perdure.recall.references.layers import LayerRecord
-from perdure.recall.values import Note
 from perdure.storage.adapter import Capability
 from perdure.storage.keys import numbered
 from perdure.storage.options import STRONG, Options
 from perdure.storage.records import Key, system_record
-from perdure.storage.searching import Document, Range, Withdrawal
+from perdure.storage.searching import Range, Withdrawal
 from perdure.storage.store import Progress, Store
-from perdure.storage.transaction import Transaction
 
 #: What `passages` and `words` make of a turn. Another number, and all documents are made anew when
 #: a bank is next opened.
 RECIPE = 2
 #: No recipe: what is in the index may be of any.
 _NONE = 0
-#: Pieces that are read, and whose documents are written, together.
-_STEP = 32
 #: Pieces, sessions, and places of the index that are read together otherwise.
 _PAGE, _SESSIONS, _PLACES = 128, 100, 1_000
 #: Turns without a wanted place between two that are read together.
 _GAP = 8
-#: Seconds after which others get a turn on the event loop.
-_SLICE = 0.004
 _STATE = "index"
 
 _log = logging.getLogger(__name__)
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Note).decode
 
 
 @system_record("recall_filling")
@@ -63,22 +55,6 @@ class Filling(msgspec.Struct, frozen=True):
     id: Annotated[str, Key()] = _STATE
     recipe: int = RECIPE
     complete: bool = False
-
-
-def document(place: int, passage: Passage) -> Document:
-    """The document of a passage."""
-    return Document(INDEX.name, place, passage.texts, _encode(passage.note))
-
-
-def read_notes(notes: Sequence[bytes | None]) -> list[Note | None]:
-    """The notes of documents; None for what is not there. Raises `Corrupted`."""
-    try:
-        return [None if note is None else _decode(note) for note in notes]
-    except msgspec.DecodeError as exc:
-        raise Corrupted(
-            f"A note in the index of recall is damaged: {exc}.",
-            hint="Run `perdure index rebuild`: it is made again from what is stored.",
-        ) from exc
 
 
 class Difference(msgspec.Struct):
@@ -169,6 +145,23 @@ class Filler:
             return 0
         return sum([count async for _, count in self._session(record, embeddings)])
 
+    async def complete(self, places: Sequence[int]) -> None:
+        """Write those of these documents anew that are brief: who was to do it did not."""
+        brief = await brief_among(self._store, places)
+        names = await self._groups.names()
+        for number, first, last in _stretches(brief):
+            record = await self._sessions.get(names.get(number, ""), STRONG)
+            if record is None:
+                continue
+            prefix, thread = f"{record.id}/", Thread()
+            after, end = prefix + numbered(first), prefix + numbered(last + 1)
+            while after < end:
+                step = Step(self._store, self._groups, record, after, thread, anew=brief)
+                await self._store.transact(step.take)
+                if not step.pieces:
+                    break
+                after, thread = step.pieces[-1].id, step.thread
+
     async def remove_orphans(self) -> int:
         """Withdraw documents of what is not there any more; returns how many."""
         removed = 0
@@ -222,7 +215,7 @@ class Filler:
             thread = Thread()
             async for pieces in self._turns(name, first, last):
                 for moment in moments(pieces, thread, {}):
-                    place = _place(number, moment)
+                    place = place_of(number, moment)
                     if place in wanted and (plain := moment.plain()):
                         found[place] = plain
         return found
@@ -240,7 +233,7 @@ class Filler:
         # What is written behind it from now on is indexed as it is written.
         end = f"{record.id}/{numbered(head.turn + 1)}"
         while after < end:
-            step = _Step(self._store, self._groups, record, after, thread, anew=anew)
+            step = Step(self._store, self._groups, record, after, thread, anew=None if anew else ())
             await self._store.transact(step.take)
             if not step.pieces:
                 return
@@ -255,7 +248,7 @@ class Filler:
         async for pieces in self._turns(record.id):
             for moment in moments(pieces, thread, {}):
                 if moment.plain():
-                    expected[_place(number or 0, moment)] = None
+                    expected[place_of(number or 0, moment)] = None
         if number is None:
             return Difference(len(expected), list(expected))
         there = await self._places(number)
@@ -282,7 +275,7 @@ class Filler:
             found += [
                 place
                 for place, note in zip(some, notes, strict=True)
-                if note is None or not _is_readable(note)
+                if note is None or not is_readable(note)
             ]
         return found
 
@@ -313,78 +306,6 @@ class Filler:
             after = page[-1].id
             if end and after >= end:
                 return
-
-
-class _Step:
-    """Some pieces of a session, and the documents that are missing for them."""
-
-    def __init__(
-        self,
-        store: Store,
-        groups: Groups,
-        record: SessionRecord,
-        after: str,
-        thread: Thread,
-        *,
-        anew: bool,
-    ) -> None:
-        self._anew = anew
-        self._store = store
-        self._groups = groups
-        self._record = record
-        self._after = after
-        self._before = thread
-        self.thread = thread
-        self.pieces: list[Piece] = []
-        self.waiting: list[Waiting] = []
-
-    async def take(self, transaction: Transaction) -> None:
-        """Read and write. May run again: others may have forgotten what it read."""
-        self.waiting = []
-        self.thread = Thread(
-            self._before.turn, self._before.tags, self._before.fetching, dict(self._before.said)
-        )
-        pieces = transaction.collection(Piece)
-        self.pieces = await pieces.behind(self._after, f"{self._record.id}/", limit=_STEP)
-        found = list(moments(self.pieces, self.thread, self._record.facts))
-        if not found:
-            return
-        number = await self._groups.relied_on(transaction, self._record.id)
-        if number is None:
-            return
-        places = [_place(number, moment) for moment in found]
-        there = await self._there(places)
-        last = perf_counter()
-        for place, moment in zip(places, found, strict=True):
-            if place in there:
-                continue
-            made = moment.passage()
-            if made.plain:
-                transaction.index(document(place, made))
-                self.waiting.append(Waiting(place, made.plain))
-            if perf_counter() - last > _SLICE:
-                await asyncio.sleep(0)
-                last = perf_counter()
-
-    async def _there(self, places: Sequence[int]) -> frozenset[int]:
-        """The places that need nothing written."""
-        if self._anew:
-            return frozenset()
-        notes = await self._store.adapter.notes(INDEX.name, places)
-        return frozenset(p for p, note in zip(places, notes, strict=True) if note is not None)
-
-
-def _is_readable(note: bytes) -> bool:
-    try:
-        read_notes((note,))
-    except Corrupted:
-        return False
-    return True
-
-
-def _place(number: int, moment: Moment) -> int:
-    round = moment.round
-    return Spot(number, round.turn, round.round, round.before).place
 
 
 def _stretches(places: Sequence[int]) -> list[tuple[int, int, int]]:

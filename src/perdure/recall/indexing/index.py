@@ -24,8 +24,10 @@ from perdure.history.log import Written
 from perdure.history.reading import Reader
 from perdure.history.records import Piece
 from perdure.recall.embedders import Embedder
+from perdure.recall.indexing.completing import Completing, brief
+from perdure.recall.indexing.documents import document, place_of
 from perdure.recall.indexing.embedding import Embeddings, Waiting
-from perdure.recall.indexing.filling import RECIPE, Filler, document
+from perdure.recall.indexing.filling import RECIPE, Filler
 from perdure.recall.indexing.groups import Groups
 from perdure.recall.indexing.passages import Thread, moments, of_text
 from perdure.recall.indexing.written import added
@@ -49,6 +51,8 @@ Refill: TypeAlias = Callable[[], Awaitable[object]]
 _TURNS = type_of(Piece).name
 #: Sessions whose open turn is remembered.
 _REMEMBERED = 10_000
+#: Rounds of an append that is written briefly, see `completing`.
+_SMALL = 8
 #: Seconds until the first look whether the index is complete, so that short commands do without;
 #: between two looks.
 _DELAY, _CARE_EVERY = 0.5, 300.0
@@ -73,7 +77,8 @@ class RecallIndex:
         self.sources: list[Refill] = []
         self.numbers = Groups(store)
         self.filler = Filler(store, self.numbers)
-        self.embeddings = Embeddings(store, embedder, self._texts)
+        self._completing = Completing(store, self.numbers)
+        self.embeddings = Embeddings(store, embedder, self._texts, self._completing.complete)
         self._reader = reader
         self._is_able = Capability.FULL_TEXT in store.adapter.capabilities
         #: Whether the configuration wants turns to be indexed.
@@ -216,17 +221,24 @@ class RecallIndex:
         if number is None:
             return
         thread = await self._thread_at(written)
-        waiting = list[Waiting]()
+        before = Thread(thread.turn, thread.tags, thread.fetching)
+        # Nobody waits for a millisecond more of a large one, and reading it again takes longer.
+        is_small = len(written.rounds) <= _SMALL and self.embeddings.is_able
+        waiting, put_off = list[Waiting](), list[int]()
         for moment in added(written, thread):
-            made = moment.passage()
+            made = moment.passage(brief=is_small)
             if made.plain:
-                round = moment.round
-                place = Spot(number, round.turn, round.round, round.before).place
+                place = place_of(number, moment)
                 transaction.index(document(place, made))
-                waiting.append(Waiting(place, made.plain))
+                if made.note.brief:
+                    put_off.append(place)
+                else:
+                    waiting.append(Waiting(place, made.plain))
 
         def committed() -> None:
             self._remember(name, thread)
+            if put_off and not self._completing.add(brief(written, before, put_off)):
+                self.embeddings.look()
             self.embeddings.add(waiting)
 
         transaction.after_commit(committed)
@@ -346,6 +358,7 @@ class RecallIndex:
 
     async def _texts(self, places: Sequence[int]) -> Mapping[int, str]:
         """What is to be embedded for these places. Who owns what is no turn puts it again, once."""
+        await self.filler.complete(places)
         found = await self.filler.texts(places)
         names = await self.numbers.names()
         others = any(names.get(spot(place).group, "").startswith(" ") for place in places)

@@ -89,8 +89,12 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
     #: Calls before them whose results are not indexed.
     fetching: frozenset[str] = frozenset()
 
-    def passage(self) -> Passage:
-        return passage(self.round, self.tags, self.time, self.fetching)
+    def passage(self, *, brief: bool = False) -> Passage:
+        """What is indexed of it; without what takes long to find in the work of tools, if `brief`.
+
+        The note says whether there was something to leave out.
+        """
+        return passage(self.round, self.tags, self.time, self.fetching, brief=brief)
 
     def plain(self) -> str:
         """What is embedded of it. Empty if it has nothing that is indexed."""
@@ -102,12 +106,15 @@ def passage(
     tags: Mapping[str, str],
     time: int,
     fetching: Collection[str] = frozenset(),
+    *,
+    brief: bool = False,
 ) -> Passage:
     """What is indexed of these messages, which were said at this time (microseconds).
 
-    `fetching` are calls of earlier messages whose results are not to be indexed again.
+    `fetching` are calls of earlier messages whose results are not to be indexed again. See
+    `Moment.passage`.
     """
-    words = _words(round.messages, fetching)
+    words = _words(round.messages, fetching, brief=brief)
     said, answered, tools = (terms(part) for part in (words.said, words.answered, words.tools))
     tools += tool_text.terms_of(words.named, tools)
     note = Note(
@@ -118,6 +125,7 @@ def passage(
         tools=tuple(dict.fromkeys(words.called))[:_NOTED],
         tags=_kept(tags),
         timed=tells_time(words.said),
+        brief=words.is_brief,
     )
     return Passage((" ".join(said), " ".join(answered), " ".join(tools)), note, words.plain)
 
@@ -215,6 +223,8 @@ class _Words(msgspec.Struct, gc=False):
     #: Names in what is not taken of the work of tools, and the names of the tools.
     named: list[str]
     called: list[str]
+    #: What the work of tools names was not looked for.
+    is_brief: bool
 
     @property
     def plain(self) -> str:
@@ -223,10 +233,13 @@ class _Words(msgspec.Struct, gc=False):
         return found or self.tools[:_PLAIN].strip()
 
 
-def _words(messages: Sequence[Message], fetching: Collection[str]) -> _Words:
+def _words(
+    messages: Sequence[Message], fetching: Collection[str], *, brief: bool = False
+) -> _Words:
     said, answered = list[str](), list[str]()
     calls, errors, results = list[str](), list[str](), list[str]()
     named, called = list[str](), list[str]()
+    is_brief = False
     ignored = fetching_calls(messages).union(fetching)
     for message in messages:
         if message.role == "event" or message.injected:
@@ -234,16 +247,18 @@ def _words(messages: Sequence[Message], fetching: Collection[str]) -> _Words:
         for part in message.parts:
             if isinstance(part, ToolCall):
                 if part.id not in ignored:
-                    asked = tool_text.asked(words_of(part))
+                    asked = tool_text.asked(words_of(part), brief=brief)
                     calls.append(asked.words)
                     named += asked.names
                     called.append(part.name[:_NAME])
+                    is_brief |= asked.is_brief
             elif isinstance(part, ToolResult):
                 if part.call not in ignored and not _fetches(part.name):
-                    result = tool_text.answered(part.text)
+                    result = tool_text.answered(part.text, brief=brief)
                     (errors if part.is_error else results).append(result.words)
                     errors += result.faults
                     named += result.names
+                    is_brief |= result.is_brief
             elif message.role == "user":
                 said.append(_spoken(part))
             elif message.role == "assistant":
@@ -254,6 +269,7 @@ def _words(messages: Sequence[Message], fetching: Collection[str]) -> _Words:
         _joined([*errors, *calls, *results], _TOOLS),
         named,
         called,
+        is_brief,
     )
 
 

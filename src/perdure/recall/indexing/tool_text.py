@@ -3,6 +3,9 @@
 Of what a tool was asked, and of what it answered, the beginning and the end are taken as they are;
 of what stands between, lines that tell that something went wrong, and names: of functions, files,
 settings, versions. That is what somebody asks for later.
+
+To look through what stands between takes longer than all else that an append does for the index. So
+an append takes only the beginnings and the ends, and the rest is put off.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ _TRIED = 8
 #: Terms of names that one passage has, and characters of a name.
 _NAMED, _NAME = 96, 60
 
-# Each append waits for this, and a tool may have written one word of 40,000 letters: nothing here
-# looks at a character more than a few times.
+# A tool may have written one word of 40,000 letters: nothing here looks at a character more than a
+# few times.
 
 #: What JSON writes for the end of a line, a tab, a quotation mark.
 _without_escapes = re.compile(r"(?<!\\)\\++[ntr\"']").sub
@@ -55,16 +58,21 @@ class Excerpt(NamedTuple):
     words: str
     faults: Sequence[str] = ()
     names: Sequence[str] = ()
+    #: Nobody has looked yet for faults and names.
+    is_brief: bool = False
 
 
-def asked(arguments: str) -> Excerpt:
-    """What is taken of the arguments of a call, which are JSON."""
-    return _excerpt(_without_escapes(" ", arguments))
+def asked(arguments: str, *, brief: bool = False) -> Excerpt:
+    """What is taken of the arguments of a call, which are JSON; at once, if it is to be `brief`."""
+    if brief and len(arguments) > 8 * _HALF:
+        # Not all of it has to be read for its ends.
+        arguments = arguments[: 4 * _HALF] + arguments[-4 * _HALF :]
+    return _excerpt(_without_escapes(" ", arguments), brief=brief)
 
 
-def answered(result: str) -> Excerpt:
-    """What is taken of the result of a call."""
-    return _excerpt(result)
+def answered(result: str, *, brief: bool = False) -> Excerpt:
+    """What is taken of the result of a call; at once, if it is to be `brief`."""
+    return _excerpt(result, brief=brief)
 
 
 def terms_of(names: Iterable[str], known: Sequence[str]) -> list[str]:
@@ -78,14 +86,15 @@ def terms_of(names: Iterable[str], known: Sequence[str]) -> list[str]:
     return list(found)[:_NAMED]
 
 
-def _excerpt(text: str) -> Excerpt:
+def _excerpt(text: str, *, brief: bool) -> Excerpt:
     if len(text) <= 2 * _HALF:
         return Excerpt(text)
+    ends = f"{text[:_HALF]}\n{text[-_HALF:]}"
+    if brief:
+        return Excerpt(ends, is_brief=True)
     between = text[_HALF:-_HALF][:_LOOKED_AT]
     faults = list(islice(_faults(between), _FAULTS))
-    return Excerpt(
-        f"{text[:_HALF]}\n{text[-_HALF:]}", faults, list(islice(_named(between), _NAMED))
-    )
+    return Excerpt(ends, faults, list(islice(_named(between), _NAMED)))
 
 
 def _faults(text: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from perdure.recall.indexing.filling import read_notes
+from perdure.recall.indexing.documents import read_notes
 from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS, spot
 from perdure.recall.scoping.filters import Passing, passes
 from perdure.recall.searching.cues import Cues

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from perdure.core.clock import SECOND
-from perdure.recall.indexing.filling import read_notes
+from perdure.recall.indexing.documents import read_notes
 from perdure.recall.memories.reading import MemoryReader
 from perdure.recall.memories.records import shown
 from perdure.recall.memories.wording import leader, said
