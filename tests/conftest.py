@@ -18,6 +18,7 @@ from perdure.storage.metrics import Metrics
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock
+from tests.patience import VARIABLES
 from tests.s3_server import CREDENTIALS, BadLine, S3Server
 from tests.servers import PostgresServer
 from tests.valkey_server import ValkeyServer
@@ -39,6 +40,9 @@ settings.register_profile(
     "fuzz", max_examples=3_000, deadline=None, suppress_health_check=_SLOW, print_blob=True
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# What is recalled is the same in every run, too.
+os.environ.update(VARIABLES)
 
 _MEMORY = Path("/dev/shm")
 #: Bytes that must be free there.

@@ -24,6 +24,7 @@ from perdure.cli.app import app
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
 from perdure.history.records import Link
 from perdure.testing import Script, ScriptedModel
+from tests.patience import VARIABLES
 
 # A runner makes all commands anew from their functions, for each call: 0.1 s of the same.
 typer.testing._get_command = functools.cache(get_command)  # type: ignore[attr-defined]
@@ -44,7 +45,8 @@ class Note(msgspec.Struct, frozen=True):
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home and working folder, also for processes that the test starts."""
     for name in [name for name in os.environ if name.startswith("PERDURE_")]:
-        monkeypatch.delenv(name)
+        if name not in VARIABLES:
+            monkeypatch.delenv(name)
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("HOME", str(folder))

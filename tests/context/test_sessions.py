@@ -57,11 +57,19 @@ def blocks(context: Context, wire: str) -> list[str]:
     return found
 
 
-async def live(session: Session, number: int, *, recall: bool = True) -> AsyncIterator[Context]:
-    """One turn of a made-up project, request by request, as an agent's loop does it."""
+async def live(
+    session: Session, number: int, *, recalling: Bank | None = None
+) -> AsyncIterator[Context]:
+    """One turn of a made-up project, request by request, as an agent's loop does it.
+
+    Given its bank, the session recalls. All that was said before has its vector then: what stands
+    beside a prompt, and so when the window is full, does not depend on how fast they are made.
+    """
     messages = project_turn(number)
     prompt, rest = messages[0], messages[1:]
-    context = await session.context([prompt], recall=recall)
+    if recalling is not None:
+        await recalling.settle()
+    context = await session.context([prompt], recall=recalling is not None)
     yield context
     waiting = list[Message]()
     is_first = True
@@ -78,13 +86,13 @@ async def live(session: Session, number: int, *, recall: bool = True) -> AsyncIt
 
 @pytest.mark.parametrize("recall", [True, False])
 async def test_a_long_session_stays_valid_within_its_budget_and_only_grows(
-    session: Session, *, recall: bool
+    bank: Bank, session: Session, *, recall: bool
 ) -> None:
     before: dict[str, list[str]] = {}
     epoch = requests = 0
     context = await session.context("Hello?")
     for number in range(1, 120):
-        async for context in live(session, number, recall=recall):
+        async for context in live(session, number, recalling=bank if recall else None):
             requests += 1
             assert context.tokens <= BUDGET
             for wire in WIRES:
@@ -106,10 +114,10 @@ async def test_a_long_session_stays_valid_within_its_budget_and_only_grows(
 
 
 async def test_what_was_written_is_the_conversation_and_nothing_that_was_injected(
-    session: Session,
+    bank: Bank, session: Session
 ) -> None:
     for number in range(1, 31):
-        async for _ in live(session, number):
+        async for _ in live(session, number, recalling=bank):
             pass
     for number in range(1, 31):
         turn = await session.turn(number, resolve=True)
@@ -118,7 +126,7 @@ async def test_what_was_written_is_the_conversation_and_nothing_that_was_injecte
 
 async def test_two_processes_send_the_same_bytes(bank: Bank, session: Session) -> None:
     for number in range(1, 60):
-        async for _ in live(session, number):
+        async for _ in live(session, number, recalling=bank):
             pass
     # A session object of its own knows nothing of what the other one remembers.
     other = await bank.session(session.name)
@@ -130,7 +138,7 @@ async def test_a_past_prompt_is_rebuilt_byte_for_byte(bank: Bank, session: Sessi
     sent = dict[str, list[list[str]]]()
     for number in range(1, 60):
         step = 0
-        async for context in live(session, number):
+        async for context in live(session, number, recalling=bank):
             step += 1
             sent[f"T-{number}.{step}"] = [blocks(context, wire) for wire in WIRES]
     other = await bank.session(session.name)
@@ -141,7 +149,7 @@ async def test_a_past_prompt_is_rebuilt_byte_for_byte(bank: Bank, session: Sessi
     assert [blocks(first, wire) for wire in WIRES] == sent["T-40.1"]
 
 
-async def test_a_fork_shares_its_parents_epoch(session: Session) -> None:
+async def test_a_fork_shares_its_parents_epoch(bank: Bank, session: Session) -> None:
     for number in range(1, 60):
         async for _ in live(session, number):
             pass
@@ -154,7 +162,7 @@ async def test_a_fork_shares_its_parents_epoch(session: Session) -> None:
     (adopted,) = await fork.epochs()
     assert adopted.reason == "fork"
     for number in range(60, 90):
-        async for context in live(fork, number):
+        async for context in live(fork, number, recalling=bank):
             assert context.tokens <= BUDGET
 
 
@@ -171,7 +179,7 @@ async def test_looking_changes_nothing(session: Session) -> None:
 async def test_nothing_is_demoted_while_all_fits_raw(bank: Bank) -> None:
     session = await bank.session("planner/auth", budget=200_000)
     for number in range(1, 40):
-        async for context in live(session, number):
+        async for context in live(session, number, recalling=bank):
             assert {band.level for band in context.bands} <= {"R"}
     assert await session.epochs() == []
 
@@ -206,9 +214,9 @@ async def test_a_tool_result_that_does_not_fit_is_reduced_and_named(session: Ses
         assert blocks(after, "chat")[: len(sent)] == sent
 
 
-async def test_a_caller_may_echo_all_that_it_was_sent(session: Session) -> None:
+async def test_a_caller_may_echo_all_that_it_was_sent(bank: Bank, session: Session) -> None:
     for number in range(1, 40):
-        async for _ in live(session, number):
+        async for _ in live(session, number, recalling=bank):
             pass
     context = await session.context("How many tests are there?")
     sent = context.to_chat()["messages"]
@@ -230,17 +238,17 @@ async def test_thinking_is_kept_until_the_prefix_changes_or_the_model_does(bank:
         return [part.text for part in found if isinstance(part, Reasoning)]
 
     for number in range(3):
-        context = await session.context(f"Task {number}", model="claude-x")
+        context = await session.context(f"Task {number}", model="claude-x", recall=False)
         await session.append([thought(f"hm {number}", "claude-x-20260101")], context=context)
-    context = await session.context("Next", model="claude-x")
+    context = await session.context("Next", model="claude-x", recall=False)
     assert thoughts(context) == ["hm 0", "hm 1", "hm 2"]
-    other = await session.context("Next", model="gpt-y")
+    other = await session.context("Next", model="gpt-y", recall=False)
     assert thoughts(other) == []
     assert [epoch.reason for epoch in await session.epochs()] == ["model"]
     await session.append([assistant("ok " * 1_500)], context=other)
     await session.append([user("more"), thought("hm again", "gpt-y")])
     await session.append([user("more"), assistant("ok " * 1_500)])
-    full = await session.context("Last", model="gpt-y")
+    full = await session.context("Last", model="gpt-y", recall=False)
     assert full.shown.epoch == 2
     assert thoughts(full) == []
 
@@ -251,20 +259,20 @@ async def test_a_turn_is_shown_at_the_level_that_was_asked_for(session: Session)
             pass
     said = await session.set_fidelity("T-3", "S")
     assert "next rewrite" in said
-    before = await session.context("And now?")
+    before = await session.context("And now?", recall=False)
     assert not any(block.element.name == "T-3" for block in before.shown.blocks)
     said = await session.run_tool(
         "history_set_fidelity", {"id": "<T-4-T>", "level": "C", "now": True}
     )
     assert "anew" in said
-    after = await session.context("And now?")
+    after = await session.context("And now?", recall=False)
     levels = {block.element.name: block.element.level for block in after.shown.blocks}
     assert (levels["T-3"], levels["T-4"]) == ("S", "C")
     assert (await session.epochs())[-1].reason == "asked"
     assert after.tokens <= BUDGET
     raised = await session.set_fidelity("T-59", "T", now=True)
     assert "anew" in raised
-    lowered = await session.context("And now?")
+    lowered = await session.context("And now?", recall=False)
     assert not any(native.place.turn == 59 for native in lowered.shown.rounds)
     for wire in WIRES:
         assert codec(wire).violations(body_of(lowered, wire)) == []
@@ -277,17 +285,18 @@ async def test_the_board_counts_down_and_stands_in_full_once(session: Session) -
     for number in range(1, 10):
         async for _ in live(session, number):
             pass
+    tools = history_tools.HISTORY_TOOLS
     said = await session.run_tool("board_pull", {"id": "T-2", "level": "S", "turns_to_live": 2})
     assert "B-1" in said
-    first = await session.context("One", tools=history_tools.HISTORY_TOOLS)
+    first = await session.context("One", tools=tools, recall=False)
     assert first.injection is not None
     assert "B-1: T-2 at S (1 more turn)" in first.injection.text
     await session.append([assistant("ok")], context=first)
-    second = await session.context("Two", tools=history_tools.HISTORY_TOOLS)
+    second = await session.context("Two", tools=tools, recall=False)
     assert second.injection is not None
     assert "B-1: T-2 at S stands above; last turn." in second.injection.text
     await session.append([assistant("ok")], context=second)
-    third = await session.context("Three", tools=history_tools.HISTORY_TOOLS)
+    third = await session.context("Three", tools=tools, recall=False)
     assert third.injection is not None
     assert "B-1" not in third.injection.text
     assert [entry.id for entry in await session.board()] == []
@@ -297,10 +306,10 @@ async def test_undone_turns_are_shown_no_more(session: Session) -> None:
     for number in range(1, 40):
         async for _ in live(session, number):
             pass
-    before = await session.context("And now?")
+    before = await session.context("And now?", recall=False)
     assert any(native.place.turn == 39 for native in before.shown.rounds)
     await session.undo(numbers=[39, 2])
-    after = await session.context("And now?")
+    after = await session.context("And now?", recall=False)
     assert not any(native.place.turn == 39 for native in after.shown.rounds)
     text = json.dumps(after.to_chat())
     assert "T-2:" not in text
@@ -312,7 +321,7 @@ async def test_what_is_forgotten_is_gone_from_the_window_and_from_past_prompts(
 ) -> None:
     await session.append([user("The password is swordfish-77."), assistant("Noted.")])
     for number in range(2, 40):
-        async for _ in live(session, number):
+        async for _ in live(session, number, recalling=bank):
             pass
     shown = await session.context("And now?")
     assert "swordfish" in json.dumps(
@@ -331,7 +340,7 @@ async def test_the_regular_strategy_drops_the_oldest_and_never_tears_a_round(ban
     session = await bank.session("planner/auth", strategy="regular", budget=3_000)
     context = await session.context("Hello?")
     for number in range(1, 40):
-        async for context in live(session, number):
+        async for context in live(session, number, recalling=bank):
             assert context.tokens <= 3_000
             assert context.shown.blocks == ()
             for wire in WIRES:
@@ -352,16 +361,16 @@ async def test_an_epoch_is_made_early_when_the_cache_is_surely_cold(clock: Manua
             async for _ in live(session, number):
                 pass
         before = len(await session.epochs())
-        await session.context("And now?")
+        await session.context("And now?", recall=False)
         assert len(await session.epochs()) == before
         clock.advance(3_601)
-        await session.context("And after lunch?")
+        await session.context("And after lunch?", recall=False)
         assert [epoch.reason for epoch in await session.epochs()][before:] == ["cold"]
 
 
 async def _raw_share(session: Session) -> float:
     """What stands raw behind older turns that do not, as a share of the budget."""
-    context = await session.context("And now?", keep=False)
+    context = await session.context("And now?", recall=False, keep=False)
     raw = sum(native.tokens for native in context.shown.rounds)
     return raw / BUDGET if context.shown.blocks else 0.0
 
@@ -370,10 +379,10 @@ async def test_ten_turns_are_no_reason_if_that_would_not_pay(bank: Bank) -> None
     session = await bank.session("planner/auth", budget=20_000)
     for _ in range(12):
         await session.append([user("big"), assistant("word " * 2_000)])
-    await session.context("Hm?")
+    await session.context("Hm?", recall=False)
     assert len(await session.epochs()) == 1
     for number in range(25):
-        context = await session.context(f"Small talk {number}")
+        context = await session.context(f"Small talk {number}", recall=False)
         await session.append([assistant("Yes.")], context=context)
     assert len(await session.epochs()) == 1
 
@@ -383,12 +392,12 @@ async def test_past_prompts_of_forks_and_of_other_strategies(bank: Bank, session
     for number in range(1, 50):
         if number == 30:
             session = await bank.session(session.name, strategy="regular")
-        async for context in live(session, number):
+        async for context in live(session, number, recalling=bank):
             sent.setdefault(f"T-{number}", [blocks(context, wire) for wire in WIRES])
     session = await bank.session(session.name, strategy="gradient")
     fork = await session.fork("coder/auth")
     for number in range(50, 55):
-        async for context in live(fork, number):
+        async for context in live(fork, number, recalling=bank):
             sent.setdefault(f"T-{number}", [blocks(context, wire) for wire in WIRES])
     for at, bodies in list(sent.items())[5::4]:
         past = await fork.past_context(at)
@@ -399,7 +408,7 @@ async def test_a_forgotten_turn_is_a_tombstone_in_past_prompts(
     bank: Bank, session: Session
 ) -> None:
     for number in range(1, 6):
-        async for _ in live(session, number):
+        async for _ in live(session, number, recalling=bank):
             pass
     await bank.forget(session.name, turns=["T-3"])
     other = await bank.session(session.name)
@@ -419,13 +428,13 @@ async def test_what_changes_behind_a_request_is_an_epoch(session: Session) -> No
     for number in range(1, 4):
         async for _ in live(session, number):
             pass
-    await session.context("And now?")
+    await session.context("And now?", recall=False)
     assert await session.epochs() == []
     await session.undo()
-    await session.context("And now?")
+    await session.context("And now?", recall=False)
     assert [epoch.reason for epoch in await session.epochs()] == ["changed"]
     # A request that is made before all results are there has to say so, and cannot be extended.
-    context = await session.context("Look.")
+    context = await session.context("Look.", recall=False)
     call = Message("assistant", (ToolCall("c1", "shell", "{}"), ToolCall("c2", "shell", "{}")))
     await session.append(
         [call, Message("tool", (ToolResult("c1", (Text("a"),)),))], context=context
@@ -525,7 +534,7 @@ async def test_what_was_taken_back_makes_room_again(session: Session) -> None:
         async for _ in live(session, number):
             pass
     await session.undo(25)
-    after = await session.context("And now?")
+    after = await session.context("And now?", recall=False)
     assert after.bands[-1].level == "R"
     assert after.tokens > BUDGET / 5
     assert all(
