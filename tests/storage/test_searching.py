@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -414,6 +415,82 @@ async def test_a_search_that_began_earlier_sees_no_more_than_it_should(
     assert (await near(bank, given[55]))[0] == 55
     found = await bank.vectors(INDEX.name, "m", [3, 7, 55])
     assert (found.at.tolist(), found.rows.tobytes()) == ([0, 2], given[3] + given[55])
+
+
+@pytest.mark.parametrize("asked", ["nearest", "vectors"])
+async def test_the_event_loop_never_waits_for_a_thread_that_has_the_vectors(
+    bank: SQLiteAdapter, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    given = vectors(60)
+    await embed(bank, 0, given)
+    await near(bank, given[0])
+    known = bank._opened[INDEX.name].nearness
+    # A thread takes them in the moment after one looked whether any has.
+    monkeypatch.setattr(known, "may_be_quick", lambda *_: True)
+    taken, done, went_on = threading.Event(), threading.Event(), list[bool]()
+
+    def take() -> None:
+        with known._lock:
+            taken.set()
+            went_on.append(done.wait(timeout=10))
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    await asyncio.to_thread(taken.wait)
+    asyncio.get_running_loop().call_later(0.01, done.set)  # which the loop has to get to
+    if asked == "nearest":
+        assert (await near(bank, given[7]))[0] == 7
+    else:
+        assert (await bank.vectors(INDEX.name, "m", [7])).rows.tobytes() == given[7]
+    thread.join()
+    assert went_on == [True]
+
+
+async def test_many_vectors_are_never_read_on_the_event_loop(
+    bank: SQLiteAdapter, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nearness, "_FEW_NEW", 20)
+    given, read = vectors(90), list[tuple[bool, int]]()
+    follow = nearness._Model.follow
+
+    def noted(model: nearness._Model, db: apsw.Connection, held: int) -> bool:
+        on_loop = threading.current_thread() is threading.main_thread()
+        before = model.vectors.size
+        is_exact = follow(model, db, held)
+        read.append((on_loop, model.vectors.size - before))
+        return is_exact
+
+    monkeypatch.setattr(nearness._Model, "follow", noted)
+    await embed(bank, 0, given[:30])
+    await near(bank, given[0])
+    other = await opened(file)
+    await embed(other, 30, given[30:35])
+    assert (await near(bank, given[33]))[0] == 33  # a few: at once
+    await embed(other, 35, given[35:])
+    assert (await near(bank, given[80]))[0] == 80  # more than a few
+    await put(other, *(document(place, "x") for place in range(30)))
+    await other.embed(INDEX.name, "n", [Embedding(place, given[place]) for place in range(30)])
+    search = VectorSearch(index=INDEX.name, model="n", vector=given[3])
+    assert (await bank.search_vectors(search, DEFAULT))[0].place == 3  # of another model
+    assert read == [(False, 30), (True, 5), (False, 55), (False, 30)]
+    await other.close()
+
+
+async def test_vectors_of_a_file_that_were_not_checked_are_not_relied_on(
+    bank: SQLiteAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await embed(bank, 0, vectors(5))
+    check = nearness._Model.check
+
+    def stopped(model: nearness._Model, db: apsw.Connection) -> None:
+        raise apsw.InterruptError("interrupted")
+
+    monkeypatch.setattr(nearness._Model, "check", stopped)
+    with pytest.raises(DeadlineExceeded):
+        await near(bank, vectors(5)[0])
+    monkeypatch.setattr(nearness._Model, "check", check)
+    assert not bank._opened[INDEX.name].nearness._models
+    assert (await near(bank, vectors(5)[0]))[0] == 0
 
 
 @pytest.fixture

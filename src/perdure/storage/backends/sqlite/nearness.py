@@ -5,6 +5,9 @@ removed is seen from how many there are, and mostly it is among what was added l
 memory is not exactly what the transaction sees, because another thread saw more, each result is
 looked up. So nothing is ever found that was removed before the search began.
 
+What is quick is done on the event loop, which must not wait: neither for another thread that has
+the vectors, nor for many of them to be read. Whoever may not wait is told by `Busy`.
+
 Very many vectors get a graph, which `tend` makes step by step; see `graphs`.
 """
 
@@ -12,7 +15,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +24,7 @@ import apsw
 import msgspec
 
 from perdure.storage.backends.sqlite import graphs, search_tables
+from perdure.storage.backends.sqlite.reader import Busy
 from perdure.storage.searching import Near, VectorRows, VectorSearch
 from perdure.storage.vectors import Vectors, check_lengths, vector_rows
 
@@ -33,8 +38,9 @@ _LATELY = 1_000
 #: Vectors that are not in the graph, and so are compared one by one as well, before it is extended;
 #: or a tenth of it, if that is more.
 _BEHIND = 4_000
-#: Vectors that may be read or compared on the event loop: a quarter of a millisecond.
-_FEW = 10_000
+#: Vectors that may be compared on the event loop, and those that may be read from the bank: a
+#: quarter of a millisecond.
+_FEW, _FEW_NEW = 10_000, 500
 #: Of the vectors in a file, so many are looked for at most, to see whether they are the bank's.
 _SAMPLE = 64
 
@@ -66,29 +72,34 @@ class Nearness:
             " WHERE v.model = ?"
         )
 
-    def search(self, db: apsw.Connection, search: VectorSearch) -> list[Near]:
-        """Answer; in a read transaction."""
+    def search(
+        self, db: apsw.Connection, search: VectorSearch, *, waits: bool = True
+    ) -> list[Near]:
+        """Answer; in a read transaction. Raises `Busy` if that takes long and nobody `waits`."""
         found = db.execute(self._one, (search.model,)).get
         if found is None or not found[2]:
             return []
         row = _Row(*found)
         check_lengths([search.vector], row.length)
-        with self._lock:
+        if not waits and row.held > _FEW:
+            raise Busy
+        with self._at_hand(row, waits=waits):
             model, is_exact = self._followed(db, row)
             current = None if is_exact else functools.partial(model.current, db)
             return model.vectors.nearest(search.vector, search.limit, search.within, current)
 
-    def is_at_hand(self, places: int | None = None) -> bool:
-        """Whether the vectors of so many places, or the nearest of all, are found without waiting.
-
-        Then that takes less than to go to a thread and back, as far as can be told.
+    def may_be_quick(self, places: int | None = None) -> bool:
+        """Whether the vectors of so many places, or the nearest of all, are worth a try on the
+        event loop: as far as can be told without looking, and so without a promise.
         """
         sizes = [model.vectors.size for model in tuple(self._models.values())]
         few = (max(sizes, default=0) if places is None else places) <= _FEW
         return few and bool(sizes) and not self._lock.locked()
 
-    def vectors(self, db: apsw.Connection, model: str, places: Sequence[int]) -> VectorRows:
-        """The vectors of some places. In a read transaction."""
+    def vectors(
+        self, db: apsw.Connection, model: str, places: Sequence[int], *, waits: bool = True
+    ) -> VectorRows:
+        """The vectors of some places. In a read transaction. Raises `Busy` like `search`."""
         import numpy as np
 
         found = db.execute(self._one, (model,)).get
@@ -96,10 +107,12 @@ class Nearness:
             return vector_rows({}, places)
         row = _Row(*found)
         if row.id in self._models:  # else it is not worth loading all for a few
-            with self._lock:
+            with self._at_hand(row, waits=waits):
                 known, is_exact = self._followed(db, row)
                 if is_exact:
                     return VectorRows(*known.vectors.of_places(np.array(places, dtype=np.int64)))
+        if not waits:
+            raise Busy
         kept = db.execute(self._stored, (search_tables.numbers(places), row.id))
         return vector_rows(dict(kept), places)
 
@@ -117,6 +130,25 @@ class Nearness:
         for model in self._models.values():
             if model.making is not None:
                 model.making.end()
+
+    @contextmanager
+    def _at_hand(self, row: _Row, *, waits: bool) -> Iterator[None]:
+        """Have what is known to oneself. Unless one `waits`, `Busy` if another thread has it, or
+        if more than a few vectors would have to be read first.
+        """
+        if not self._lock.acquire(blocking=waits):
+            raise Busy
+        try:
+            if not waits and not self._is_followed(row):
+                raise Busy
+            yield
+        finally:
+            self._lock.release()
+
+    def _is_followed(self, row: _Row) -> bool:
+        """Whether a model's vectors are here, but for a few new ones."""
+        model = self._models.get(row.id)
+        return model is not None and 0 <= row.held - model.vectors.held <= _FEW_NEW
 
     def _tend(self, db: apsw.Connection) -> bool:
         more = False
@@ -138,8 +170,9 @@ class Nearness:
         """A model's vectors, up to date, and whether they are exactly what the bank has."""
         model = self._models.get(row.id)
         if model is None or model.vectors.length != row.length:
-            model = self._models[row.id] = _Model(self._name, self._made, row, self._bank)
-            model.check(db)
+            model = _Model(self._name, self._made, row, self._bank)
+            model.check(db)  # it may be stopped here, by a deadline: then it is not relied on
+            self._models[row.id] = model
         return model, model.follow(db, row.held)
 
 

@@ -32,6 +32,10 @@ BYTES = 1024 * 1024
 THREADS = 3
 
 
+class Busy(Exception):
+    """Raised by work that would keep the event loop waiting this time: a thread is to do it."""
+
+
 class Reader:
     """Read connections to one database. Used from one event loop."""
 
@@ -62,6 +66,8 @@ class Reader:
                 return work(self._quick)
             except apsw.InterruptError:
                 self._slow.add(label)
+            except Busy:
+                pass
             except READING as exc:
                 raise translate(exc, self._path) from exc
             finally:
@@ -85,6 +91,10 @@ class Reader:
             await asyncio.to_thread(thread.join)
         if self._quick is not None:
             self._quick.close()
+
+    def may_wait(self, db: apsw.Connection) -> bool:
+        """Whether work on this connection keeps nobody waiting; else it raises `Busy` instead."""
+        return db is not self._quick
 
     def taken(self, db: apsw.Connection, size: int) -> None:
         """Note that a read has taken so many bytes; too many are read again in a thread."""

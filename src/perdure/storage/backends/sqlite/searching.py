@@ -156,22 +156,23 @@ class SearchingInSQLite(Adapter):
         return await self._open_writer().run(work, weight=_HEAVY)
 
     async def search_vectors(self, search: VectorSearch, options: Options) -> list[Near]:
-        known = self._opened.get(search.index)
+        known, reader = self._opened.get(search.index), self._open_reader()
         return await self._search(
             search.index,
-            lambda db, known: known.nearness.search(db, search),
+            lambda db, known: known.nearness.search(db, search, waits=reader.may_wait(db)),
             options,
-            quick=f"nearest {search.index}" if known and known.nearness.is_at_hand() else "",
+            quick=f"nearest {search.index}" if known and known.nearness.may_be_quick() else "",
         )
 
     async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
         if not places:
             return vector_rows({}, places)
-        known = self._opened.get(index)
+        known, reader = self._opened.get(index), self._open_reader()
+        is_quick = known is not None and known.nearness.may_be_quick(len(places))
         return await self._search(
             index,
-            lambda db, known: known.nearness.vectors(db, model, places),
-            quick=f"vectors {index}" if known and known.nearness.is_at_hand(len(places)) else "",
+            lambda db, known: known.nearness.vectors(db, model, places, waits=reader.may_wait(db)),
+            quick=f"vectors {index}" if is_quick else "",
         )
 
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
@@ -209,7 +210,7 @@ class SearchingInSQLite(Adapter):
     ) -> T:
         """Something that may take longer, in one read transaction.
 
-        What is `quick` this time is done on the event loop; see `Reader.run`.
+        What may be `quick` this time is tried on the event loop; see `Reader.run`.
         """
         self._check_prepared(index)
 
