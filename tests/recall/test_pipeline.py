@@ -108,7 +108,7 @@ async def test_what_is_gone_is_not_shown() -> None:
 
 
 async def test_what_a_question_names_is_not_told_of_before_it_was_read() -> None:
-    there, gone = candidate(50, 1.0), candidate(51, 1.0)
+    there, gone = (candidate(turn, 1.0, named=True) for turn in (50, 51))
 
     async def named(_: Question, __: object) -> Named:
         return Named((there, gone))

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.config import BudgetConfig
 from perdure.recall.steps.prompts import Case
-from perdure.recall.steps.swarm import SURE, Sifted, Swarm, sift
+from perdure.recall.steps.swarm import SURE, Sifted, Swarm, met, sift
 from perdure.recall.underway import Underway
 from perdure.testing import Answer, Fault, Received, Script, ScriptedModel
 from tests.gateway.opened import assert_nothing_left, outcomes_of
@@ -174,10 +174,13 @@ async def test_a_record_cannot_speak_for_us() -> None:
 
 def test_what_is_there_for_another_reason_is_no_measure_for_the_rest() -> None:
     turn = candidate(1, 0.08)
-    layer, key = candidate(1, 0.95, kind="reference"), candidate(2, 1.0)
+    layer, key = candidate(1, 0.95, kind="reference"), candidate(2, 1.0, named=True)
     assert sift([turn]) == (turn,)
     assert sift([layer, turn], {layer.place}) == (layer, turn)
     assert sift([key, turn]) == (key, turn)
+    sure, poor = candidate(2, 1.0), candidate(3, 0.09)
+    assert sift([sure, poor]) == (sure,), "what is as likely as can be is a measure like any other"
+    assert met([sure, poor]) == (sure, poor)
 
 
 def test_without_models_what_is_far_worse_goes() -> None:

@@ -104,6 +104,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     #: What spoke for it, most important first.
     reasons: tuple[Reason, ...] = ()
     note: Note = Note()
+    #: The question names it by its key: its score says nothing about the others.
+    named: bool = False
 
     @property
     def why(self) -> str:

@@ -123,7 +123,7 @@ def _candidate(at: tuple[str, int, int], place: int, agent: str) -> Candidate:
     if group.startswith(" "):
         owner = group.removeprefix(memories_of(""))
         key = f"M-{turn}" if owner == agent else f"{owner}/M-{turn}"
-        return Candidate(kind="memory", place=place, key=key, score=1.0, reasons=_WHY)
+        return Candidate(kind="memory", place=place, key=key, score=1.0, reasons=_WHY, named=True)
     return Candidate(
         kind="turn",
         place=place,
@@ -133,4 +133,5 @@ def _candidate(at: tuple[str, int, int], place: int, agent: str) -> Candidate:
         round=round,
         score=1.0,
         reasons=_WHY,
+        named=True,
     )

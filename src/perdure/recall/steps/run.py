@@ -211,11 +211,10 @@ class Run:
         The key of a layer, and whether there is what a question names, is not known before it was
         read.
         """
-        named = {each.place for each in self.named.candidates}
         return tuple(
             each
             for each in self.candidates
-            if each.place in self.full or (each.kind != "reference" and each.place not in named)
+            if each.place in self.full or not (each.named or each.kind == "reference")
         )
 
     def _found(self) -> list[Hit]:

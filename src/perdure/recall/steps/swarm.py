@@ -36,8 +36,6 @@ MET, MET_BESIDE = 0.07, 0.08
 #: Without a model: what has less than this share of the best score does not stand beside a prompt,
 #: nor what has less than this score.
 RELATIVE, ABSOLUTE = 0.1, 0.05
-#: The score of what a question names by its key, which says nothing about the rest.
-_NAMED = 1.0
 #: What no other call of the same swarm would fare better with.
 _HOPELESS = (BudgetReached, NoModel, Unauthorized)
 
@@ -74,12 +72,12 @@ def met(
     """
     if _best(candidates, wanted) >= least:
         return tuple(candidates)
-    return tuple(each for each in candidates if each.score >= _NAMED or each.place in wanted)
+    return tuple(each for each in candidates if each.named or each.place in wanted)
 
 
 def _best(candidates: Sequence[Candidate], wanted: Collection[int]) -> float:
     """The best score of what was found by what it says: neither named nor wanted."""
-    others = (each for each in candidates if each.score < _NAMED and each.place not in wanted)
+    others = (each for each in candidates if not each.named and each.place not in wanted)
     return max((each.score for each in others), default=0.0)
 
 
