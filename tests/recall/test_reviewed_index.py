@@ -24,7 +24,7 @@ from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch
 from perdure.storage.searching import Document, Embedding, VectorSearch, Withdrawal
 from tests.conftest import DURABLE
-from tests.recall.indexed import indexed, turns_found
+from tests.recall.indexed import indexed, note_at, turns_found
 
 _X = INDEX.name
 #: What may happen to the tables of an index, and is found out only by looking closely.
@@ -377,3 +377,43 @@ async def test_a_rebuild_that_is_cut_short_is_begun_again(tmp_path: Path) -> Non
         await index.settle()
         assert await turns_found(index, "lion") == []
         assert len(await turns_found(index, "zebra")) == 5
+
+
+def _calling(tool: str) -> list[dict[str, object]]:
+    call = {"id": "c1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
+    return [{"role": "assistant", "content": None, "tool_calls": [call]}]
+
+
+_FETCHED = [{"role": "tool", "tool_call_id": "c1", "content": "The zebra lives in the annex."}]
+
+
+@pytest.mark.parametrize("store_url", DURABLE, indirect=True)
+async def test_what_a_tool_fetched_is_not_indexed_if_another_process_called_it(
+    store_url: str, tmp_path: Path
+) -> None:
+    async with indexed(store_url, tmp_path) as (bank, index), indexed(store_url, tmp_path) as two:
+        session = await bank.session("planner/auth")
+        await session.append([user("Where does it live?")], tags={"topic": "animals"})
+        other = await two[0].session("planner/auth")
+        await other.append(_calling("recall"))
+        await session.append(_FETCHED)
+        await session.append([assistant("In the annex: the giraffe says so.")])
+        assert await turns_found(index, "zebra") == []
+        assert await turns_found(index, "giraffe") == ["planner/auth#T-1.2"]
+        assert (await note_at(index, "planner/auth", 1, 2)).tags == {"topic": "animals"}
+        assert (await index.check()).problems == ()
+
+
+@pytest.mark.parametrize("store_url", DURABLE, indirect=True)
+async def test_nothing_is_remembered_of_a_session_that_another_process_made_anew(
+    store_url: str, tmp_path: Path
+) -> None:
+    async with indexed(store_url, tmp_path) as (bank, index), indexed(store_url, tmp_path) as two:
+        session = await bank.session("planner/auth")
+        await session.append([user("Where?"), *_calling("recall")], tags={"topic": "animals"})
+        await two[0].forget("planner/auth")
+        other = await two[0].session("planner/auth")
+        await other.append([user("Where?"), *_calling("ask_the_keeper")], tags={"topic": "zoo"})
+        await (await bank.session("planner/auth")).append(_FETCHED)
+        assert await turns_found(index, "zebra") == ["planner/auth#T-1.1"]
+        assert (await note_at(index, "planner/auth", 1)).tags == {"topic": "zoo"}

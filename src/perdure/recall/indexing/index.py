@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.history.lines import Owned
@@ -58,6 +58,17 @@ _SMALL = 8
 _DELAY, _CARE_EVERY = 0.5, 300.0
 
 
+class _Known(NamedTuple):
+    """What is known of a session's open turn: as of so many pieces, in the group of this number.
+
+    Another process may have written more of it, or the session anew.
+    """
+
+    group: int
+    pieces: int
+    thread: Thread
+
+
 class RecallIndex:
     """What recall searches in. Made by the bank; for one event loop."""
 
@@ -84,7 +95,7 @@ class RecallIndex:
         #: Whether the configuration wants turns to be indexed.
         self.is_wanted = config.on
         self._encrypts = encrypts or (lambda _: False)
-        self._threads: dict[str, Thread] = {}
+        self._threads: dict[str, _Known] = {}
         self._is_prepared = self._is_refilled = False
         #: Whether everything that was there has been indexed, as far as this process knows.
         self.is_complete = False
@@ -220,7 +231,7 @@ class RecallIndex:
         number = await self.numbers.relied_on(transaction, name)
         if number is None:
             return
-        thread = await self._thread_at(written)
+        thread = await self._thread_at(written, number)
         before = Thread(thread.turn, thread.tags, thread.fetching)
         # Nobody waits for a millisecond more of a large one, and reading it again takes longer.
         is_small = len(written.rounds) <= _SMALL and self.embeddings.is_able
@@ -236,7 +247,7 @@ class RecallIndex:
                     waiting.append(Waiting(place, made.plain))
 
         def committed() -> None:
-            self._remember(name, thread)
+            self._remember(name, _Known(number, written.head.pieces, thread))
             if put_off and not self._completing.add(brief(written, before, put_off)):
                 self.embeddings.look()
             self.embeddings.add(waiting)
@@ -368,23 +379,26 @@ class RecallIndex:
                 await refill()
         return found
 
-    async def _thread_at(self, written: Written) -> Thread:
+    async def _thread_at(self, written: Written, group: int) -> Thread:
         """What is known of the turn that the append goes on with; nothing, if it opens one."""
         first = written.rounds[0]
         name = written.session.id
         if first.round == 1 and first.before == 0:
             return Thread()
         known = self._threads.get(name)
-        if known is not None and known.turn == first.turn:
-            return Thread(known.turn, known.tags, known.fetching)
-        # Begun by another process, or before this one was started.
+        pieces_before = written.head.pieces - len(written.pieces)
+        if known is not None and (known.group, known.pieces) == (group, pieces_before):
+            thread = known.thread
+            if thread.turn == first.turn:
+                return Thread(thread.turn, thread.tags, thread.fetching)
+        # Begun or gone on with by another process, or before this one was started.
         thread = Thread()
         pieces = await self._reader.pieces(Owned(name, first.turn, first.turn))
         deque(moments(pieces, thread, {}), maxlen=0)
         return thread
 
-    def _remember(self, name: str, thread: Thread) -> None:
+    def _remember(self, name: str, known: _Known) -> None:
         self._threads.pop(name, None)
-        self._threads[name] = thread
+        self._threads[name] = known
         if len(self._threads) > _REMEMBERED:
             del self._threads[next(iter(self._threads))]
