@@ -15,6 +15,7 @@ from perdure.bank.restoring import restore
 from perdure.config import ArtifactsConfig, Config, RecallConfig
 from perdure.core.errors import Unavailable
 from perdure.core.messages import assistant, user
+from perdure.recall.indexing import index as index_module
 from perdure.recall.indexing.filling import Filler
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot
@@ -325,7 +326,10 @@ async def test_who_sees_less_does_not_lose_what_others_saw(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
-async def test_an_index_that_another_process_erases(store_url: str, tmp_path: Path) -> None:
+async def test_an_index_that_another_process_erases(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_DELAY", 600.0)  # else it may be mended before it is seen
     async with indexed(store_url, tmp_path) as (bank, index):
         session = await bank.session("planner/auth")
         await _talk(session, 5)
