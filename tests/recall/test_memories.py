@@ -30,6 +30,7 @@ from perdure.recall.memories.records import (
     parse_key,
     person,
 )
+from perdure.recall.memories.resembling import Fetch, Related
 from perdure.recall.memories.wording import leads, line, said
 from perdure.recall.places import memories_of
 from perdure.recall.references.references import References
@@ -646,6 +647,32 @@ async def test_forgetting_reaches_the_memories_of_a_bank(tmp_path: Path) -> None
         assert (await bank.forget_agent("planner")).memories == 1
         assert await bank.memories.list() == []
     assert not readable(tmp_path, b"xylophon", b"zither")
+
+
+@pytest.mark.parametrize("what", ["turn", "session"])
+async def test_no_memory_is_made_of_a_turn_that_is_forgotten_meanwhile(
+    store_url: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with perdure.open(store_url) as bank, perdure.open(store_url) as other:
+        session = await bank.session("planner/auth")
+        await remember(session, "We keep the xylophone in the cellar.")
+        await remember(await bank.session("coder/auth"), "Good morning.")
+        related = bank.memories.resemblance.related
+
+        async def forgotten_first(memory: Memory, fetch: Fetch) -> list[Related]:
+            """The turns were looked at; nothing is written yet."""
+            monkeypatch.setattr(bank.memories.resemblance, "related", related)
+            await other.forget("planner/auth", turns=["T-1"] if what == "turn" else None)
+            return await related(memory, fetch)
+
+        monkeypatch.setattr(bank.memories.resemblance, "related", forgotten_first)
+        add, source = bank.memories.add, ["planner/auth#T-1.1"]
+        gone = "was forgotten" if what == "turn" else "no session 'planner/auth'"
+        with pytest.raises(InvalidInput, match=gone):
+            await add("coder", "The xylophone is downstairs.", provenance=source)
+        assert await bank.memories.list(status=None) == []
+        with pytest.raises(InvalidInput, match=gone):  # nor later
+            await add("coder", "The xylophone is downstairs.", provenance=source)
 
 
 async def test_prompts_lose_what_they_were_told_of_memories_that_are_gone() -> None:

@@ -91,8 +91,8 @@ class Memories(MemoryReader):
 
         `time` is when it was said, in microseconds; now, if it is left out.
 
-        Raises `InvalidInput` for what cannot be kept, and if a turn of `provenance` is not there;
-        `TooLarge` for a text above 4,000 characters.
+        Raises `InvalidInput` for what cannot be kept, and if a turn of `provenance` is not there or
+        was forgotten; `TooLarge` for a text above 4,000 characters.
         """
         sort, now = records.checked_kind(kind), self._store.now()
         moment = now if time is None else records.checked_time(time)

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput
 from perdure.history.lines import owners
-from perdure.history.records import Head, SessionRecord
+from perdure.history.records import Head, Piece, SessionRecord, turn_prefix
 from perdure.recall.memories import records
 from perdure.recall.memories.records import Author, FormerMemory, LastNumber, Memory
 from perdure.recall.memories.resembling import Related, Resemblance
 from perdure.recall.places import memories_of
 from perdure.recall.values import Note
+from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -43,7 +44,7 @@ class Writing:
     async def add(self, transaction: Transaction, draft: Memory) -> Memory:
         """Give a new memory its number, unless an older one says the same: that is seen again.
 
-        Raises `InvalidInput` if a turn that it came from is not there.
+        Raises `InvalidInput` if a turn that it came from is not there, or was forgotten.
         """
         # Read first: whoever else adds something meanwhile makes this one look again.
         numbers = transaction.collection(LastNumber)
@@ -182,8 +183,9 @@ class Writing:
     ) -> tuple[str, ...]:
         """The turns by the sessions whose logs hold them: a fork has some from its ancestors.
 
-        So whoever forgets a turn finds what came from it. Raises `InvalidInput` if one is not
-        there; whether it has such a round is not looked at.
+        So whoever forgets a turn finds what came from it; and if that happens meanwhile, the
+        transaction fails. Raises `InvalidInput` if one is not there, or was forgotten; whether it
+        has such a round is not looked at.
         """
         found = dict[str, None]()
         sessions = transaction.collection(SessionRecord)
@@ -193,8 +195,9 @@ class Writing:
                 continue
             name, place = records.source_of(source)
             record = await sessions.get(name)
-            # Not in the transaction: it need not be repeated because the session goes on.
-            head = await self._store.collection(Head).get(name)
+            # Not in the transaction: it need not be repeated because the session goes on. Who
+            # forgets the session removes its head first, and then changes its record.
+            head = await self._store.collection(Head).get(name, STRONG)
             if record is None or head is None:
                 raise InvalidInput(
                     f"There is no session {name!r} that a memory could come from.",
@@ -206,8 +209,19 @@ class Writing:
                     hint=f"Its newest is T-{head.newest}." if head.newest else "It has none yet.",
                 )
             owner = next(owners(record, place.turn, place.turn)).session
+            if await _is_forgotten(transaction, owner, place.turn):
+                raise InvalidInput(
+                    f"{name}#T-{place.turn} was forgotten: no memory can come from it any more.",
+                    hint="Forgotten is forgotten; name other turns, or none.",
+                )
             found[f"{owner}#{place}"] = None
         return tuple(found)
+
+
+async def _is_forgotten(transaction: Transaction, session: str, turn: int) -> bool:
+    """Whether a turn has a tombstone. One that it gets later lets the transaction fail."""
+    pieces = transaction.collection(Piece).query().prefix(turn_prefix(session, turn))
+    return any(piece.forgotten for piece in await pieces.limit(1).values())
 
 
 def _entry(memory: Memory) -> tuple[str, Note]:
