@@ -138,3 +138,45 @@ async def test_so_do_tools_whose_calls_were_appended_by_themselves_until_they_ar
     assert layer.key == "shell"
     await session.undo()
     assert await find(await asked(bank, "And now?")) == []
+
+
+def _run(tool: str, id: str) -> list[Message]:
+    call = Message("assistant", (ToolCall(id, tool, "{}"),))
+    return [call, Message("tool", (ToolResult(id, (Text("a b"),)),))]
+
+
+async def test_a_fork_stands_on_the_turn_that_it_left(bank: Bank) -> None:
+    session = await bank.session("planner/parent")
+    find = cabinets.called_for(bank.references, bank.index, bank.store)
+    for name, tool in (("shell", "Bash"), ("nets", "Fetch"), ("desk", "Write")):
+        await bank.references.add(f"---\nname: {name}\ntriggers: [tool:{tool}]\n---\nQuote names.")
+    await session.append([user("Look."), *_run("Bash", "c1"), assistant("Two.")])
+    await session.append([user("Fetch it."), *_run("Fetch", "c2")])
+    await session.fork("planner/birds")
+    await session.append(_run("Write", "c3"))  # to the same turn: that is the parent's alone
+    await session.fork("coder/birds", at="T-1")
+
+    async def called(agent: str) -> list[str]:
+        return [layer.key for layer in await find(await asked(bank, "And now?", agent))]
+
+    assert await called("planner") == ["nets"]
+    assert await called("coder") == ["shell"]
+    fork = await bank.session("planner/birds")
+    await fork.append([user("Thanks."), assistant("Bye.")])
+    assert await called("planner") == []
+    await fork.undo()
+    assert await called("planner") == ["nets"], "it stands there again"
+
+
+async def test_of_a_long_turn_the_last_tools_count(bank: Bank) -> None:
+    session = await bank.session("planner/parent")
+    find = cabinets.called_for(bank.references, bank.index, bank.store)
+    await bank.references.add("---\nname: shell\ntriggers: [tool:Bash]\n---\nQuote all names.")
+    for first, last in (("Bash", "Read"), ("Read", "Bash")):
+        await session.append([user("Look."), *_run(first, "c0")])
+        for number in range(1, 12):
+            await session.append(_run("Read", f"c{number}"))
+        await session.append([*_run(last, "c12"), assistant("Done.")])
+    for agent, turn, keys in (("planner", "T-1", []), ("coder", "T-2", ["shell"])):
+        await session.fork(f"{agent}/birds", at=turn)
+        assert [layer.key for layer in await find(await asked(bank, "And?", agent))] == keys

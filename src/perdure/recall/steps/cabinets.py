@@ -6,21 +6,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from perdure.core.clock import SECOND
+from perdure.history.lines import newest
 from perdure.recall.indexing.documents import read_notes
+from perdure.recall.keys import owner_of
 from perdure.recall.memories.reading import MemoryReader
 from perdure.recall.memories.records import shown
 from perdure.recall.memories.wording import leader, said
-from perdure.recall.places import INDEX, LAST_PART, REFERENCES, Spot, spot
+from perdure.recall.places import INDEX, REFERENCES, Spot, spot, turns
 from perdure.recall.references.layers import fitting, wait_for_tools
 from perdure.recall.references.references import References
+from perdure.recall.scoping.lines import Lines
+from perdure.recall.scoping.ranges import covers
 from perdure.recall.scoping.scope import Directory
 from perdure.recall.values import Candidate, Note, Question, Reason
 from perdure.storage.store import Store
 
 #: Seconds for which the files of the folder are believed to be as they were.
 _SYNCED = 5.0
-#: Rounds of the newest turn whose tools call for layers: the last ones. And parts of these.
-_ROUNDS, _PARTS = 8, 128
+#: Rounds of the newest turn whose tools call for layers: the last ones. Places read at a time.
+_ROUNDS, _PAGE = 8, 1_000
 
 
 class Kept(NamedTuple):
@@ -71,22 +75,12 @@ def layers(references: References) -> Cabinet:
 
 def called_for(references: References, index: Directory, store: Store) -> Finds:
     """Layers that the words of a question, or the tools of the newest turn, call for."""
-
-    async def tools(question: Question) -> set[str]:
-        mark, group = question.head.mark, (await index.groups()).get(question.record.id)
-        if group is None or question.head.is_undone(mark.turn):
-            return set()
-        first = Spot(group, mark.turn, max(1, mark.round - _ROUNDS + 1)).place
-        last = Spot(group, mark.turn, mark.round, LAST_PART).place
-        there = await store.adapter.places(INDEX.name, first - 1, _PARTS)
-        places = [place for place in there if place <= last]
-        notes = read_notes(await store.adapter.notes(INDEX.name, places))
-        return {tool for note in notes if note is not None for tool in note.tools}
+    lately = _Lately(index, store)
 
     async def find(question: Question) -> list[Candidate]:
         await references.sync(max_age=_SYNCED)
         every = await references.list()
-        used = await tools(question) if wait_for_tools(every) else ()
+        used = await lately.tools(question) if wait_for_tools(every) else ()
         called = fitting(every, question.text, used)
         group = (await index.groups()).get(REFERENCES) if called else None
         if group is None:
@@ -104,3 +98,44 @@ def called_for(references: References, index: Directory, store: Store) -> Finds:
         ]
 
     return find
+
+
+class _Lately:
+    """Which tools were used in the turn that a session stands on.
+
+    That is the newest that was not taken back; of a fork that has none of its own, its parent's as
+    the fork has it.
+    """
+
+    def __init__(self, index: Directory, store: Store) -> None:
+        self._index = index
+        self._store = store
+        self._lines = Lines(store)
+
+    async def tools(self, question: Question) -> set[str]:
+        """Those of its last rounds."""
+        record, head = question.record, question.head
+        turn, numbers = newest(head), await self._index.groups()
+        group = numbers.get(owner_of(record, turn)) if turn else None
+        if group is None:
+            return set()
+        is_last = turn == head.turn and not head.mark.fresh
+        found = await self._places(group, turn, head.mark.round - _ROUNDS if is_last else 0)
+        if turn <= record.forked_at:  # what others added to it since is not the fork's
+            line = await self._lines.ranges(record, head.undone, numbers)
+            found = [place for place in found if covers(line, place)]
+        rounds = sorted({spot(place).round for place in found})[-_ROUNDS:]
+        wanted = [place for place in found if spot(place).round in rounds]
+        notes = read_notes(await self._store.adapter.notes(INDEX.name, wanted))
+        return {tool for note in notes if note is not None for tool in note.tools}
+
+    async def _places(self, group: int, turn: int, after: int) -> list[int]:
+        """All that is indexed of a turn behind this round."""
+        found, last = list[int](), turns(group, turn, turn)[1]
+        at = Spot(group, turn, max(after, 0) + 1).place - 1
+        while page := await self._store.adapter.places(INDEX.name, at, _PAGE):
+            found += [place for place in page if place <= last]
+            at = page[-1]
+            if at >= last:
+                break
+        return found
