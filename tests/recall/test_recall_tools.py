@@ -53,6 +53,23 @@ async def test_recall_looks_everywhere_and_search_here_alone(session: Session) -
     )
 
 
+async def test_a_model_is_told_why_something_may_be_missing(
+    bank: Bank, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = await session.run_tool("recall", {"query": "T-99"})
+    assert absent.startswith('Nothing was found for "T-99". There is no turn T-99 here: it never')
+    there = await session.run_tool("recall", {"query": "OAuth", "session": "planner/other"})
+    assert "What meets this filter is too far from what is asked for." in there
+    here = await session.run_tool("history_search", {"query": "the zebra deploys"})
+    assert here == 'Nothing was found for "the zebra deploys". Try fewer or other words.'
+    found = await session.run_tool("recall", {"query": "zebra"})
+    assert "Note:" not in found
+    monkeypatch.setattr(bank.index, "is_complete", False)
+    monkeypatch.setattr(bank.index, "is_filling", True)
+    found = await session.run_tool("recall", {"query": "zebra"})
+    assert found.splitlines()[-1].startswith("Note: The index is not complete yet:")
+
+
 async def test_turns_elsewhere_are_fetched_if_they_may_be_seen(
     bank: Bank, session: Session
 ) -> None:

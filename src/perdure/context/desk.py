@@ -52,6 +52,13 @@ class Finding(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class Findings(msgspec.Struct, frozen=True):
+    """What a search came upon, best first, and why something may be missing."""
+
+    found: Sequence[Finding] = ()
+    notes: tuple[str, ...] = ()
+
+
 class SessionDesk:
     """A `toolbox.Desk` for one session."""
 
@@ -217,17 +224,20 @@ class SessionDesk:
 
     # Recall -----------------------------------------------------------------------------------
 
-    async def search(self, query: str, limit: int) -> Sequence[Finding]:
+    async def search(self, query: str, limit: int) -> Findings:
         """Turns of this session's line; by reading them, if the index has nothing."""
         record, head = await self._standing()
         filters = Filters(kinds=("turn",), line=True)
-        if found := await self._found(query, limit, filters):
-            return found
+        # The filters are ours: that they left nothing tells the model nothing.
+        answer = await self._found(query, limit, filters, explains=False)
+        if answer.found:
+            return answer
         reader = self._rooms.desk.reader
         read = await search(reader, record, head, query, limit, ignore=NAMES)
-        return [Finding(each.id, each.line) for each in read]
+        found = [Finding(each.id, each.line) for each in read]
+        return Findings(found) if found else answer
 
-    async def recall(self, query: str, limit: int, session: str) -> Sequence[Finding]:
+    async def recall(self, query: str, limit: int, session: str) -> Findings:
         """What this session may see; of one session, if one is named.
 
         Raises `InvalidInput` if that may not be seen; it does not tell whether there is one.
@@ -290,18 +300,21 @@ class SessionDesk:
             raise InvalidInput("This bank has no memories.", hint="Go on without.")
         return MemoryDesk(recall.memories, recall.references, record.agent, now)
 
-    async def _found(self, query: str, limit: int, filters: Filters) -> Sequence[Finding]:
+    async def _found(
+        self, query: str, limit: int, filters: Filters, *, explains: bool = True
+    ) -> Findings:
         record, head = await self._standing()
         recall = self._rooms.recall
         if recall is None:
-            return ()
+            return Findings()
         now = self._rooms.store.now()
         question = Question(
             text=query, record=record, head=head, filters=filters, limit=limit, moment=now
         )
-        found = await recall.recall(question)
+        found = await recall.recall(question, explains=explains)
         words = looked_for(query)
-        return [_finding(hit, words) for hit in found.hits if not hit.neighbour][:limit]
+        hits = [_finding(hit, words) for hit in found.hits if not hit.neighbour]
+        return Findings(hits[:limit], found.notes)
 
     async def _followed(self, key: str) -> None:
         """Note what a model fetches: it may be what it was reminded of."""

@@ -2,42 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from perdure.context.toolbox import PAST, Arguments, Desk, Found, Kind, bounded, brief, tool
+from perdure.context.toolbox import PAST, Answer, Arguments, Desk, Kind, bounded, brief, tool
 from perdure.history.tags import escape
 from perdure.recall.memories.records import KINDS
 
 _MOST_FOUND, _FOUND = 50, 5
+#: Characters of what is said about an answer.
+_NOTES = 400
 _LIMIT = {"type": "integer", "minimum": 1, "default": _FOUND}
 _MEMORY = {"type": "string", "description": "M-7"}
 
 
 async def _search(desk: Desk, given: Arguments) -> str:
     query, limit = given.text("query"), given.number("limit", _FOUND, _MOST_FOUND)
-    found = await desk.search(query, limit)
-    if not found:
-        return f"Nothing was found for {brief(query)}. Try fewer or other words."
-    return f"Best first. {PAST} history_get_turn fetches one.\n{_listed(found)}"
+    answer = await desk.search(query, limit)
+    if not answer.found:
+        return _nothing(brief(query), answer)
+    return f"Best first. {PAST} history_get_turn fetches one.\n{_listed(answer)}"
 
 
 async def _recall(desk: Desk, given: Arguments) -> str:
     query, limit = given.text("query"), given.number("limit", _FOUND, _MOST_FOUND)
     # Some models give an empty text for what they leave away.
     session = given.text("session").strip() if given.of.get("session", "") != "" else ""
-    found = await desk.recall(query, limit, session)
-    if not found:
-        where = f" in {brief(session)}" if session else ""
-        return f"Nothing was found for {brief(query)}{where}. Try fewer or other words."
+    answer = await desk.recall(query, limit, session)
+    if not answer.found:
+        return _nothing(brief(query) + (f" in {brief(session)}" if session else ""), answer)
     head = "Best first. history_get_turn fetches a turn, memory_get a memory, reference_get a"
-    return f"{head} reference layer. {PAST}\n{_listed(found)}"
+    return f"{head} reference layer. {PAST}\n{_listed(answer)}"
 
 
-def _listed(found: Sequence[Found]) -> str:
-    return "\n".join(
+def _nothing(what: str, answer: Answer) -> str:
+    return f"Nothing was found for {what}. {_noted(answer) or 'Try fewer or other words.'}"
+
+
+def _listed(answer: Answer) -> str:
+    lines = [
         f"{_line(each.id)}: {_line(each.line)}" + (f" [{_line(each.why)}]" if each.why else "")
-        for each in found
-    )
+        for each in answer.found
+    ]
+    if said := _noted(answer):
+        lines.append(f"Note: {said}")
+    return "\n".join(lines)
+
+
+def _noted(answer: Answer) -> str:
+    """Why something may be missing, in a line; empty if nothing is known to be."""
+    said = _line(" ".join(answer.notes))
+    return said if len(said) <= _NOTES else f"{said[:_NOTES]}…"
 
 
 def _line(text: str) -> str:

@@ -34,6 +34,16 @@ class Found(Protocol):
     def why(self) -> str: ...
 
 
+class Answer(Protocol):
+    """What a search came upon, best first."""
+
+    @property
+    def found(self) -> Sequence[Found]: ...
+    @property
+    def notes(self) -> Sequence[str]:
+        """Why something may be missing, in sentences."""
+
+
 class Desk(Protocol):
     """What the tools work on: a session. All of it may raise `PerdureError`."""
 
@@ -69,10 +79,10 @@ class Desk(Protocol):
     async def board_ids(self) -> Sequence[str]:
         """The ids of the entries that there are."""
 
-    async def search(self, query: str, limit: int) -> Sequence[Found]:
+    async def search(self, query: str, limit: int) -> Answer:
         """Turns of this session's line."""
 
-    async def recall(self, query: str, limit: int, session: str) -> Sequence[Found]:
+    async def recall(self, query: str, limit: int, session: str) -> Answer:
         """All that this session may see; of one session, if one is named."""
 
     async def memory_add(self, kind: str, text: str, tags: Sequence[str]) -> str:

@@ -91,13 +91,18 @@ class Recall:
         self._counter = counter
 
     async def recall(
-        self, question: Question, *, judged: bool = False, deadline: float | None = None
+        self,
+        question: Question,
+        *,
+        judged: bool = False,
+        deadline: float | None = None,
+        explains: bool = True,
     ) -> Recalled:
         """What answers a question, best first. Without `judged`, no model is asked.
 
         `deadline` is in seconds; without it, the configured one holds. `Recalled.notes` says so if
-        something is wrong with the index, if the search or a model failed, if the filters left
-        nothing, if the question is a key of nothing.
+        something is wrong with the index, if the search or a model failed, if the question is a key
+        of nothing; and, if it `explains` that, why the filters left nothing.
 
         Raises `InvalidInput` if the filters name a session or an agent that is not there.
         """
@@ -106,7 +111,8 @@ class Recall:
         await self._names.check(question)
         seconds = self.config.deadline if deadline is None else deadline
         found = await self._pipeline.recall(question, judged=judged, deadline=seconds)
-        notes = await self._notes(question, found, seconds - found.took_ms / 1_000)
+        left = seconds - found.took_ms / 1_000
+        notes = await self._notes(question, found, left if explains else None)
         return msgspec.structs.replace(found, notes=notes) if notes else found
 
     async def sees(self, record: SessionRecord, head: Head, session: str) -> bool:
@@ -179,14 +185,19 @@ class Recall:
         if self._index.is_on:
             await self._index.prepared()
 
-    async def _notes(self, question: Question, found: Recalled, seconds: float) -> tuple[str, ...]:
-        """Why something may be missing, or all is; takes at most about so many seconds."""
+    async def _notes(
+        self, question: Question, found: Recalled, seconds: float | None
+    ) -> tuple[str, ...]:
+        """Why something may be missing, or all is; takes at most about so many seconds.
+
+        Without any, nothing is said about filters.
+        """
         notes = (*await telling.notes(self._index, found), *_unanswered(found), *found.notes)
         if found.hits or found.notes:
             return notes
         if failed := [s for s in found.steps if s.name == "keyword" and s.failed]:
             return notes or tuple(_reason(step) for step in failed)
-        if question.filters == Filters():
+        if question.filters == Filters() or seconds is None:
             return notes
         return (*notes, *await self._left_out(question, seconds))
 
