@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.core.errors import Corrupted, InvalidInput
-from perdure.history.lines import Owned
 from perdure.history.log import Written
 from perdure.history.reading import Reader
 from perdure.history.records import Piece
@@ -29,8 +27,8 @@ from perdure.recall.indexing.documents import document, place_of
 from perdure.recall.indexing.embedding import Embeddings, Waiting
 from perdure.recall.indexing.filling import RECIPE, Filler
 from perdure.recall.indexing.groups import Groups
-from perdure.recall.indexing.passages import Thread, moments, of_text
-from perdure.recall.indexing.written import added
+from perdure.recall.indexing.passages import Thread, of_text
+from perdure.recall.indexing.written import Threads, added
 from perdure.recall.places import INDEX, Spot, spot, turns
 from perdure.recall.values import Note
 from perdure.storage.adapter import Capability
@@ -49,24 +47,11 @@ _log = logging.getLogger(__name__)
 Refill: TypeAlias = Callable[[], Awaitable[object]]
 
 _TURNS = type_of(Piece).name
-#: Sessions whose open turn is remembered.
-_REMEMBERED = 10_000
 #: Rounds of an append that is written briefly, see `completing`.
 _SMALL = 8
 #: Seconds until the first look whether the index is complete, so that short commands do without;
 #: between two looks.
 _DELAY, _CARE_EVERY = 0.5, 300.0
-
-
-class _Known(NamedTuple):
-    """What is known of a session's open turn: as of so many pieces, in the group of this number.
-
-    Another process may have written more of it, or the session anew.
-    """
-
-    group: int
-    pieces: int
-    thread: Thread
 
 
 class RecallIndex:
@@ -90,12 +75,11 @@ class RecallIndex:
         self.filler = Filler(store, self.numbers)
         self._completing = Completing(store, self.numbers)
         self.embeddings = Embeddings(store, embedder, self._texts, self._completing.complete)
-        self._reader = reader
         self._is_able = Capability.FULL_TEXT in store.adapter.capabilities
         #: Whether the configuration wants turns to be indexed.
         self.is_wanted = config.on
         self._encrypts = encrypts or (lambda _: False)
-        self._threads: dict[str, _Known] = {}
+        self._threads = Threads(reader)
         self._is_prepared = self._is_refilled = False
         #: Whether everything that was there has been indexed, as far as this process knows.
         self.is_complete = False
@@ -227,11 +211,10 @@ class RecallIndex:
         if not written.rounds or not self.is_on:
             return
         await self.prepared()
-        name = written.session.id
-        number = await self.numbers.relied_on(transaction, name)
+        number = await self.numbers.relied_on(transaction, written.session.id)
         if number is None:
             return
-        thread = await self._thread_at(written, number)
+        thread = await self._threads.before(written, number)
         before = Thread(thread.turn, thread.tags, thread.fetching)
         # Nobody waits for a millisecond more of a large one, and reading it again takes longer.
         is_small = len(written.rounds) <= _SMALL and self.embeddings.is_able
@@ -247,7 +230,7 @@ class RecallIndex:
                     waiting.append(Waiting(place, made.plain))
 
         def committed() -> None:
-            self._remember(name, _Known(number, written.head.pieces, thread))
+            self._threads.remember(written, number, thread)
             if put_off and not self._completing.add(brief(written, before, put_off)):
                 self.embeddings.look()
             self.embeddings.add(waiting)
@@ -378,27 +361,3 @@ class RecallIndex:
             for refill in self.sources:
                 await refill()
         return found
-
-    async def _thread_at(self, written: Written, group: int) -> Thread:
-        """What is known of the turn that the append goes on with; nothing, if it opens one."""
-        first = written.rounds[0]
-        name = written.session.id
-        if first.round == 1 and first.before == 0:
-            return Thread()
-        known = self._threads.get(name)
-        pieces_before = written.head.pieces - len(written.pieces)
-        if known is not None and (known.group, known.pieces) == (group, pieces_before):
-            thread = known.thread
-            if thread.turn == first.turn:
-                return Thread(thread.turn, thread.tags, thread.fetching)
-        # Begun or gone on with by another process, or before this one was started.
-        thread = Thread()
-        pieces = await self._reader.pieces(Owned(name, first.turn, first.turn))
-        deque(moments(pieces, thread, {}), maxlen=0)
-        return thread
-
-    def _remember(self, name: str, known: _Known) -> None:
-        self._threads.pop(name, None)
-        self._threads[name] = known
-        if len(self._threads) > _REMEMBERED:
-            del self._threads[next(iter(self._threads))]

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import NamedTuple
+
+from perdure.history.lines import Owned
 from perdure.history.log import Written
-from perdure.recall.indexing.passages import Moment, Thread, about, fetching_calls, time_of
+from perdure.history.reading import Reader
+from perdure.recall.indexing.passages import (
+    Moment,
+    Thread,
+    about,
+    fetching_calls,
+    moments,
+    time_of,
+)
+
+#: Sessions whose open turn is remembered.
+_REMEMBERED = 10_000
 
 
 def added(written: Written, thread: Thread) -> list[Moment]:
@@ -29,3 +44,48 @@ def added(written: Written, thread: Thread) -> list[Moment]:
         )
         thread.fetching |= fetching_calls(round.messages)
     return found
+
+
+class _Known(NamedTuple):
+    """What is known of a session's open turn: as of so many pieces, in the group of this number.
+
+    Another process may have written more of it, or the session anew.
+    """
+
+    group: int
+    pieces: int
+    thread: Thread
+
+
+class Threads:
+    """What is remembered of the open turns of sessions, so that an append need not read them."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._known: dict[str, _Known] = {}
+
+    async def before(self, written: Written, group: int) -> Thread:
+        """What is known of the turn that the append goes on with; nothing, if it opens one."""
+        first = written.rounds[0]
+        name = written.session.id
+        if first.round == 1 and first.before == 0:
+            return Thread()
+        known = self._known.get(name)
+        pieces_before = written.head.pieces - len(written.pieces)
+        if known is not None and (known.group, known.pieces) == (group, pieces_before):
+            thread = known.thread
+            if thread.turn == first.turn:
+                return Thread(thread.turn, thread.tags, thread.fetching)
+        # Begun or gone on with by another process, or before this one was started.
+        thread = Thread()
+        pieces = await self._reader.pieces(Owned(name, first.turn, first.turn))
+        deque(moments(pieces, thread, {}), maxlen=0)
+        return thread
+
+    def remember(self, written: Written, group: int, thread: Thread) -> None:
+        """The append was committed, and left the thread like this."""
+        name = written.session.id
+        self._known.pop(name, None)
+        self._known[name] = _Known(group, written.head.pieces, thread)
+        if len(self._known) > _REMEMBERED:
+            del self._known[next(iter(self._known))]
