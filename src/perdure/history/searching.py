@@ -56,12 +56,19 @@ class _Wanted(msgspec.Struct, frozen=True):
 
     words: tuple[re.Pattern[str], ...]
     phrase: re.Pattern[str]
+    #: The words as they are stored, but for their case, if all of them are names: ``head_count``.
+    names: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, query: str) -> _Wanted:
         terms = _terms(folded(query[:_QUERY]))[:MOST_WORDS]
         words = tuple(_pattern(_inflected(term)) for term in dict.fromkeys(terms))
-        return cls(words, _pattern(r"\W+".join(map(re.escape, terms))))
+        names = [term.encode() for term in terms if term.isascii() and not term.isalpha()]
+        return cls(
+            words,
+            _pattern(r"\W+".join(map(re.escape, terms))),
+            tuple(names) if len(names) == len(terms) else (),
+        )
 
 
 async def search(
@@ -94,7 +101,7 @@ async def search(
     oldest, whole, phrases = max(1, last - MOST_TURNS + 1), 0, 0
     while last >= oldest and phrases < limit:
         first = max(oldest, last - _STEP + 1)
-        turns = await reader.turns(record, head, first, last, counted=False)
+        turns = await _turns(reader, record, head, (first, last), wanted)
         for turn in reversed(turns):
             if turn.status in {"undone", "forgotten"}:
                 continue
@@ -108,6 +115,19 @@ async def search(
             oldest = max(oldest, last - _FURTHER)
     found.sort(key=lambda each: (-each.words, not each.phrase))  # stable: the newest of equals
     return found[:limit]
+
+
+async def _turns(
+    reader: Reader, record: SessionRecord, head: Head, span: tuple[int, int], wanted: _Wanted
+) -> list[Turn]:
+    """These turns; only those that may have something, if that is told without reading them."""
+    if not wanted.names:
+        return await reader.turns(record, head, *span, counted=False)
+    numbers = await reader.holding(record, head, *span, wanted.names)
+    found = list[Turn]()
+    for number in numbers:
+        found += await reader.turns(record, head, number, number, counted=False)
+    return found
 
 
 def folded(text: str) -> str:

@@ -1,10 +1,14 @@
 """Candidates without an index: the turns themselves are read.
 
 For sessions that the index does not cover: those whose words are encrypted, and banks on a backend
-that cannot search. Finds the newest turns of the session's own line only; see `history.searching`.
+that cannot search; and for names that stand in the middle of long tool output, of which the index
+has only so many. Finds the newest turns of the session's own line only; see `history.searching`.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Collection
 
 from perdure.core.errors import Unsupported
 from perdure.core.turns import Position
@@ -14,9 +18,30 @@ from perdure.recall.keys import owner_of
 from perdure.recall.places import Spot
 from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Candidate, Filters, Question, Reason
+from perdure.recall.words import is_name
 
+#: Words of a question that asks for a name.
+_MOST = 16
 #: What a round that has all of the words is worth, and the share that the phrase itself adds.
 _WORDS, _PHRASE = 0.7, 0.2
+
+_written_as_one = re.compile(r"\w+(?:[-./:_@]+\w+)*").findall
+
+
+def names_in(text: str, unknown: Collection[str]) -> str:
+    """The names in a text, as programmers write them, whose terms are `unknown` to the index.
+
+    ``head_count``, ``fooBar``, ``1.2``. Empty if there are none; or many words beside them, as in a
+    line of a log: most of those are in the index.
+    """
+    pieces = dict.fromkeys(_written_as_one(text))
+    if not unknown or len(pieces) > _MOST:
+        return ""
+    return " ".join(piece for piece in pieces if _is_name(piece) and folded(piece) in unknown)
+
+
+def _is_name(piece: str) -> bool:
+    return is_name(piece) or not (piece.islower() or piece.isupper() or piece[1:].islower())
 
 
 class Scan:

@@ -54,6 +54,12 @@ class Found:
         """The terms that were looked for."""
         return self.cues.terms
 
+    @property
+    def unknown(self) -> frozenset[str]:
+        """Those of them that stand nowhere in the index."""
+        found = zip(self.terms, self.text.terms, strict=False)
+        return frozenset(term for term, postings in found if not postings.documents)
+
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
         """Best first, those that the filters let through: several times the limit, of `MOST`."""

@@ -15,13 +15,16 @@ more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec.structs import replace
 
 from perdure.config.recall import RecallConfig
 from perdure.core.errors import PerdureError
 from perdure.core.messages import Message
-from perdure.recall.steps import hops
+from perdure.recall.searching.scanning import names_in
+from perdure.recall.steps import hops, swarm
 from perdure.recall.steps.cabinets import Finds
 from perdure.recall.steps.judge import Judge
 from perdure.recall.steps.naming import Names
@@ -59,6 +62,8 @@ class Results(Protocol):
     def candidates(self) -> Sequence[Candidate]: ...
     @property
     def terms(self) -> Sequence[str]: ...
+    @property
+    def unknown(self) -> Collection[str]: ...
 
 
 class Search(Protocol):
@@ -193,6 +198,8 @@ class Pipeline:
         if self._hops and run.judged:
             await self._hop(run, scope, found)
         await self._call_for_layers(run)
+        if not run.judged:
+            await self._look_for_names(run, found.unknown)
         return scope
 
     async def _by_meaning(self, run: Run, found: Results) -> Results:
@@ -216,6 +223,22 @@ class Pipeline:
         if self._scan is not None:
             with run.step("keyword", answers=True):
                 run.rank(await self._scan(run.question))
+
+    async def _look_for_names(self, run: Run, unknown: Collection[str]) -> None:
+        """A name that the index does not have may stand in the middle of what a tool wrote."""
+        names = names_in(run.question.text, unknown)
+        if self._scan is None or not names or run.question.filters != Filters():
+            return
+        with run.step("names"):
+            # Without it there may be no answer; with one, nobody waits long for a better one.
+            seconds = min(self._config.keyword, run.left()) if _met(run) else run.left() / 2
+            looking = self._looked_through(replace(run.question, text=names))
+            found = await self._underway.within(looking, seconds)
+            run.rank(_joined(run.candidates, found))
+
+    async def _looked_through(self, question: Question) -> Sequence[Candidate]:
+        assert self._scan is not None  # noqa: S101 (for the type checker)
+        return await self._scan(question)
 
     async def _call_for_layers(self, run: Run) -> None:
         """Layers that the prompt calls for by name join the others."""
@@ -316,6 +339,19 @@ class Pipeline:
             return self._gateway is not None and self._gateway().has(purpose)
         except PerdureError:
             return False
+
+
+def _joined(ranked: Sequence[Candidate], found: Sequence[Candidate]) -> list[Candidate]:
+    """A ranking with what was found besides: behind what is more likely, each once."""
+    kept = dict[str, Candidate]()
+    for each in sorted((*found, *ranked), key=lambda each: each.score, reverse=True):
+        kept.setdefault(each.key, each)
+    return list(kept.values())
+
+
+def _met(run: Run) -> bool:
+    """Whether something is likely to be what was asked for."""
+    return bool(swarm.met(run.candidates))
 
 
 def _check(seconds: float) -> None:
