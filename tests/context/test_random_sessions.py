@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.bank import Bank
 from perdure.context.context import Context
 from perdure.context.tools import HISTORY_TOOLS
 from perdure.core.messages import (
@@ -43,9 +44,9 @@ _ASKED: dict[str, Any] = {"model": "m", "tools": HISTORY_TOOLS}
 class Life:
     """One session's life, checked at each request."""
 
-    def __init__(self, seed: int, session: Session, budget: int) -> None:
+    def __init__(self, seed: int, bank: Bank, session: Session, budget: int) -> None:
         self.random = random.Random(seed)
-        self.session, self.budget = session, budget
+        self.bank, self.session, self.budget = bank, session, budget
         self.sent = dict[str, list[list[str]]]()
         self.last: tuple[int, list[list[str]]] = (0, [[], [], []])
 
@@ -87,6 +88,7 @@ class Life:
 
     async def turn(self, number: int) -> None:
         await self.meddle()
+        await self.bank.settle()  # so that a seed has the same life every time
         context = await self.session.context(self.words(1, 5, 30, 100), **_ASKED)
         turn, round = context.turn, 1
         await self.check(context, f"T-{turn}.{round}")
@@ -106,7 +108,7 @@ async def live_through(seed: int) -> None:
     async with perdure.open("memory://") as bank:
         budget = random.Random(seed).choice(BUDGETS)
         session = await bank.session("planner/auth", budget=budget)
-        life = Life(seed, session, budget)
+        life = Life(seed, bank, session, budget)
         try:
             for number in range(life.random.randint(3, 14)):
                 await life.turn(number)

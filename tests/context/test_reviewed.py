@@ -77,7 +77,7 @@ async def test_after_forgetting_requests_extend_each_other_again(
     before = len(await session.epochs())
     epochs = set[int]()
     for number in range(3):
-        context = await session.context(f"Small {number}")
+        context = await session.context(f"Small {number}", recall=False)
         epochs.add(context.shown.epoch)
         await session.append("Yes.", context=context)
     assert len(epochs) == 1

@@ -9,12 +9,13 @@ from typing import Any, TypeAlias
 import pytest
 
 from perdure.bank import Bank
-from perdure.config import ArtifactsConfig, Config, HistoryConfig, RecallConfig
+from perdure.config import ArtifactsConfig, Config, HistoryConfig
 from perdure.core.clock import Clock
 from perdure.session import Session
 from perdure.storage.middleware import Middleware
 from perdure.testing import ManualClock
 from tests.conftest import BACKENDS, url_on
+from tests.patience import patient
 
 #: Tests run in memory and on SQLite; those that depend on how a database serialises its writers run
 #: on every backend.
@@ -74,7 +75,7 @@ def config_for(folder: Path, *, recalls: bool = False, **history: Any) -> Config
     return Config(
         artifacts=ArtifactsConfig(folder=str(folder / "artifacts")),
         history=HistoryConfig(**history),
-        recall=RecallConfig(on=recalls),
+        recall=patient(on=recalls),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,14 @@ from perdure.core.tokens import o200k
 from perdure.history.lines import Owned, newest
 from perdure.history.manifest import Place
 from perdure.history.reading import Reader
-from perdure.history.records import Head, Piece, TurnCount, Uncounted, turn_key
+from perdure.history.records import (
+    Head,
+    Piece,
+    SessionRecord,
+    TurnCount,
+    Uncounted,
+    turn_key,
+)
 from perdure.history.renditions import algorithm
 from perdure.history.renditions.craft import Craft
 from perdure.history.renditions.making import Maker, Wish
@@ -118,8 +126,9 @@ async def test_a_turn_is_closed_by_the_next(bank: Bank, session: Session, scribe
 
 
 async def test_what_is_missing_is_made_at_once(bank: Bank, session: Session) -> None:
-    await session.append([*labour(1), *labour(2), *work(3)], count=True)
     scribe = bank.scribe
+    bank.meter.join(_Nobody())
+    await session.append([*labour(1), *labour(2), *work(3)], count=True)
     assert not await rows(bank, session.name)
     await assert_sound(scribe, session)
     assert len(await rows(bank, session.name)) == 6
@@ -366,10 +375,10 @@ async def test_what_was_imported_is_made_in_the_background(bank: Bank, session: 
 
 
 async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) -> None:
+    bank.meter.join(_Nobody())
     for number in range(1, 60):
         await session.append(work(number), count=True)
     scribe = bank.scribe
-    scribe._bulk.clear()
     (standing,) = await scribe.status(session.name)
     assert (standing.rounds, standing.turns, standing.missing) == (118, 59, 177)
     steps = list[tuple[str, int, int]]()
@@ -382,9 +391,25 @@ async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) 
     await assert_sound(scribe, session)
 
 
+class _Nobody:
+    """A follower that takes note of nothing."""
+
+    behind = False
+
+    def follow(self, record: SessionRecord, first: int, last: int) -> None:
+        pass
+
+    def follow_bulk(self, record: SessionRecord, first: int, last: int) -> None:
+        pass
+
+    async def work(self, go_on: Callable[[], bool]) -> None:
+        pass
+
+
 async def test_a_damaged_turn_does_not_keep_others_from_theirs(
     bank: Bank, session: Session, scribe: Scribe
 ) -> None:
+    bank.meter.join(_Nobody())
     await fill(session, 5)
     pieces = bank.collection(Piece)
     piece = (await pieces.query().prefix(f"{session.name}/00000003.").values())[0]
@@ -406,9 +431,10 @@ async def test_moved_content_is_put_back(make_bank: MakeBank, tmp_path: Path) ->
 
 
 async def test_work_stops_when_it_is_told_to(bank: Bank, session: Session) -> None:
+    scribe = bank.scribe
+    bank.meter.join(_Nobody())  # no work but ours
     turns = [message for n in range(1, 9) for message in labour(n, lines=3)]
     await session.append(turns, count=True)
-    scribe = bank.scribe
     scribe.follow(session.record, 1, 8)
     await scribe.work(lambda: False)
     assert len(await rows(bank, session.name)) == 1  # a little is done in any case

@@ -20,6 +20,7 @@ from perdure.recall.values import Candidate, Kind, Note, Question
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
 from perdure.testing import Received, Script, ScriptedModel
+from tests.patience import patient
 
 SESSION = "planner/auth"
 RECORD = SessionRecord(id=SESSION, type="session", agent="planner")
@@ -148,7 +149,7 @@ def pipeline(
         search,
         everywhere,
         texts,
-        config or RecallConfig(),
+        config or patient(),
         gateway=None if gateway is None else lambda: gateway,
         **further,
     )

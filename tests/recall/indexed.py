@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from perdure.bank import Bank
 from perdure.config import ArtifactsConfig, Config, RecallConfig
 from perdure.core.errors import ProviderDown
 from perdure.history.reading import Reader
 from perdure.recall.embedders import Embedder
+from perdure.recall.indexing import index as indexing
 from perdure.recall.indexing.forgetting import IndexPlace
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot, spot
@@ -50,7 +52,11 @@ async def indexed(
     encrypts: Callable[[str], bool] | None = None,
     middleware: tuple[Middleware, ...] = (),
 ) -> AsyncIterator[tuple[Bank, RecallIndex]]:
-    """An open bank whose appends are indexed, and whose forgetting reaches the index."""
+    """An open bank whose appends are indexed, and whose forgetting reaches the index.
+
+    It is looked after when it is told to settle, and not by itself after half a second: what a test
+    does to it stays done, however long that takes.
+    """
     config = Config(
         artifacts=ArtifactsConfig(folder=str(folder / "artifacts")), recall=RecallConfig(on=False)
     )
@@ -66,11 +72,13 @@ async def indexed(
         place = IndexPlace(index)
         bank.forgetting.join(place)
         bank.forgetting.rerooted.append(place.rerooted)
-        await index.start()
-        try:
-            yield bank, index
-        finally:
-            await index.stop()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(indexing, "_DELAY", indexing._CARE_EVERY)
+            await index.start()
+            try:
+                yield bank, index
+            finally:
+                await index.stop()
 
 
 async def found(index: RecallIndex, words: str) -> list[tuple[str, Spot]]:

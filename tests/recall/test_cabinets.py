@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from perdure.bank import Bank
-from perdure.config import ArtifactsConfig, Config, RecallConfig
+from perdure.config import ArtifactsConfig, Config
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.recall.places import Spot
 from perdure.recall.steps import cabinets
 from perdure.recall.values import Candidate, Question, Recalled
+from tests.patience import patient
 from tests.recall.asked import candidate
 
 LAYER = """---
@@ -29,7 +30,7 @@ async def bank(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'bank.db'}"
     config = Config(
         artifacts=ArtifactsConfig(folder=str(tmp_path / "artifacts")),
-        recall=RecallConfig(deadline=20.0, vectors=10.0, references=str(tmp_path / "layers")),
+        recall=patient(references=str(tmp_path / "layers")),
     )
     async with Bank(url, config=config) as bank:
         yield bank

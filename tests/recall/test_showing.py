@@ -11,7 +11,6 @@ import apsw
 import pytest
 
 from perdure.bank import Bank
-from perdure.config import RecallConfig
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.history.reading import Reader
 from perdure.recall.indexing.index import RecallIndex
@@ -25,6 +24,7 @@ from perdure.recall.steps.pipeline import Pipeline
 from perdure.recall.steps.showing import SHORT, Showing
 from perdure.recall.values import Candidate, Filters, Question, Recalled
 from perdure.session import Session
+from tests.patience import patient
 from tests.recall.asked import candidate
 from tests.recall.indexed import indexed
 
@@ -43,7 +43,7 @@ class Desk:
             Searcher(bank.store, index.embedder),
             scopes.of,
             self.showing,
-            RecallConfig(deadline=20.0, keyword=10.0, vectors=10.0),
+            patient(),
             scan=Scan(reader),
             covers=index.covers,
             **further,

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from perdure.bank import Bank
-from perdure.config import Config, RecallConfig
+from perdure.config import Config
 from perdure.core.messages import assistant, user
 from perdure.recall.recall import Recall
 from perdure.session import Session
+from tests.patience import patient
 
 #: Words that nothing is to be found by.
 SMALL_TALK = "Roses want water and sun. "
@@ -21,7 +22,7 @@ SMALL_TALK = "Roses want water and sun. "
 @asynccontextmanager
 async def bank_with(url: str = "memory://", **settings: Any) -> AsyncIterator[Bank]:
     """An open bank with these settings of recall."""
-    config = Config(recall=RecallConfig(**settings))
+    config = Config(recall=patient(**settings))
     async with Bank(url, config=config) as bank:
         yield bank
 
