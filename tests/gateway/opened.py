@@ -45,9 +45,10 @@ def config_for(providers: dict[str, ProviderConfig], **changes: Any) -> GatewayC
     settings: dict[str, Any] = {
         "providers": providers,
         "models": ModelsConfig(chat=names, compress=names, embed=names[:1] if embeds else ()),
-        "timeout": 2.0,
-        "connect_timeout": 1.0,
-        "deadline": 10.0,
+        # More than a busy machine takes; who tests that something takes too long says how long.
+        "timeout": 60.0,
+        "connect_timeout": 60.0,
+        "deadline": 120.0,
         **changes,
     }
     return GatewayConfig(**settings)

@@ -51,6 +51,7 @@ from tests.gateway.opened import (
     outcomes_of,
     provider,
 )
+from tests.waiting import until
 
 WIRES = ("chat", "responses", "messages")
 wires = pytest.mark.parametrize("wire", WIRES)
@@ -96,7 +97,7 @@ async def test_retry_after_is_waited_out() -> None:
         async with opened(server) as gateway:
             with Watch() as watch:
                 await gateway.complete("x")
-            assert 0.3 <= watch.took < 1.5
+            assert watch.took >= 0.3
             assert server.count == 2
 
 
@@ -117,39 +118,34 @@ async def test_others_wait_too_while_a_provider_wants_to_be_left_alone() -> None
 
 async def test_a_long_pause_is_not_waited_for_where_another_model_is_left() -> None:
     async with FaultyServer() as server, ScriptedModel("Here.") as other:
-        server.script(always=rate_limited(retry_after=30))
+        server.script(always=rate_limited(retry_after=3_600))
         async with opened(server, other) as gateway:
-            with Watch() as watch:
-                replies = [await gateway.complete("x") for _ in range(3)]
+            replies = [await gateway.complete("x") for _ in range(3)]
             assert {reply.text for reply in replies} == {"Here."}
-            assert watch.took < 3.0
             assert server.count == 1  # its gate is shut since
 
 
 async def test_who_queues_at_a_gate_that_is_shut_goes_elsewhere() -> None:
     async with FaultyServer() as server, ScriptedModel("Here.") as other:
-        server.script(always=slow(0.1, rate_limited(retry_after=30)))
-        async with opened(provider(server, concurrency=2), other, deadline=60.0) as gateway:
-            with Watch() as watch:
-                replies = await asyncio.gather(*(gateway.complete("x") for _ in range(20)))
+        server.script(always=slow(0.1, rate_limited(retry_after=3_600)))
+        async with opened(provider(server, concurrency=2), other) as gateway:
+            replies = await asyncio.gather(*(gateway.complete("x") for _ in range(20)))
             assert {reply.text for reply in replies} == {"Here."}
-            assert watch.took < 5.0
             assert server.count == 2
             assert_nothing_left(gateway)
 
 
 async def test_a_pause_beyond_the_deadline_is_told_at_once() -> None:
     async with FaultyServer() as server:
-        server.script(always=rate_limited(retry_after=3))
+        server.script(always=rate_limited(retry_after=300))
         async with opened(server) as gateway:
-            with Watch() as watch:
-                with pytest.raises(RateLimited) as first:
-                    await gateway.complete("x", Ask(deadline=0.5))
-                with pytest.raises(RateLimited, match="no room") as second:
-                    await gateway.complete("x", Ask(deadline=0.5))
-            assert watch.took < 2.0
-            assert first.value.retry_after == 3
-            assert second.value.retry_after == pytest.approx(3, abs=0.3)
+            with pytest.raises(RateLimited) as first:
+                await gateway.complete("x", Ask(deadline=100))
+            with pytest.raises(RateLimited, match="no room") as second:
+                await gateway.complete("x", Ask(deadline=100))
+            assert first.value.retry_after == 300
+            assert second.value.retry_after is not None
+            assert 200 < second.value.retry_after < 300
             assert server.count == 1
 
 
@@ -208,11 +204,9 @@ async def test_where_nothing_listens_the_next_is_asked_at_once() -> None:
         async with FaultyServer() as plain, ScriptedModel("Here.") as model:
             plain.script(always=chat())
             tls = ProviderConfig(base_url=plain.url.replace("http:", "https:"))
-            patient = Backoff(attempts=3, base=20, cap=20)
+            patient = Backoff(attempts=3, base=3_600, cap=3_600)
             async with opened(away, nameless, tls, model, backoff=patient) as gateway:
-                with Watch() as watch:
-                    assert (await gateway.complete("x")).fallback == 3
-                assert watch.took < 2.0
+                assert (await gateway.complete("x")).fallback == 3
                 noted = await outcomes_of(gateway)
                 assert [(each.error, each.cost) for each in noted[:3]] == [("down", 0)] * 3
         async with opened(away) as gateway:  # there is no other
@@ -224,11 +218,9 @@ async def test_where_nothing_listens_the_next_is_asked_at_once() -> None:
 async def test_a_provider_without_its_key_is_passed_over() -> None:
     async with ScriptedModel("With.") as model:
         keyless = provider(model, key_variable="NOT_SET_ANYWHERE", needs_key=True)
-        patient = Backoff(attempts=3, base=20, cap=20)
+        patient = Backoff(attempts=3, base=3_600, cap=3_600)
         async with opened(keyless, model, backoff=patient) as gateway:
-            with Watch() as watch:
-                assert (await gateway.complete("x")).fallback == 1
-            assert watch.took < 2.0
+            assert (await gateway.complete("x")).fallback == 1
             assert len(await outcomes_of(gateway)) == 1
         async with opened(keyless) as gateway:
             with pytest.raises(Unauthorized, match="NOT_SET_ANYWHERE"):
@@ -239,7 +231,7 @@ async def test_a_provider_without_its_key_is_passed_over() -> None:
 async def test_a_model_that_took_long_to_fail_is_not_asked_again_if_another_is_left() -> None:
     async with FaultyServer() as slowly, ScriptedModel("Quick.") as other:
         slowly.script(always=hang())
-        async with opened(slowly, other, timeout=0.8, backoff=Backoff(patience=0.2)) as gateway:
+        async with opened(slowly, other, timeout=2.0, backoff=Backoff(patience=0.2)) as gateway:
             assert (await gateway.complete("x")).text == "Quick."
             assert slowly.count == 1
 
@@ -254,7 +246,7 @@ async def test_one_deadline_for_all_tries() -> None:
         async with opened(one, other) as gateway:
             with Watch() as watch, pytest.raises(DeadlineExceeded, match=r"within 0\.6 s"):
                 await gateway.complete("x", Ask(deadline=0.6))
-            assert 0.55 <= watch.took < 1.5
+            assert watch.took >= 0.55
             assert_nothing_left(gateway)
 
 
@@ -265,12 +257,12 @@ async def test_a_silent_server_leaves_time_for_the_next(streamed: bool) -> None:
         async with opened(silent, other, timeout=60.0, tripping=Tripping(failures=1)) as gateway:
             with Watch() as watch:
                 if streamed:
-                    async with gateway.stream("x", Ask(deadline=2)) as stream:
+                    async with gateway.stream("x", Ask(deadline=5)) as stream:
                         reply = await stream.finish()
                 else:
-                    reply = await gateway.complete("x", Ask(deadline=2))
+                    reply = await gateway.complete("x", Ask(deadline=5))
             assert (reply.text, reply.fallback) == ("Here.", 1)
-            assert 0.9 <= watch.took < 1.8
+            assert watch.took > 2.4
             assert silent.count == 1
             first, _ = await outcomes_of(gateway)
             assert (first.error, first.cost) == ("down", None)  # it may be at work still
@@ -282,9 +274,9 @@ async def test_the_last_model_gets_the_rest_of_the_time() -> None:
     async with FaultyServer() as one, FaultyServer() as other, FaultyServer() as last:
         one.script(always=hang())
         other.script(always=failing(400))
-        last.script(always=slow(1.0, chat("At last.")))
+        last.script(always=slow(2.0, chat("At last.")))  # its share is 1.7 s
         async with opened(one, other, last, timeout=60.0) as gateway:
-            reply = await gateway.complete("x", Ask(deadline=2))
+            reply = await gateway.complete("x", Ask(deadline=5))
             assert (reply.text, reply.fallback) == ("At last.", 2)
 
 
@@ -304,13 +296,19 @@ async def test_a_stream_that_has_begun_may_take_longer_than_its_share() -> None:
 
 async def test_the_deadline_holds_at_the_gate() -> None:
     async with FaultyServer() as server:
-        server.script(always=slow(1.5, chat()))
+        done = asyncio.Event()
+
+        async def answer(exchange: Any) -> None:
+            await done.wait()
+            await chat()(exchange)
+
+        server.script(always=answer)
         async with opened(provider(server, concurrency=1)) as gateway:
             first = asyncio.create_task(gateway.complete("x"))
-            await asyncio.sleep(0.05)
-            with Watch() as watch, pytest.raises(DeadlineExceeded, match="is busy"):
+            await until(lambda: server.count)
+            with pytest.raises(DeadlineExceeded, match="is busy"):
                 await gateway.complete("x", Ask(deadline=0.2))
-            assert watch.took < 1.0
+            done.set()
             await first
             assert server.count == 1
             assert_nothing_left(gateway)
@@ -319,11 +317,10 @@ async def test_the_deadline_holds_at_the_gate() -> None:
 async def test_the_deadline_holds_between_tries() -> None:
     async with FaultyServer() as server:
         server.script(always=failing(500))
-        patient = Backoff(attempts=1_000, base=0.05, cap=0.05)
+        patient = Backoff(attempts=100_000, base=0.05, cap=0.05)
         async with opened(server, backoff=patient, tripping=TOUGH) as gateway:
-            with Watch() as watch, pytest.raises((DeadlineExceeded, ProviderDown)):
+            with pytest.raises((DeadlineExceeded, ProviderDown)):
                 await gateway.complete("x", Ask(deadline=0.4))
-            assert watch.took < 1.5
 
 
 async def test_the_deadline_holds_while_the_bank_hangs() -> None:
@@ -337,9 +334,8 @@ async def test_the_deadline_holds_while_the_bank_hangs() -> None:
     async with ScriptedModel() as model:
         budgets = (BudgetConfig(name="all", tokens=1_000_000),)
         async with opened(model, budgets=budgets, middleware=(middleware,)) as gateway:
-            with Watch() as watch, pytest.raises(DeadlineExceeded):
+            with pytest.raises(DeadlineExceeded):
                 await gateway.complete("x", Ask(deadline=0.3))
-            assert watch.took < 1.5
             assert not model.requests
             stuck.set()
             await gateway.settle()
@@ -350,7 +346,12 @@ async def test_the_deadline_holds_while_the_bank_hangs() -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_impatient_caller_is_no_mark_against_a_provider(streamed: bool) -> None:
-    answer = Answer("Slow but sure.", delay=0.0 if streamed else 0.15, chunk=1, chunk_delay=0.02)
+    late = 3_600.0
+
+    def answer(_: Received) -> Answer:
+        before = 0.0 if streamed else late
+        return Answer("Slow but sure.", delay=before, chunk=1, chunk_delay=late)
+
     async with (
         ScriptedModel(answer) as model,
         opened(model, tripping=Tripping(failures=2)) as gateway,
@@ -362,6 +363,7 @@ async def test_an_impatient_caller_is_no_mark_against_a_provider(streamed: bool)
         target = gateway.targets["p0/m"]
         assert (target.breaker.state, target.breaker.view().failures) == ("closed", 0)
         assert gateway.health.view("chat", "p0/m").preference == 1.0
+        late = 0.0
         assert (await gateway.complete("x")).text == "Slow but sure."
 
 
@@ -381,12 +383,11 @@ async def test_no_time_at_all() -> None:
 
 
 async def test_a_stream_that_goes_on_beyond_the_deadline_is_broken() -> None:
-    answer = Answer("word " * 200, chunk=5, chunk_delay=0.02)
+    answer = Answer("word " * 20_000, chunk=5, chunk_delay=0.02)
     async with ScriptedModel(answer) as model, opened(model) as gateway:
-        with Watch() as watch, pytest.raises(StreamBroken, match="did not finish"):
-            async with gateway.stream("x", Ask(deadline=0.4)) as stream:
+        with pytest.raises(StreamBroken, match="did not finish"):
+            async with gateway.stream("x", Ask(deadline=3)) as stream:
                 await stream.finish()
-        assert watch.took < 2.0
         assert_nothing_left(gateway)
 
 
@@ -416,7 +417,7 @@ async def test_a_stream_that_broke_halfway_is_told_and_not_begun_again(wire: Any
     async with (
         ScriptedModel(script) as model,
         ScriptedModel() as other,
-        opened(provider(model, wire), other, timeout=0.6) as gateway,
+        opened(provider(model, wire), other, timeout=2.0 if how == "hang" else 60.0) as gateway,
     ):
         seen = list[str]()
 
@@ -460,10 +461,11 @@ async def test_a_stream_that_broke_halfway_is_told_and_not_begun_again(wire: Any
 async def test_a_stream_that_broke_before_anything_arrived_goes_to_the_next(
     wire: Any, fault: Fault
 ) -> None:
+    limit = 2.0 if fault.how == "hang" else 60.0
     async with (
         ScriptedModel(fault) as bad,
         ScriptedModel("Whole.") as good,
-        opened(provider(bad, wire), good, timeout=0.5, backoff=ONCE) as gateway,
+        opened(provider(bad, wire), good, timeout=limit, backoff=ONCE) as gateway,
     ):
         async with gateway.stream("x") as stream:
             text = "".join([d.text async for d in stream if isinstance(d, TextDelta)])
@@ -490,22 +492,31 @@ async def test_a_broken_stream_has_no_reply() -> None:
 
 
 async def test_a_circuit_opens_is_probed_and_closes() -> None:
-    tripping = Tripping(failures=3, rest=0.8)
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    tripping, health = Tripping(failures=3, rest=60), Health(half_life=1, clock=clock)
     async with FaultyServer() as server, ScriptedModel("Other.") as other:
         server.script(always=failing(500))
-        async with opened(
-            server, other, backoff=ONCE, tripping=tripping, health=Health(half_life=0.02)
-        ) as gateway:
+
+        async def back(exchange: Any) -> None:
+            await until(lambda: len(other.requests) == 5 + 7)
+            await chat("Back.")(exchange)
+
+        async with opened(server, other, backoff=ONCE, tripping=tripping, health=health) as gateway:
             for _ in range(5):
-                await asyncio.sleep(0.1)  # health fades, so that the first one is asked first
                 assert (await gateway.complete("x")).text == "Other."
+                gateway.targets["p0/m"].breaker._clock = clock
+                now += 10  # health fades, so that the first one is asked first
             assert server.count == 3
             assert (await views.models(gateway))[0].breaker is not None
             shown = await views.models(gateway)
             assert shown[0].breaker is not None
             assert shown[0].breaker.state == "open"
-            server.script(always=slow(0.1, chat("Back.")))
-            await asyncio.sleep(0.8)
+            server.script(always=back)
+            now += 60
             replies = await asyncio.gather(*(gateway.complete("x") for _ in range(8)))
             # One probes; the others do not wait for it.
             assert sorted(reply.text for reply in replies) == ["Back."] + ["Other."] * 7
@@ -517,27 +528,27 @@ async def test_a_circuit_opens_is_probed_and_closes() -> None:
 async def test_an_open_circuit_says_so_at_once_if_there_is_no_other() -> None:
     async with FaultyServer() as server:
         server.script(always=failing(500))
-        tripping = Tripping(failures=3, rest=30)
+        tripping = Tripping(failures=3, rest=3_600)
         async with opened(server, backoff=ONCE, tripping=tripping) as gateway:
             for _ in range(3):
                 with pytest.raises(ProviderDown, match="status 500"):
                     await gateway.complete("x")
-            with Watch() as watch, pytest.raises(ProviderDown, match="tried again in") as caught:
+            with pytest.raises(ProviderDown, match="tried again in") as caught:
                 await gateway.complete("x")
-            assert watch.took < 1.0
             assert caught.value.retry_after is not None
             assert server.count == 3
 
 
 async def test_an_open_circuit_says_so_before_a_gate_that_is_shut() -> None:
     async with FaultyServer() as server:
-        server.script(always=failing(503, retry_after="2"))
-        async with opened(server, backoff=ONCE, tripping=Tripping(failures=1, rest=30)) as gateway:
+        server.script(always=failing(503, retry_after="100"))
+        tripping = Tripping(failures=1, rest=3_600)
+        async with opened(server, backoff=ONCE, tripping=tripping) as gateway:
             with pytest.raises(ProviderDown, match="status 503"):
                 await gateway.complete("x")
-            with Watch() as watch, pytest.raises(ProviderDown, match="tried again in"):
+            with pytest.raises(ProviderDown, match="tried again in"):
                 await gateway.complete("x")
-            assert watch.took < 1.5
+            assert server.count == 1
 
 
 async def test_calls_that_fail_together_do_not_end_each_other() -> None:
@@ -553,12 +564,12 @@ async def test_calls_that_fail_together_do_not_end_each_other() -> None:
 async def test_who_queued_before_the_circuit_opened_is_not_sent() -> None:
     async with FaultyServer() as server, ScriptedModel("Other.") as other:
         server.script(always=slow(0.05, failing(500)))
-        tripping = Tripping(failures=2, rest=30)
-        first = provider(server, concurrency=2)
+        tripping = Tripping(failures=1, rest=3_600)
+        first = provider(server, concurrency=1)
         async with opened(first, other, backoff=ONCE, tripping=tripping) as gateway:
             replies = await asyncio.gather(*(gateway.complete("x") for _ in range(30)))
             assert {reply.text for reply in replies} == {"Other."}
-            assert server.count == 2
+            assert server.count == 1
 
 
 async def test_a_cancelled_probe_makes_room_for_the_next() -> None:
@@ -570,7 +581,7 @@ async def test_a_cancelled_probe_makes_room_for_the_next() -> None:
                 await gateway.complete("x")
             await asyncio.sleep(0.06)
             probe = asyncio.create_task(gateway.complete("x"))
-            await asyncio.sleep(0.05)
+            await until(lambda: server.count == 2)
             probe.cancel()
             await asyncio.wait([probe])
             assert (await gateway.complete("x")).text == "Back."
@@ -598,11 +609,13 @@ async def test_a_probe_that_the_budget_forbids_makes_room_for_the_next() -> None
 async def test_each_model_has_its_own_number_of_calls_at_the_same_time() -> None:
     running = Counter[str]()
     most = Counter[str]()
+    together = {"a": asyncio.Barrier(3), "b": asyncio.Barrier(3)}
 
     async def answer(request: Received) -> str:
         running[request.model] += 1
         most[request.model] = max(most[request.model], running[request.model])
-        await asyncio.sleep(0.02)
+        await together[request.model].wait()
+        await asyncio.sleep(0.02)  # time for a fourth to come
         running[request.model] -= 1
         return "x"
 
@@ -737,11 +750,11 @@ async def test_a_cancelled_call_leaves_nothing_behind(streamed: bool) -> None:
                     await gateway.complete("x")
 
             calls = [asyncio.create_task(call()) for _ in range(5)]  # two inside, three queue
-            await asyncio.sleep(0.15)
+            await until(lambda: len(model.requests) == 2)
             assert gateway.targets["p0/m"].gate.view().waiting == 3
             for task in calls:
                 task.cancel()
-            done, _ = await asyncio.wait(calls, timeout=2)
+            done, _ = await asyncio.wait(calls, timeout=60)
             assert len(done) == 5
             assert all(task.cancelled() for task in calls)
             assert_nothing_left(gateway)
@@ -751,10 +764,8 @@ async def test_a_cancelled_call_leaves_nothing_behind(streamed: bool) -> None:
             assert (standing.pot.held, standing.pot.held_tokens) == (0, 0)
             # What was sent may have been charged for; if all was to come at once, all of it.
             assert 0 < standing.pot.tokens < (200 if streamed else 2 * 8_300)
-            await asyncio.sleep(0.05)
-            assert model.open_connections == 0
-            await asyncio.sleep(0.3)  # the recorder lingers for a moment
-            assert asyncio.all_tasks() - before == set()
+            await until(lambda: model.open_connections == 0)
+            await until(lambda: asyncio.all_tasks() <= before)  # the recorder lingers for a moment
 
 
 async def test_leaving_a_stream_early_ends_the_call() -> None:
@@ -764,8 +775,7 @@ async def test_leaving_a_stream_early_ends_the_call() -> None:
             async for delta in stream:
                 if isinstance(delta, TextDelta):
                     break
-        await asyncio.sleep(0.05)
-        assert model.open_connections == 0
+        await until(lambda: model.open_connections == 0)
         assert_nothing_left(gateway)
         (noted,) = await outcomes_of(gateway)
         assert (noted.success, noted.error, noted.cost) == (False, "cancelled", None)

@@ -69,7 +69,7 @@ async def test_a_deadline_that_was_too_short_is_no_proof_that_nothing_was_charge
         server.script(always=hang)
         async with opened(server, budgets=ALL, timeout=30.0) as gateway:
             with pytest.raises(DeadlineExceeded):
-                await gateway.complete(SHORT, Ask(deadline=0.2))
+                await gateway.complete(SHORT, Ask(deadline=2.0))
             (noted,) = await outcomes_of(gateway)
             assert noted.cost is None
             assert await spent(gateway) >= 500
@@ -78,7 +78,7 @@ async def test_a_deadline_that_was_too_short_is_no_proof_that_nothing_was_charge
 async def test_an_answer_that_takes_too_long_is_not_asked_for_again() -> None:
     async with FaultyServer() as server:
         server.script(always=hang)
-        async with opened(server, timeout=0.2) as gateway:
+        async with opened(server, timeout=2.0) as gateway:
             with pytest.raises(ProviderDown, match="did not begin to answer"):
                 await gateway.complete(SHORT)
             assert len(server.requests) == 1

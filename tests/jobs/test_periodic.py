@@ -10,7 +10,7 @@ import pytest
 
 from perdure.core.errors import InvalidInput
 from perdure.jobs import Runner
-from tests.jobs.waiting import until
+from tests.waiting import until
 
 MakeRunner: TypeAlias = Callable[..., Runner]
 

@@ -29,7 +29,7 @@ from perdure.storage.rows import Put
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 from perdure.testing.clock import ManualClock
-from tests.jobs.waiting import until
+from tests.waiting import until
 
 MakeRunner: TypeAlias = Callable[..., Runner]
 Neighbour: TypeAlias = Callable[[], Awaitable[Store]]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    """Wait until a condition holds; `TimeoutError` after a time in which any machine gets there."""
+    async with asyncio.timeout(100):
         while not condition():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.001)
