@@ -27,6 +27,7 @@ from perdure.gateway.outcomes import Outcome
 from perdure.gateway.pots import Pot
 from perdure.testing import Answer, Fault, ScriptedModel
 from tests.gateway.opened import assert_nothing_left, config_for, provider
+from tests.waiting import until
 
 BUDGETS = (
     BudgetConfig(name="each", agent="*", tokens=10**6, per="ever"),
@@ -117,8 +118,8 @@ async def test_closing_ends_calls_under_way(tmp_path: Path) -> None:
             asyncio.create_task(gateway.complete("x")),
             asyncio.create_task(read()),
         ]
-        await asyncio.sleep(0.15)
-        async with asyncio.timeout(2):
+        await until(lambda: len(model.requests) == 4)
+        async with asyncio.timeout(60):
             await bank.close()
             results = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(result) for result in results] == [Closed] * 3
@@ -127,8 +128,7 @@ async def test_closing_ends_calls_under_way(tmp_path: Path) -> None:
                 pass
         await idle.__aexit__(None, None, None)
         assert_nothing_left(gateway)
-        await asyncio.sleep(0.05)
-        assert model.open_connections == 0
+        await until(lambda: model.open_connections == 0)
 
         async with open_bank(model, url) as again:
             noted = await again.store.collection(Outcome).query().values()
@@ -143,7 +143,7 @@ async def test_a_call_that_is_cancelled_while_the_bank_closes_is_cancelled() -> 
         bank = open_bank(model)
         await bank.open()
         call = asyncio.create_task(bank.gateway.complete("x"))
-        await asyncio.sleep(0.1)
+        await until(lambda: model.requests)
         call.cancel()
         await bank.close()
         with pytest.raises(asyncio.CancelledError):
@@ -152,10 +152,10 @@ async def test_a_call_that_is_cancelled_while_the_bank_closes_is_cancelled() -> 
 
 async def test_jobs_that_call_models_end_with_the_bank() -> None:
     async with ScriptedModel(Fault(how="hang")) as model:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(60):
             async with open_bank(model) as bank:
                 call = asyncio.create_task(bank.gateway.complete("x"))
-                await asyncio.sleep(0.1)
+                await until(lambda: model.requests)
         with pytest.raises(Closed):
             await call
 

@@ -20,6 +20,7 @@ from perdure.gateway import keys
 from perdure.gateway.builtin import BUILT_IN
 from perdure.gateway.keys import Secret, key_for
 from perdure.gateway.providers import Provider
+from tests.waiting import until
 
 OURS = Provider(name="ours", base_url="http://127.0.0.1:1", key_variable="OUR_KEY")
 
@@ -108,10 +109,10 @@ async def test_nobody_waits_long_for_a_locked_keyring(ring: Ring) -> None:
     started = time.monotonic()
     found = await asyncio.gather(*(key_for(OURS, {}, patience=0.3) for _ in range(10)))
     assert found == [None] * 10
-    assert 0.2 < time.monotonic() - started < 2
-    started = time.monotonic()
-    assert await key_for(OURS, {}, patience=0.3) is None  # all patience is used up already
-    assert time.monotonic() - started < 0.2
+    assert time.monotonic() - started > 0.2
+    async with asyncio.timeout(100):  # all patience is used up already: nobody waits again
+        for _ in range(1_000):
+            assert await key_for(OURS, {}, patience=0.3) is None
     assert len(ring.asked) == 1
     ring.unlocked.set()
     assert await key_for(OURS, {}, patience=5) == Secret("k")
@@ -123,7 +124,7 @@ async def test_a_caller_that_gives_up_does_not_spoil_it_for_others(ring: Ring) -
     ring.unlocked.clear()
     impatient = asyncio.create_task(key_for(OURS, {}))
     patient = asyncio.create_task(key_for(OURS, {}))
-    await asyncio.sleep(0.01)
+    await until(lambda: ring.asked)
     impatient.cancel()
     ring.unlocked.set()
     assert await patient == Secret("k")

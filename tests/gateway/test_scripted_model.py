@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import time
 from collections.abc import AsyncIterator
@@ -263,7 +262,8 @@ async def test_a_stream_goes_wrong(
     async def listen(url: str) -> None:
         nonlocal events
         body = {"model": "m", "stream": True}
-        async with http.stream("POST", url + path, json=body, timeout=0.2) as response:
+        limit = 1.0 if how == "hang" else 60.0
+        async with http.stream("POST", url + path, json=body, timeout=limit) as response:
             async for line in response.aiter_lines():
                 events += line.startswith("data: ")
 
@@ -311,10 +311,9 @@ async def test_answers_and_chunks_can_be_late(http: httpx2.AsyncClient) -> None:
                 async for line in response.aiter_lines()
                 if line.startswith("data: {")
             ]
-    gaps = [b - a for a, b in itertools.pairwise(moments)]
-    assert gaps[0] >= 0.1
-    assert len(gaps) == 6  # the role, four pieces, the end
-    assert min(gaps[1:]) > 0.005
+    assert len(moments) == 1 + 6  # the role, four pieces, the end
+    assert moments[1] - moments[0] >= 0.1
+    assert moments[-1] - moments[0] >= 0.1 + 4 * 0.02
 
 
 # HTTP ------------------------------------------------------------------------------------------

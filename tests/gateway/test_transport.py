@@ -8,7 +8,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -30,6 +29,9 @@ from perdure.gateway.transport import Sent, Transport
 from tests.gateway import faulty
 from tests.gateway.bodies import chat_body, chat_events, event, message_events
 from tests.gateway.faulty import Answer, Exchange, FaultyServer
+
+#: A text that takes minutes, a word every 0.05 s.
+ENDLESS = "w " * 3_000
 
 #: Does not look like a key, so that nobody recognises it by its looks.
 KEY = "0123456789abcdefghij"
@@ -277,27 +279,25 @@ async def test_redirects_are_not_followed(server: FaultyServer, transport: Trans
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (faulty.hang(), "begin to answer within 0.3 s"),
-        (faulty.slow_headers(0.05), "begin to answer within 0.3 s"),
-        (faulty.chat_stream("w " * 50, delay=0.05, headers=faulty.JSON), "finish .* within 0.3 s"),
+        (faulty.hang(), "begin to answer within 1.5 s"),
+        (faulty.slow_headers(0.05), "begin to answer within 1.5 s"),
+        (faulty.chat_stream(ENDLESS, delay=0.05, headers=faulty.JSON), "finish .* within 1.5 s"),
     ],
 )
 async def test_the_callers_time_bounds_everything(
     server: FaultyServer, transport: Transport, answer: Answer, words: str
 ) -> None:
     server.script(answer)
-    start = time.monotonic()
     with pytest.raises(ProviderDown, match=words):
-        await post(transport, server, timeout=0.3)
-    assert 0.25 < time.monotonic() - start < 5
+        await post(transport, server, timeout=1.5)
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (faulty.hang(), "begin to answer within 0.3 s"),
-        (faulty.chat_stream(after=0, ending="hang"), "begin to answer within 0.3 s"),
-        (faulty.chat_stream("w " * 50, delay=0.05), "finish .* within 0.3 s"),
+        (faulty.hang(), "begin to answer within 1.5 s"),
+        (faulty.chat_stream(after=0, ending="hang"), "begin to answer within 1.5 s"),
+        (faulty.chat_stream(ENDLESS, delay=0.05), "finish .* within 1.5 s"),
     ],
 )
 async def test_the_callers_time_bounds_streams_too(
@@ -305,7 +305,7 @@ async def test_the_callers_time_bounds_streams_too(
 ) -> None:
     server.script(answer)
     with pytest.raises(ProviderDown, match=words):
-        await collect(transport, server, timeout=0.3)
+        await collect(transport, server, timeout=1.5)
 
 
 async def test_a_model_may_think_for_longer_than_it_may_be_silent(
@@ -355,13 +355,23 @@ async def test_a_stream_arrives_as_it_was_sent(
 async def test_parts_arrive_while_the_rest_is_still_to_come(
     server: FaultyServer, transport: Transport
 ) -> None:
-    server.script(faulty.chat_stream("a b c d e", delay=0.05))
-    moments = []
-    async with transport.stream(provider(server), CALL, KEY, timeout=5) as incoming:
-        async for _ in incoming:
-            moments.append(time.monotonic())  # noqa: PERF401
-    assert len(moments) >= 5
-    assert moments[-1] - moments[0] > 0.1
+    arrived = asyncio.Event()
+
+    async def one_by_one(exchange: Exchange) -> None:
+        await exchange.head(200, {"transfer-encoding": "chunked", **faulty.SSE})
+        for letter in "abcde":
+            await exchange.chunk(letter.encode())
+            await arrived.wait()  # nothing more is sent before
+            arrived.clear()
+        await exchange.chunk(b"")
+
+    server.script(one_by_one)
+    parts = []
+    async with transport.stream(provider(server), CALL, KEY, timeout=60) as incoming:
+        async for part in incoming:
+            parts.append(part)
+            arrived.set()
+    assert parts == [b"a", b"b", b"c", b"d", b"e"]
 
 
 async def test_a_stream_without_a_type_is_given_a_chance(
