@@ -105,14 +105,44 @@ def test_a_bank_without_recall_says_so(bank: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_check_tells_what_waits_for_its_vector(bank: str) -> None:
-    """The command that adds a memory does not wait for a model to be loaded."""
-    assert _run("memory", "add", "planner", "The staging port is 8123.").exit_code == 0
+    async def add() -> None:
+        async with perdure.open(bank).looked_at() as opened:  # and nothing in the background
+            await opened.memories.add("planner", "The staging port is 8123.")
+
+    asyncio.run(add())
     result = _run("index", "check")
     assert "Memories and reference layers: 1 indexed." in result.stdout
     assert "Meaning: 2 of 3 with a vector of local/wordllama-128." in result.stdout
     assert "1 wait for vectors" in result.stdout
     assert _run("index", "rebuild").exit_code == 0
     assert "Meaning: all with a vector" in _run("index", "check").stdout
+
+
+@pytest.mark.usefixtures("bank")
+def test_what_a_command_writes_has_its_vector_when_it_ends(tmp_path: Path) -> None:
+    file = tmp_path / "ports.md"
+    file.write_text("Ports are given out in the cellar.")
+    for command in (
+        ("memory", "add", "planner", "The staging port is 8123."),
+        ("memory", "add", "planner", "the staging port is 8123"),  # seen again, and indexed anew
+        ("memory", "edit", "planner/M-1", "The staging port is 9000."),
+        ("memory", "add", "planner", "Harbours have cranes."),
+        ("memory", "merge", "planner/M-1", "planner/M-2", "--text", "Ports and cranes."),
+        ("memory", "restore", "planner/M-2"),
+        ("reference", "add", str(file)),
+    ):
+        assert _run(*command).exit_code == 0
+        told = _ask("index", "check")[1]
+        assert told["unembedded"] == 0, command
+
+
+def test_a_command_asks_no_server_for_vectors(bank: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor fails for one: what was to be kept is kept."""
+    for embedder in ("ollama/nomic-embed-text", "nobody/knows-it"):
+        monkeypatch.setenv("PERDURE_RECALL_EMBEDDER", embedder)
+        result = _run("memory", "add", "planner", f"The port of {embedder} is 8123.")
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout.startswith("Remembered as planner/M-")
 
 
 def _harm(file: Path, *statements: str) -> None:

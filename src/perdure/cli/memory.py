@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import memory_use, memory_words, moments, terminal
-from perdure.cli.memory_use import KeyArgument
-from perdure.cli.opened import with_bank
+from perdure.cli.memory_use import Changed, KeyArgument
+from perdure.cli.opened import change_bank, with_bank
 from perdure.cli.options import (
     BankOption,
     ConfigOption,
@@ -84,9 +84,11 @@ def add(
             by=memory_words.person_here(bank),
         )
 
-    made = with_bank(settings, work)
-    known = f"{made.name} ({made.kind}) says so already: it was seen {made.seen:,} times."
-    memory_words.tell(settings, made, known if made.seen > 1 else f"Remembered as {made.name}.")
+    def tell(made: Memory) -> None:
+        known = f"{made.name} ({made.kind}) says so already: it was seen {made.seen:,} times."
+        memory_words.tell(settings, made, known if made.seen > 1 else f"Remembered as {made.name}.")
+
+    change_bank(settings, work, tell)
 
 
 @app.command("list")
@@ -207,7 +209,7 @@ def edit(
             "Nothing is to be changed.", hint="Give a text, --kind, --weight, --tag or --share."
         )
 
-    async def work(bank: Bank) -> tuple[Memory, Memory, list[Memory]]:
+    async def work(bank: Bank) -> Changed:
         before = await memory_words.found(bank, key)
         after = await bank.memories.edit(
             key,
@@ -219,13 +221,16 @@ def edit(
             expected=expected,
             by=memory_words.person_here(bank),
         )
-        return before, after, await bank.memories.doubles(after)
+        return Changed(before, after, await bank.memories.doubles(after))
 
-    before, after, doubles = with_bank(settings, work)
-    done = f"{after.name} is at version {after.version} now."
-    same = f"{after.name} says that already, and is as it was: at version {after.version}."
-    words = same if after.version == before.version else done
-    memory_words.tell(settings, after, words, doubles)
+    def tell(changed: Changed) -> None:
+        before, after, doubles = changed
+        done = f"{after.name} is at version {after.version} now."
+        same = f"{after.name} says that already, and is as it was: at version {after.version}."
+        words = same if after.version == before.version else done
+        memory_words.tell(settings, after, words, doubles)
+
+    change_bank(settings, work, tell)
 
 
 @app.command()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
 from perdure.cli import memory_words, terminal
 from perdure.cli.memory_words import in_words
-from perdure.cli.opened import with_bank
+from perdure.cli.opened import change_bank, with_bank
 from perdure.cli.options import (
     BankOption,
     ConfigOption,
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 KeyArgument = Annotated[str, typer.Argument(metavar="MEMORY", help="Its key: planner/M-7.")]
 #: Changes a memory on behalf of somebody.
 Change: TypeAlias = "Callable[[Bank, Author], Awaitable[Memory]]"
+
+
+class Changed(NamedTuple):
+    """A memory before and after somebody changed it; and what says the same then."""
+
+    before: Memory
+    after: Memory
+    doubles: list[Memory]
 
 
 def merge(
@@ -53,12 +61,14 @@ def merge(
     async def work(bank: Bank) -> Memory:
         return await bank.memories.merge(keys, text=text, by=memory_words.person_here(bank))
 
-    made = with_bank(settings, work)
-    others = ", ".join(key for key in dict.fromkeys(keys) if key != made.name)
-    said = f"{made.name} stands for {others} as well, and says: {in_words(made.text)}"
-    memory_words.tell(settings, made, said)
-    if not settings.json:
-        terminal.note(f"{others}: not recalled any more. `perdure memory restore` undoes that.")
+    def tell(made: Memory) -> None:
+        others = ", ".join(key for key in dict.fromkeys(keys) if key != made.name)
+        said = f"{made.name} stands for {others} as well, and says: {in_words(made.text)}"
+        memory_words.tell(settings, made, said)
+        if not settings.json:
+            terminal.note(f"{others}: not recalled any more. `perdure memory restore` undoes that.")
+
+    change_bank(settings, work, tell)
 
 
 def pin(
@@ -72,10 +82,12 @@ def pin(
 ) -> None:
     """Let a memory come first, and lead where another contradicts it."""
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    before, after, _ = _changed(settings, key, lambda bank, by: bank.memories.pin(key, by=by))
-    is_new = f"{after.name} is pinned: it comes first."
-    known = f"{after.name} was pinned already."
-    memory_words.tell(settings, after, known if before.pinned else is_new)
+
+    def words(before: Memory, after: Memory) -> str:
+        is_new = f"{after.name} is pinned: it comes first."
+        return f"{after.name} was pinned already." if before.pinned else is_new
+
+    _change(settings, key, lambda bank, by: bank.memories.pin(key, by=by), words)
 
 
 def unpin(
@@ -89,10 +101,12 @@ def unpin(
 ) -> None:
     """Let a memory come in its turn."""
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    before, after, _ = _changed(settings, key, lambda bank, by: bank.memories.unpin(key, by=by))
-    is_new = f"{after.name} is not pinned any more."
-    known = f"{after.name} was not pinned."
-    memory_words.tell(settings, after, is_new if before.pinned else known)
+
+    def words(before: Memory, after: Memory) -> str:
+        is_new = f"{after.name} is not pinned any more."
+        return is_new if before.pinned else f"{after.name} was not pinned."
+
+    _change(settings, key, lambda bank, by: bank.memories.unpin(key, by=by), words)
 
 
 def retire(
@@ -114,12 +128,14 @@ def retire(
     async def change(bank: Bank, by: Author) -> Memory:
         return await bank.memories.retire(key, superseded_by=superseded_by, by=by)
 
-    before, after, _ = _changed(settings, key, change)
-    status = f"superseded by {superseded_by}" if superseded_by else after.status
-    unpinned = ", not pinned any more," if before.pinned else ""
-    is_new = f"{after.name} is {status}: it is kept{unpinned} and not recalled."
-    known = f"{after.name} was {status} already."
-    memory_words.tell(settings, after, known if after.version == before.version else is_new)
+    def words(before: Memory, after: Memory) -> str:
+        status = f"superseded by {superseded_by}" if superseded_by else after.status
+        unpinned = ", not pinned any more," if before.pinned else ""
+        is_new = f"{after.name} is {status}: it is kept{unpinned} and not recalled."
+        known = f"{after.name} was {status} already."
+        return known if after.version == before.version else is_new
+
+    _change(settings, key, change, words)
 
 
 def restore(
@@ -133,12 +149,12 @@ def restore(
 ) -> None:
     """Bring back a memory that was retired, merged or superseded."""
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    before, after, doubles = _changed(
-        settings, key, lambda bank, by: bank.memories.restore(key, by=by)
-    )
-    is_new = f"{after.name} was {before.status}, and is active again."
-    known = f"{after.name} was active all the time."
-    memory_words.tell(settings, after, known if before.is_active else is_new, doubles)
+
+    def words(before: Memory, after: Memory) -> str:
+        is_new = f"{after.name} was {before.status}, and is active again."
+        return f"{after.name} was active all the time." if before.is_active else is_new
+
+    _change(settings, key, lambda bank, by: bank.memories.restore(key, by=by), words, compares=True)
 
 
 def delete(
@@ -180,15 +196,28 @@ def delete(
         terminal.note("Traces of it may still be in the bank's files: others had them open.")
 
 
-def _changed(settings: Settings, key: str, change: Change) -> tuple[Memory, Memory, list[Memory]]:
-    """A memory before and after whoever is here changed it; and what says the same then."""
+def _change(
+    settings: Settings,
+    key: str,
+    change: Change,
+    words: Callable[[Memory, Memory], str],
+    *,
+    compares: bool = False,
+) -> None:
+    """Let whoever is here change a memory, and say what happened to it in these words.
 
-    async def work(bank: Bank) -> tuple[Memory, Memory, list[Memory]]:
+    And, if it `compares`, what says the same then.
+    """
+
+    async def work(bank: Bank) -> Changed:
         before = await memory_words.found(bank, key)
         after = await change(bank, memory_words.person_here(bank))
-        return before, after, await bank.memories.doubles(after)
+        return Changed(before, after, await bank.memories.doubles(after) if compares else [])
 
-    return with_bank(settings, work)
+    def tell(done: Changed) -> None:
+        memory_words.tell(settings, done.after, words(done.before, done.after), done.doubles)
+
+    change_bank(settings, work, tell)
 
 
 def _agreed(memory: Memory, parts: list[str]) -> bool:

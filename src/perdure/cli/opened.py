@@ -23,3 +23,19 @@ def with_bank(settings: Settings, work: Callable[[Bank], Awaitable[T]]) -> T:
             return await work(bank)
 
     return asyncio.run(opened())
+
+
+def change_bank(
+    settings: Settings, work: Callable[[Bank], Awaitable[T]], tell: Callable[[T], None]
+) -> None:
+    """Do work that may write what recall finds, and tell what came of it.
+
+    That is told first. Then what was written gets its vectors, if the model comes with Perdure,
+    which takes half a second to be loaded; to end the command meanwhile loses nothing.
+    """
+
+    async def done(bank: Bank) -> None:
+        tell(await work(bank))
+        await bank.index.embeddings.settle_own()
+
+    with_bank(settings, done)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.opened import with_bank
+from perdure.cli.opened import change_bank, with_bank
 from perdure.cli.options import (
     BankOption,
     ConfigOption,
     DebugOption,
     JsonOption,
+    Settings,
     refine,
 )
 from perdure.core.errors import InvalidInput
@@ -65,11 +66,13 @@ def add(
             return await bank.references.add(typed, name=name, replace=replace)
         return await bank.references.add_file(file, name=name, replace=replace)
 
-    made = with_bank(settings, work)
-    if settings.json:
-        terminal.emit(_plain(made))
-    else:
-        terminal.say(f"{made.name} is kept: {terminal.plural(made.tokens, 'token')}.")
+    def tell(made: LayerRecord) -> None:
+        if settings.json:
+            terminal.emit(_plain(made))
+        else:
+            terminal.say(f"{made.name} is kept: {terminal.plural(made.tokens, 'token')}.")
+
+    change_bank(settings, work, tell)
 
 
 @app.command("list")
@@ -86,7 +89,10 @@ def list_(
     async def work(bank: Bank) -> tuple[Synced, list[LayerRecord]]:
         return await bank.references.sync(), await bank.references.list()
 
-    synced, found = with_bank(settings, work)
+    change_bank(settings, work, lambda listed: _list(settings, *listed))
+
+
+def _list(settings: Settings, synced: Synced, found: list[LayerRecord]) -> None:
     faults = [problem for problem in synced.problems if not problem.warning]
     if settings.json:
         terminal.emit({"references": [_plain(each) for each in found], "problems": faults})

@@ -145,6 +145,16 @@ class Embeddings:
             except PerdureError as exc:
                 self._failed(exc)
 
+    async def settle_own(self) -> None:
+        """Embed what this process has written, if the model comes with Perdure.
+
+        For commands, which end before anything is done in the background. What others left, and
+        what a server would have to be asked for, is left to programs that have the bank open.
+        """
+        with suppress(PerdureError):  # there is no such model: `check` tells
+            if self._waiting and self._embedder.name == Wordllama.name:
+                await self._drained()
+
     # ------------------------------------------------------------------------------------------
 
     def _hold(self, waiting: Sequence[Waiting]) -> None:
