@@ -63,6 +63,24 @@ def test_files_without_a_conversation_are_said_to_be_skipped(run: Run, transcrip
     assert "into 1 session. Nothing is new in 1 other. All that was read of 2 others was" in again
 
 
+def test_a_file_that_grew_by_what_is_skipped_has_nothing_new(run: Run, transcript: Path) -> None:
+    def grown() -> str:
+        with transcript.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(each) + "\n" for each in [Claude().progress()] * 2)
+        return run("import", "claude-code", str(transcript.parent)).stdout
+
+    run("import", "claude-code", str(transcript))
+    assert grown().splitlines() == ["Nothing is new.", "Skipped 2 records: 2 progress."]
+    # Another one that has no conversation says nothing about the format, either.
+    write(transcript.parent / "idle.jsonl", [Claude().progress()])
+    assert grown().startswith("Nothing is new.")
+    write(transcript.parent / "idle.jsonl", [Claude().progress()] * 3)
+    said = run("import", "claude-code", str(transcript.parent)).stdout
+    assert said.startswith("Nothing is new."), "the one that is as it was has been imported"
+    write(transcript.parent / "more.jsonl", Claude("other").turn("Three.", "3"))
+    assert "Nothing is new in 1 other. All that was read of 1 other was skipped." in grown()
+
+
 def test_what_was_added_is_found_by_meaning_at_once(run: Run, transcript: Path) -> None:
     run("import", "claude-code", str(transcript))
     assert "Meaning: all with a vector" in run("index", "check").stdout

@@ -138,7 +138,7 @@ def _show(imported: Imported, kind: str) -> None:
         )
         terminal.say()
     others = [each for each in imported.sessions if not each.messages]
-    passed = sum(1 for each in others if each.read and not each.used)
+    passed = sum(1 for each in others if each.read and not each.used and not each.known)
     same = len(others) - passed
     turns = terminal.plural(sum(each.turns for each in new), "turn")
     words = f"Imported {turns} into {terminal.plural(len(new), 'session')}."
@@ -160,7 +160,7 @@ def _nothing(imported: Imported, kind: str) -> str:
     if not imported.sessions:
         return f"There are no files of the format {kind}. Is it the right format, and place?"
     read = sum(each.read for each in imported.sessions)
-    if read and not any(each.used for each in imported.sessions):
+    if read and not any(each.used or each.known for each in imported.sessions):
         return (
             f"None of {terminal.plural(read, 'record')} is one of the format {kind}."
             " Is it the right format?"

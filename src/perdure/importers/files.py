@@ -115,7 +115,7 @@ class ImportedFile:
             cursor = self._go_on(bookmark)
             if cursor.stamp == self._stamp:
                 await self._sessions.tie()
-                self._run.result.of(self._sessions.name())
+                self._run.result.of(self._sessions.name()).known = bool(cursor.own)
                 return None
             if self._transcript.skip:
                 await self._pass_over()
@@ -187,6 +187,7 @@ class ImportedFile:
         read, skipped = self._counted
         self._counted = report.read, dict(report.skipped)
         found = self._run.result.of(name)
+        found.known = bool(self._bookmark.cursor.own)
         found.read += report.read - read
         new = {reason: count - skipped.get(reason, 0) for reason, count in report.skipped.items()}
         found.skip({reason: count for reason, count in new.items() if count})

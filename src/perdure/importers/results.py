@@ -27,6 +27,8 @@ class SessionImport(msgspec.Struct, kw_only=True):
     #: Records, and those of them that were skipped, by reason.
     read: int = 0
     skipped: dict[str, int] = {}
+    #: The session has turns of what was read: it is of the format, even if nothing in it is new.
+    known: bool = False
 
     @property
     def used(self) -> int:
