@@ -9,7 +9,7 @@ than all before, and its place, and says which are replaced or removed (`drop`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from perdure.core.errors import InvalidInput
 from perdure.storage.searching import Near, Range, VectorRows
@@ -23,6 +23,9 @@ _BROAD = 0.25
 _MOST = 0.3
 #: Scores of which only the highest is looked at, first.
 _BLOCK = 64
+#: Rows that are packed together, which makes them four times as fast to compare. Fewer at the end
+#: are compared as they are.
+_PACK = 4_096
 _ARRAYS = ("_ids", "_places", "_norms", "_matrix", "_is_held")
 
 #: Ids, places and vectors.
@@ -97,6 +100,8 @@ class Vectors:
         self._norms = np.empty(0, dtype=np.float32)
         self._matrix = np.empty((0, length), dtype=np.int8)
         self._is_held = np.empty(0, dtype=bool)
+        #: The first rows once more, as numkong packs them, so many in each. They never change.
+        self._packs = list[Any]()
 
     @classmethod
     def of(cls, ids: np.ndarray, places: np.ndarray, matrix: np.ndarray) -> Vectors:
@@ -151,6 +156,7 @@ class Vectors:
             setattr(self, name, getattr(self, name)[: len(kept)][kept])
         self.size = self.held
         self.guide = None
+        self._packs.clear()
         self._asked = (), kept[:0]
         self._ordered = self._places[:0], self._ids[:0]
 
@@ -183,7 +189,7 @@ class Vectors:
         guide = self.guide if share >= _BROAD else None
         wanted = limit
         while True:
-            rows, scores = self._compared(query, guide, int(wanted * _spare(share)), inside)
+            rows, scores = self._compared(query, guide, wanted, inside, share)
             best = _highest(scores, wanted)
             # Best first; among equal ones the first place.
             best = best[np.lexsort((self._places[rows[best]], -scores[best]))][:wanted]
@@ -242,37 +248,63 @@ class Vectors:
             setattr(self, name, new)
 
     def _compared(
-        self, query: np.ndarray, guide: Guide | None, count: int, inside: np.ndarray
+        self, query: np.ndarray, guide: Guide | None, wanted: int, inside: np.ndarray, share: float
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows inside among which the nearest are, and the cosine of each with the query.
 
-        With a guide some rows, without one all.
+        With a guide it may miss some of them, without one not.
         """
         import numpy as np
 
-        if guide is None:
-            rows = inside.nonzero()[0]
-            if len(rows) > _MOST * self.size:
-                return rows, self._cosines(query, slice(0, self.size))[rows]
-        else:
-            near = guide.nearest(query, min(count, guide.rows))
+        if guide is not None:
+            near = guide.nearest(query, min(int(wanted * _spare(share)), guide.rows))
             rows = np.concatenate((near, np.arange(guide.rows, self.size)))
             rows = rows[inside[rows]]
+        elif share > _MOST:
+            scores = self._cosines(query)
+            np.copyto(scores, -np.inf, where=~inside)
+            rows = _highest(scores, wanted)
+            rows = rows[inside[rows]]
+            return rows, scores[rows]
+        else:
+            rows = inside.nonzero()[0]
         return rows, self._cosines(query, rows)
 
-    def _cosines(self, query: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
-        """The cosine of each of the rows with the query."""
+    def _cosines(self, query: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+        """The cosine of each of the rows, or of all, with the query."""
+        if rows is None:
+            cosines, norms = self._products(query), self._norms[: self.size]
+        else:
+            cosines, norms = _products(query, self._matrix[rows]), self._norms[rows]
+        cosines /= norms
+        cosines /= _norms(query[None])
+        return cosines
+
+    def _products(self, query: np.ndarray) -> np.ndarray:
+        """The products of all rows with the query."""
         import numkong
         import numpy as np
 
-        matrix = self._matrix[rows]
-        if not len(matrix):
-            return np.empty(0, dtype=np.float32)
-        # Ten times as fast as numpy, which has no product of bytes, and without starting threads.
-        products = np.asarray(numkong.cdist(query[np.newaxis], matrix, metric="dot"))[0]
-        cosines: np.ndarray = products.astype(np.float32)
-        cosines /= self._norms[rows] * _norms(query[np.newaxis])
-        return cosines
+        for start in range(len(self._packs) * _PACK, self.size - _PACK + 1, _PACK):
+            self._packs.append(numkong.dots_pack(self._matrix[start : start + _PACK]))
+        products = np.empty(self.size, dtype=np.float32)
+        packed = products[: len(self._packs) * _PACK].reshape(-1, _PACK)
+        for row, pack in zip(packed, self._packs, strict=True):
+            row[:] = numkong.dots_packed(query[None], pack)
+        products[packed.size :] = _products(query, self._matrix[packed.size : self.size])
+        return products
+
+
+def _products(query: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """The products of rows of bytes with the query."""
+    import numkong
+    import numpy as np
+
+    if not len(matrix):
+        return np.empty(0, dtype=np.float32)
+    # Much faster than numpy, which has no product of bytes, and without starting threads.
+    products: np.ndarray = np.asarray(numkong.cdist(query[None], matrix, metric="dot"))[0]
+    return products.astype(np.float32)
 
 
 def _spare(share: float) -> float:
