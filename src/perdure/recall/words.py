@@ -17,8 +17,11 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from itertools import islice
+from typing import NamedTuple
 
 from perdure.history.searching import folded
+from perdure.recall import languages
+from perdure.recall.small_words import CHATTER, ENGLISH_ONLY, STOP_WORDS
 
 #: Terms of one text, and characters of it that are looked at. What is behind is not found by words.
 MOST_TERMS, MOST_TEXT = 20_000, 400_000
@@ -30,18 +33,6 @@ _MOST_PARTS = 12
 #: Pieces whose terms are remembered: an English vocabulary and the names of a project.
 _REMEMBERED = 60_000
 
-_STOP_WORDS = """
-    a about after again all also am an and any are aren as at be been before being between both but
-    by can could couldn d did didn do does doesn doing don down e.g each few for from further get
-    got had hadn has hasn have haven having he her here hers him his how i i.e if in into is isn it
-    its just like ll m may me might mine more most must my no nor not now of off on once only or
-    other our ours out over own re s same shall she should shouldn so some such t than that the
-    their theirs them then there these they this those to too up us ve very was wasn we were weren
-    what when where which who whom whose why will with won would wouldn you your yours
-"""
-#: What is said to agree or to greet, and says nothing about anything.
-_CHATTER = frozenset({"hello", "hey", "hi", "ok", "okay", "please", "thank", "thanks", "yes"})
-STOP_WORDS = _CHATTER.union(_STOP_WORDS.split())
 #: What stands behind an apostrophe without being a word.
 _ENDINGS = frozenset({"s", "t", "d", "m", "ll", "re", "ve", "em"})
 
@@ -89,23 +80,56 @@ _words = re.compile(r"\w+").findall
 _is_the_month = re.compile(r"\bin may\b|\bmay \d").search
 
 
+class Asked(NamedTuple):
+    """The terms of a question."""
+
+    #: In order, with repetitions, without small words of its language.
+    terms: list[str]
+    #: By term, another one that stands for the same word in texts of that language.
+    forms: dict[str, str]
+    #: Its small words told which language it is in: English, or another one.
+    told: bool
+
+
 def terms(text: str) -> list[str]:
-    """The terms of a text, in order, with repetitions.
+    """The terms of a text that may be found, in order, with repetitions; behind them its forms.
 
     They have letters and digits of any script and ``_ = : . / -``. At most `MOST_TERMS`, of the
     first `MOST_TEXT` characters; never more than `LONGEST` bytes in one.
     """
     text = plain(text)
-    found = list[str]()
-    known = _known
-    for piece in _pieces(text)[:MOST_TERMS]:
-        try:
-            found += known[piece]
-        except KeyError:
-            found += _learnt(piece)
-    if ("19" in text or "20" in text) and _has_year(text) is not None:
-        found += _dates(text)
+    pieces = _pieces(text)[:MOST_TERMS]
+    found = _terms(text, pieces)
+    if language := languages.told(pieces):
+        forms = (form for word in _distinct(text) for form in languages.forms(word, language))
+        there = set(found)
+        found += [form for form in dict.fromkeys(forms) if form not in there]
     return found[:MOST_TERMS]
+
+
+def terms_alone(text: str) -> list[str]:
+    """The terms of a text without its forms: what stood side by side does so among them."""
+    text = plain(text)
+    return _terms(text, _pieces(text)[:MOST_TERMS])
+
+
+def asked(text: str) -> Asked:
+    """The terms of a question, and what else they are looked for by."""
+    text = plain(text)
+    pieces = _pieces(text)[:MOST_TERMS]
+    found = _terms(text, pieces)
+    language = languages.told(pieces)
+    if not language:
+        return Asked(found, {}, told=not ENGLISH_ONLY.isdisjoint(map(folded, pieces)))
+    small = _small_terms(language)
+    forms = dict[str, str]()
+    for word in _distinct(text):
+        form, *parts = languages.forms(word, language) or ("",)
+        term, *more = _learnt(word) or ("",)
+        if form and not more:
+            forms[term] = form
+        found += parts
+    return Asked([each for each in found if each not in small], forms, told=True)
 
 
 def plain(text: str) -> str:
@@ -113,7 +137,10 @@ def plain(text: str) -> str:
     text = text[:MOST_TEXT]
     if text.isascii():
         return text
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFKD", text).translate(_marks()))
+    apart = unicodedata.normalize("NFKD", text)
+    # A letter of its own, which endings of Russian are known by; no accent was added to it.
+    apart = apart.replace("и\u0306", "й").replace("И\u0306", "Й")
+    return unicodedata.normalize("NFC", apart.translate(_marks()))
 
 
 def tells_time(text: str) -> bool:
@@ -130,6 +157,30 @@ def is_name(term: str) -> bool:
 
 
 # Pieces
+
+
+def _terms(text: str, pieces: list[str]) -> list[str]:
+    """The terms of pieces of a plain text."""
+    found = list[str]()
+    known = _known
+    for piece in pieces:
+        try:
+            found += known[piece]
+        except KeyError:
+            found += _learnt(piece)
+    if ("19" in text or "20" in text) and _has_year(text) is not None:
+        found += _dates(text)
+    return found[:MOST_TERMS]
+
+
+def _distinct(text: str) -> list[str]:
+    """Words in small letters, each once."""
+    return list(dict.fromkeys(_words(folded(text))))[:MOST_TERMS]
+
+
+@cache
+def _small_terms(language: str) -> frozenset[str]:
+    return frozenset(term for word in languages.small_words(language) for term in _learnt(word))
 
 
 #: The terms of pieces that were seen before. Stemming a word takes longer than all else.
@@ -202,12 +253,15 @@ def _of_word(word: str) -> Iterator[str]:
     low = folded(word)
     if low in STOP_WORDS and not _is_meant(word):
         return
-    yield _bounded(_stem(low) if len(low) > 2 and low.isascii() and low.isalpha() else low)
+    if low.isascii():
+        yield _bounded(_stem(low) if len(low) > 2 and low.isalpha() else low)
+    else:
+        yield _bounded(folded(languages.stemmed(word)))
 
 
 def _is_meant(word: str) -> bool:
     """Written so that it is no stop word: the month, IT, the WHO."""
-    return word == "May" or (len(word) > 1 and word.isupper() and word.lower() not in _CHATTER)
+    return word == "May" or (len(word) > 1 and word.isupper() and word.lower() not in CHATTER)
 
 
 def _pairs(run: str) -> Iterator[str]:

@@ -36,7 +36,7 @@ from perdure.storage.store import Progress, Store
 
 #: What `passages` and `words` make of a turn. Another number, and all documents are made anew when
 #: a bank is next opened.
-RECIPE = 2
+RECIPE = 3
 #: No recipe: what is in the index may be of any.
 _NONE = 0
 #: Pieces, sessions, and places of the index that are read together otherwise.

@@ -223,9 +223,9 @@ def reasons(
 
 def terms_of(text: str) -> str:
     """The terms of a text with a space around each, for `reasons`."""
-    from perdure.recall.words import terms  # it loads the stemmer
+    from perdure.recall.words import terms_alone  # it loads the stemmer
 
-    return f" {' '.join(terms(text))} "
+    return f" {' '.join(terms_alone(text))} "
 
 
 def paths_in(text: str) -> list[str]:

@@ -16,21 +16,22 @@ from itertools import pairwise
 import msgspec
 
 from perdure.history.searching import folded
+from perdure.recall.searching.pasted import looked_at
+from perdure.recall.small_words import STOP_WORDS
 from perdure.recall.words import (
     MONTH,
     MONTHS,
-    STOP_WORDS,
     YEAR,
+    asked,
     is_name,
     month_number,
     plain,
     terms,
 )
 
-#: Terms of a question that are looked for. Of a longer one, those that tell most.
-MOST_TERMS = 32
-#: Characters of a question that are looked at: from its beginning, and from its end.
-_HEAD, _TAIL = 4_000, 4_000
+#: Terms of a question that count. Of a longer one more are looked for, half of them words and half
+#: names, and those that tell most of what is there count: see `searching.choosing`.
+MOST_TERMS, LOOKED_FOR = 32, 256
 _LONG_WORD = 12
 
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -45,11 +46,17 @@ _asking = re.compile(
     re.IGNORECASE,
 ).sub
 
+#: A number, and what is written with the same digits: an id, an address, a hash.
+_is_number = re.compile(r"[0-9a-f:./-]*[0-9][0-9a-f:./-]*").fullmatch
+
 _when = re.compile(
     r"\b(?:when|(?:what|which) (?:date|day|week|month|year|time)|how long|since when)\b",
     re.IGNORECASE,
 ).search
-_iso = re.compile(rf"\b({YEAR})-([01][0-9])(?:-([0-3][0-9]))?\b").finditer
+# With seconds behind it, it is a line of a log that somebody pasted: nobody asks for that.
+_iso = re.compile(
+    rf"\b({YEAR})-([01][0-9])(?:-([0-3][0-9]))?+(?![T ][0-9]{{2}}:[0-9]{{2}}:[0-9])\b"
+).finditer
 # A month alone is one only if it cannot be a word: "may", "march".
 _named = re.compile(
     rf"\b(?:(?P<early>[0-9]{{1,2}}){_ordinal}(?: of)? )?(?P<month>{MONTH})\b\.?"
@@ -97,12 +104,17 @@ class Time(msgspec.Struct, frozen=True, kw_only=True):
 class Cues(msgspec.Struct, frozen=True, kw_only=True):
     """What a question says beside its words."""
 
-    #: Different ones, in order.
+    #: Different ones, in order; and how often each is said.
     terms: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
     #: Pairs of terms that stand side by side in it.
     pairs: tuple[tuple[str, str], ...] = ()
     #: Words that may be somebody's name, folded, each with its term.
     names: dict[str, str] = {}
+    #: By term, another one that stands for the same word in texts of the question's language; and
+    #: whether that language, or English, could be told. See `recall.languages`.
+    forms: dict[str, str] = {}
+    told: bool = True
     times: tuple[Time, ...] = ()
     #: It wants to know when something was.
     when: bool = False
@@ -110,35 +122,46 @@ class Cues(msgspec.Struct, frozen=True, kw_only=True):
 
 def cues(text: str, moment: int, also: tuple[str, ...] = ()) -> Cues:
     """What a question says, asked at `moment` (microseconds). `also`: further words to look for."""
-    if len(text) > _HEAD + _TAIL:
-        text = f"{text[:_HEAD]} {text[-_TAIL:]}"
-    text = plain(text)
-    asked = terms(_asking(" ", text)) or terms(text)
-    chosen = _telling(asked + [term for word in also for term in terms(word)])
-    kept = frozenset(chosen)
-    pairs = dict.fromkeys(pair for pair in pairwise(asked) if kept.issuperset(pair))
+    text = plain(looked_at(text))
+    said = asked(_asking(" ", text))
+    said = said if said.terms else asked(text)
+    chosen = _telling(said.terms + [term for word in also for term in terms(word)])
+    kept = chosen.keys()
+    pairs = dict.fromkeys(pair for pair in pairwise(said.terms) if kept >= set(pair))
     now = datetime.fromtimestamp(moment / 1e6, UTC).date()
     return Cues(
-        terms=chosen,
+        terms=tuple(chosen),
+        counts=tuple(chosen.values()),
         pairs=tuple(pair for pair in pairs if pair[0] != pair[1]),
         names=_names(text),
+        forms={term: form for term, form in said.forms.items() if term in kept and form != term},
+        told=said.told,
         times=tuple(_times(text, now)),
         when=_when(text) is not None,
     )
 
 
-def _telling(asked: list[str]) -> tuple[str, ...]:
-    """The different terms; of many, those that are long, repeated, or names."""
-    counted = Counter(asked)
+def weight(term: str, count: int) -> float:
+    """How much a term tells by its look: if it is long, said often, a name, but no number."""
+    length: float = min(len(term), _LONG_WORD)
+    if _is_number(term) is None:
+        length += _LONG_WORD / 2 * is_name(term)
+    else:
+        length /= 2
+    return length * math.sqrt(min(count, 3))
+
+
+def _telling(said: list[str]) -> dict[str, int]:
+    """The different terms, and how often each is said; of many, those that tell most."""
+    counted = Counter(said)
     if len(counted) <= MOST_TERMS:
-        return tuple(counted)
-
-    def weight(term: str) -> float:
-        length = min(len(term), _LONG_WORD) + _LONG_WORD / 2 * is_name(term)
-        return length * math.sqrt(min(counted[term], 3))
-
-    best = frozenset(sorted(counted, key=weight, reverse=True)[:MOST_TERMS])
-    return tuple(term for term in counted if term in best)
+        return counted
+    best = set[str]()
+    for kind in (True, False):
+        some = [term for term in counted if is_name(term) is kind]
+        some.sort(key=lambda term: weight(term, counted[term]), reverse=True)
+        best.update(some[: LOOKED_FOR // 2])
+    return {term: count for term, count in counted.items() if term in best}
 
 
 def _names(text: str) -> dict[str, str]:

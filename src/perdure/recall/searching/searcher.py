@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.recall.embedders import Embedder
     from perdure.recall.scoping.scope import Scope
     from perdure.recall.searching.evidence import Tally
+    from perdure.recall.searching.forms import Forms
     from perdure.recall.searching.meanings import Meant
     from perdure.recall.searching.weighing import Weighed
     from perdure.storage.store import Store
@@ -108,8 +109,7 @@ class Searcher:
         try:
             if not asked.terms:
                 return found
-            search = TextSearch(index=INDEX.name, terms=asked.terms, within=scope.ranges)
-            found.text = await self._store.adapter.search_text(search, DEFAULT)
+            found.cues, found.text = await self._by_words(asked, scope)
             _tally(found)  # while the dense leg is still on its way
             if found.begun is not None:
                 await asyncio.wait({found.begun}, timeout=patience)
@@ -136,6 +136,23 @@ class Searcher:
         begun, found.begun = found.begun, None
         again.meant = await (begun or self._near(found.question, found.scope))
         return found if again.meant is None else await self._weighed(again)
+
+    async def _by_words(self, asked: Cues, scope: Scope) -> tuple[Cues, TextFound]:
+        """Where the terms that count stand, or what else stands for the same words."""
+        from perdure.recall.searching import forms
+        from perdure.recall.searching.choosing import chosen
+
+        found = await self._search(asked.terms, forms.known(asked), scope)
+        if also := forms.possible(asked, found):
+            found = await self._search(asked.terms, also, scope)
+        return chosen(asked, found)
+
+    async def _search(self, terms: tuple[str, ...], forms: Forms, scope: Scope) -> TextFound:
+        from perdure.recall.searching.forms import together, with_forms
+
+        search = TextSearch(index=INDEX.name, terms=with_forms(terms, forms), within=scope.ranges)
+        found = await self._store.adapter.search_text(search, DEFAULT)
+        return together(terms, forms, found)
 
     async def _near(self, question: Question, scope: Scope) -> Meant | None:
         """What a question means, and what is near to that; None if nothing is."""

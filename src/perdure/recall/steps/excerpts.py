@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from perdure.history.searching import folded
-from perdure.recall import words
+from perdure.recall.small_words import STOP_WORDS
 
 #: Of a part, so much stands before the first word that was found.
 _BEFORE = 160
@@ -23,7 +23,7 @@ _pieces = re.compile(r"\w{3,}").findall
 def looked_for(question: str) -> tuple[str, ...]:
     """What of a question may stand in a text, folded: its longer words, no stop words."""
     found = dict.fromkeys(_pieces(folded(question[:10_000])))
-    return tuple(w for w in found if len(w) >= _SHORTEST and w not in words.STOP_WORDS)[:_WORDS]
+    return tuple(w for w in found if len(w) >= _SHORTEST and w not in STOP_WORDS)[:_WORDS]
 
 
 def count(text: str, wanted: Iterable[str]) -> int:
