@@ -56,6 +56,7 @@ class Results(msgspec.Struct, frozen=True):
 
     candidates: tuple[Candidate, ...]
     terms: tuple[str, ...] = ("token", "rotat")
+    unknown: frozenset[str] = frozenset()
 
 
 class Library:
