@@ -73,6 +73,7 @@ async def test_harm_is_told_of_and_mended(harm: str, tmp_path: Path) -> None:
         session = await bank.session("planner/auth")
         await _talk(session, 20)
         await bank.settle()
+        await bank.index.stop()  # else it may be mended before it is looked at
         _harm(file, harm)
         await session.append([user("And a giraffe."), assistant("I see.")])
         assert (await session.recall("zebra apples7", deadline=30.0)).hits
@@ -97,6 +98,7 @@ async def test_overwritten_words_are_told_of_and_mended_by_one_rebuild(
         await session.append([each for turn in said for each in (turn, assistant("I see."))])
         await bank.settle()
         assert not (await bank.index.check()).problems
+        await bank.index.stop()
         half = f"(SELECT count(*) / 2 FROM {words})"  # a short look does not come upon it
         which = f"(SELECT id FROM {words} ORDER BY id LIMIT 1 OFFSET {half})"
         _harm(file, f"UPDATE {words} SET block = {block} WHERE id = {which}")
