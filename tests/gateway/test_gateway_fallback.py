@@ -281,7 +281,7 @@ async def test_the_last_model_gets_the_rest_of_the_time() -> None:
 
 
 async def test_a_stream_that_has_begun_may_take_longer_than_its_share() -> None:
-    answer = Answer("Slow but sure, word by word.", chunk=14, chunk_delay=1.7)
+    answer = Answer("Slow but sure, word by word.", chunk=14, chunk_delay=0.6)
     async with (
         ScriptedModel(answer) as model,
         ScriptedModel() as other,
