@@ -98,6 +98,12 @@ async def outcomes_of(gateway: Gateway) -> list[Outcome]:
     return sorted(found, key=lambda each: (each.started, each.id))
 
 
+def is_idle(gateway: Gateway) -> bool:
+    """Whether nobody has a slot, and nobody waits for one."""
+    views = [target.gate.view() for target in gateway.targets.values()]
+    return not any(view.active or view.waiting for view in views)
+
+
 def assert_nothing_left(gateway: Gateway) -> None:
     """No slot, no probe, nobody waiting."""
     for target in gateway.targets.values():

@@ -43,7 +43,7 @@ async def drafted(session: Session, turn: int = 1) -> tuple[object, ...]:
 
 
 async def until_drafted(session: Session, *parts: object) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await drafted(session) != parts:  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0.002)
 
@@ -573,7 +573,7 @@ async def test_a_heartbeat_that_fails_is_repeated(
         fault.error = Unavailable("gone")
         await answer.reasoning("hm")
         await answer.text("It is")  # ends a part: not saved, and no error either
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while fault.hit < 3:  # noqa: ASYNC110 (nobody tells)
                 await asyncio.sleep(0.002)
         assert await drafted(session) == ()
@@ -616,7 +616,7 @@ async def test_an_answer_whose_session_is_gone_leaves_nothing(
     await answer.end_part()
     await bank.forget("a/b")
     await answer.text(" is")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while "could not be saved" not in caplog.text:  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0.002)
     with pytest.raises(InvalidInput, match="does not exist any more"):

@@ -282,7 +282,7 @@ class Follower:
 
     async def until(self, count: int) -> list[str]:
         """What was heard, once it is so much; where, and the words."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.heard) < count:  # noqa: ASYNC110 (nobody tells)
                 await asyncio.sleep(0.002)
         return [f"{each.id} {texts([each.message])[0]}" for each in self.heard]
@@ -327,7 +327,7 @@ async def test_tail_yields_each_message_once_even_if_it_comes_while_the_old_ones
     await fill(session, 3)
     await session.append(user("4"))
     heard = list[str]()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for message in session.tail(after=0):
             heard.append(f"{message.id} {message.message.text}")
             if len(heard) == 1:  # more is written while the tail is still reading

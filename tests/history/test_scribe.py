@@ -87,7 +87,7 @@ async def test_renditions_are_there_after_settling(
 
 async def test_renditions_appear_by_themselves(bank: Bank, session: Session) -> None:
     await session.append(labour(1))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await tinies(bank, session.name):  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0.01)
     assert len(await rows(bank, session.name)) == 2

@@ -333,7 +333,7 @@ async def test_it_begins_by_itself(make_desk: MakeDesk) -> None:
     desk = await make_desk(good)
     await desk.scribe.start()
     await desk.session.append(labour(1))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await desk.standing()).by_model < 3:  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0.02)
 

@@ -77,7 +77,7 @@ async def opened(
         yield Cached(store, cache)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 100.0) -> None:
     """Wait until it is so."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  # nothing tells when it is so

@@ -108,10 +108,10 @@ async def test_bounded_shows_the_old_for_so_long_and_no_longer(bank: Cached, oth
     start = time.monotonic()
     await other.put(2)
     seen = []
-    while time.monotonic() < start + 0.3:
+    while time.monotonic() < start + 1.6:
         asked = time.monotonic()
-        seen.append(await bank.get(bounded(0.2)))
-        assert seen[-1] == 2 or asked < start + 0.2
+        seen.append(await bank.get(bounded(1.5)))
+        assert seen[-1] == 2 or asked < start + 1.5
         await asyncio.sleep(0.002)
     assert seen[0] == 1
     assert seen[-1] == 2
@@ -147,12 +147,12 @@ async def test_somebody_elses_write_drops_everything(bank: Cached, other: Cached
 
 
 async def test_rows_leave_after_their_time(url: str, other: Cached) -> None:
-    async with opened(url, ttl=0.05) as bank:
+    async with opened(url, ttl=1.5) as bank:
         await bank.put(1)
         assert await bank.get() == 1
         await other.put(2)
         assert await bank.get() == 1
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(1.6)
         assert await bank.get() == 2
 
 

@@ -383,16 +383,23 @@ async def test_a_write_that_could_not_be_told_is_told_before_anything_is_asked(
     await bank.put(1, "b")
     assert [await each.get() for each in (bank, other)] == [1, 1]
     valkey_server.pause()
-    start = time.monotonic()
-    await bank.put(2)
-    assert time.monotonic() - start < 0.5
-    assert await bank.get() == 2
-    assert await bank.things.query().where("n", "=", 1).delete() == 1
-    start = time.monotonic()
-    for n in range(20):
-        await bank.put(n, "c")
-        assert await bank.get(key="c") == n
-    assert time.monotonic() - start < 0.5, "it is not asked any more"
+    async with asyncio.timeout(60):  # it does not answer before
+        await bank.put(2)
+        assert await bank.get() == 2
+        assert await bank.things.query().where("n", "=", 1).delete() == 1
+    asked, send = 0, AbstractConnection.send_packed_command
+
+    async def send_and_count(*args: Any, **kwargs: Any) -> None:
+        nonlocal asked
+        asked += 1
+        await send(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AbstractConnection, "send_packed_command", send_and_count)
+        for n in range(100):
+            await bank.put(n, "c")
+            assert await bank.get(key="c") == n
+    assert asked < 100, "it is not asked any more, but for whether it is there again"
     valkey_server.resume()
     await until(lambda: bank.shared.is_ready)
     bank.cache._entries.clear()
@@ -406,14 +413,14 @@ async def test_a_busy_process_does_not_blame_the_server(
     bank: Cached, other: Cached, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own event loop sees no answer in time; the server is well."""
-    monkeypatch.setattr(server, "TIMEOUT", 0.05)
+    monkeypatch.setattr(server, "TIMEOUT", 0.2)
     await bank.put(1)
     assert await other.get() == 1
     joined, send = bank.shared._server, AbstractConnection.send_packed_command
 
     async def send_and_work(*args: Any, **kwargs: Any) -> None:
         await send(*args, **kwargs)
-        time.sleep(0.1)  # noqa: ASYNC251  # others do that, while the answer is on its way
+        time.sleep(0.6)  # noqa: ASYNC251  # others do that, while the answer is on its way
 
     with monkeypatch.context() as patch:
         patch.setattr(AbstractConnection, "send_packed_command", send_and_work)
@@ -441,7 +448,7 @@ async def test_one_hiccup_is_a_miss_and_two_are_a_failure(
     assert bank.shared._server is joined
     valkey_server.pause()
     # Where our own loop was late, it takes more.
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         while bank.shared.is_ready:  # each of them is a call
             await bank.shared.look("things", ["a"])
     valkey_server.resume()
@@ -450,7 +457,7 @@ async def test_one_hiccup_is_a_miss_and_two_are_a_failure(
 
 async def until_answered(bank: Cached) -> None:
     """Wait until the server answers again."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while not (await bank.shared.look("things", ["x"])).moment:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
@@ -515,14 +522,14 @@ async def test_a_cancelled_write_is_told_later(
 async def test_a_silent_channel_is_noticed(
     bank: Cached, valkey_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "QUIET", 0.1)
+    monkeypatch.setattr(server, "QUIET", 0.4)
     await bank.put(1)
     bank.shared._lose("so that it joins again with less patience")
     await until(lambda: bank.shared.is_ready)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(1.2)
     assert bank.shared.is_ready, "it answers when it is asked"
     valkey_server.pause()
-    await until(lambda: not bank.shared.is_ready, 2.0)
+    await until(lambda: not bank.shared.is_ready)
     valkey_server.resume()
     await until(lambda: bank.shared.is_ready)
 

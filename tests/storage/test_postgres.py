@@ -31,6 +31,7 @@ from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Figure, Query, Summary
 from perdure.storage.rows import Batch, Check, Delete, Event, Put, Row
 from tests.servers import PostgresServer
+from tests.waiting import until
 
 LAYOUT = Layout("notes", (Column("n", "integer"),), (Index(("n",)),), expires=True, tagged=True)
 Open: TypeAlias = Callable[..., Awaitable[PostgresAdapter]]
@@ -248,6 +249,16 @@ async def test_no_write_skew(open_bank: Open) -> None:
     assert not await one._open_reader().fetch("SELECT 1 FROM perdure.notes WHERE _version = 0")
 
 
+def waiting(url: str) -> int:
+    """How many wait for a lock."""
+    with psycopg.connect(url, autocommit=True) as db:
+        found = db.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        ).fetchone()
+    return found[0] if found else 0
+
+
 async def test_a_check_holds_until_the_commit(postgres_url: str, bank: PostgresAdapter) -> None:
     """Between check and commit nobody can change the row, be it only by a plain write."""
     await bank.commit(Batch((put("checked"), put("locked"))), DEFAULT)
@@ -257,7 +268,7 @@ async def test_a_check_holds_until_the_commit(postgres_url: str, bank: PostgresA
         holder.execute("SELECT 1 FROM perdure.notes WHERE _key = 'locked' FOR UPDATE")
         checks = (Check("notes", "checked", 1, checked.created), Check("notes", "absent", 0))
         checking = asyncio.create_task(bank.commit(Batch((put("locked"),), checks), DEFAULT))
-        await asyncio.sleep(0.1)
+        await until(lambda: waiting(postgres_url) == 1)
         writing = [
             asyncio.create_task(bank.commit(Batch((put(key),)), DEFAULT))
             for key in ("checked", "absent")
@@ -352,12 +363,12 @@ async def test_a_read_out_of_time_is_stopped_on_the_server(
 ) -> None:
     with pytest.raises(DeadlineExceeded):
         await bank._open_reader().fetch("SELECT pg_sleep(30)", deadline=0.1)
-    with psycopg.connect(postgres_url) as db:
-        running = db.execute(
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        running = (
             "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
             " AND state = 'active' AND datname = current_database()"
-        ).fetchone()
-    assert running == (0,)
+        )
+        await until(lambda: db.execute(running).fetchone() == (0,))
 
 
 # The outbox ---------------------------------------------------------------------------------------

