@@ -176,7 +176,7 @@ def test_watching_a_file_grow(flags: list[str], ask: Ask, tmp_path: Path) -> Non
                 assert name == NAME
                 turns += int(added.split()[0])
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=20)
+        _, stderr = process.communicate(timeout=100)
     assert process.returncode in {0, 130}
     assert not stderr
     assert len(ask("show", NAME)[1]["turns"]) == 2

@@ -43,7 +43,7 @@ class Tail:
             self._lines.put(line.rstrip("\n"))
 
     def line(self) -> str:
-        return self._lines.get(timeout=20)
+        return self._lines.get(timeout=100)
 
     def until(self, words: str) -> list[str]:
         lines = [self.line()]
@@ -106,7 +106,7 @@ def test_for_people(chat: str) -> None:
 
 def test_only_what_is_new(chat: str) -> None:
     tail = Tail("planner/auth", "--json")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     with perdure.open_sync(chat) as bank:
         session, number = bank.session("planner/auth"), 0
         while tail._lines.empty() and time.monotonic() < deadline:
@@ -127,7 +127,7 @@ def test_nobody_reads_on(chat: str) -> None:
         ["export", "planner/auth"],
     ):
         done = subprocess.run(
-            [*PERDURE, *args], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=30
+            [*PERDURE, *args], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=100
         )
         told = [line for line in done.stderr.splitlines() if not line.startswith(b"Following ")]
         assert not told, args

@@ -32,7 +32,7 @@ def wait_until_alone(url: str, server: PostgresServer) -> None:
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             " AND backend_type = 'client backend'"
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 100
         while db.execute(text).fetchone() is not None:
             assert time.monotonic() < deadline
             time.sleep(0.002)
