@@ -32,6 +32,7 @@ from tests.history.talk import (
     whole,
     work,
 )
+from tests.waiting import until
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -273,12 +274,18 @@ class Follower:
 
     def __init__(self, session: Session, **options: Any) -> None:
         self.heard: list[Said] = []
+        self._session = session
         self._stream: AsyncIterator[Said] = session.tail(**options)
         self._task = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
         async for message in self._stream:
             self.heard.append(message)
+
+    async def begun(self) -> None:
+        """Wait until it waits for what comes next."""
+        watchers, name = self._session._rooms.log._watchers, self._session.name
+        await until(lambda: any(event._waiters for event in watchers.get(name, ())))
 
     async def until(self, count: int) -> list[str]:
         """What was heard, once it is so much; where, and the words."""
@@ -296,7 +303,7 @@ class Follower:
 async def test_tail_follows_what_is_appended(bank: Bank, session: Session) -> None:
     await fill(session, 2)
     follower = Follower(session)
-    await asyncio.sleep(0.05)
+    await follower.begun()
     await session.append(work(3))
     other = await bank.session("planner/auth")
     await other.append(user("4"))
@@ -345,7 +352,7 @@ async def test_tail_tells_late_pieces_of_older_turns(bank: Bank) -> None:
     first, second = await bank.session("a/b"), await bank.session("a/b")
     await first.append(user("1"))
     follower = Follower(first)
-    await asyncio.sleep(0.05)
+    await follower.begun()
     await second.append(chat(2))
     await first.append(call("c"))
     await second.append(chat(3))
@@ -375,7 +382,7 @@ async def test_tail_says_nothing_of_answers_that_are_not_complete(session: Sessi
 async def test_tail_hears_another_bank(make_bank: MakeBank) -> None:
     ours, theirs = await make_bank(), await make_bank()
     follower = Follower(await ours.session("a/b"))
-    await asyncio.sleep(0.05)
+    await follower.begun()
     writer = await theirs.session("a/b")
     await fill(writer, 3)
     assert (await follower.until(6))[-1] == "T-3.1 reply 3"
@@ -384,7 +391,7 @@ async def test_tail_hears_another_bank(make_bank: MakeBank) -> None:
 
 async def test_whoever_stops_following_leaves_nothing_behind(bank: Bank, session: Session) -> None:
     follower = Follower(session)
-    await asyncio.sleep(0.02)
+    await follower.begun()
     assert bank.log._watchers
     await follower.stop()
     assert not bank.log._watchers

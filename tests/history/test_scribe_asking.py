@@ -426,12 +426,16 @@ async def test_switched_off(make_desk: MakeDesk) -> None:
 
 async def test_so_many_calls_at_the_same_time(make_desk: MakeDesk) -> None:
     busy = most = 0
+    together = asyncio.Event()
 
     async def slow(request: Received) -> str:
         nonlocal busy, most
         busy += 1
         most = max(most, busy)
-        await asyncio.sleep(0.05)
+        if most == 3:
+            together.set()
+        await together.wait()
+        await asyncio.sleep(0.05)  # time for a fourth to come
         busy -= 1
         return good(request)
 
