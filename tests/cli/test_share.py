@@ -15,7 +15,11 @@ def test_sharing_and_no_longer(run: Run, ask: Ask, chat: str) -> None:
         {"session": "planner/auth", "shared_with": ["coder", "tester"]},
     )
     assert ask("share", "planner/auth", "tester", "--stop")[1]["shared_with"] == ["coder"]
-    assert ask("share", "planner/auth", "--stop")[1]["shared_with"] == []
+    nobody = run("share", "planner/auth", "--stop")  # of a variable that is empty, say
+    assert (nobody.exit_code, "nothing was changed" in nobody.stderr) == (1, True)
+    assert "--stop-all" in nobody.stderr
+    assert ask("share", "planner/auth", "tester")[1]["shared_with"] == ["coder", "tester"]
+    assert ask("share", "planner/auth", "--stop-all")[1]["shared_with"] == []
 
 
 def test_agents_that_are_not_there_yet_are_named(run: Run, chat: str) -> None:
@@ -43,6 +47,9 @@ def test_with_all(run: Run, ask: Ask, chat: str) -> None:
 def test_what_cannot_be_meant(run: Run, chat: str) -> None:
     both = run("share", "planner/auth", "coder", "--with-all")
     assert (both.exit_code, "With all, or with some?" in both.stderr) == (1, True)
+    for more in (["coder"], ["--with-all"], ["--stop"]):
+        both = run("share", "planner/auth", *more, "--stop-all")
+        assert (both.exit_code, "All, or some?" in both.stderr) == (1, True)
     own = run("share", "planner/auth", "planner")
     assert (own.exit_code, "is planner's own" in own.stderr) == (1, True)
     nobody = run("share", "planner/auth", "coder/auth")

@@ -18,7 +18,7 @@ from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.turns import Position
 from perdure.history import chain
-from perdure.history.forgetting import WITHOUT_CONTENT, Scope
+from perdure.history.forgetting import WITHOUT_CONTENT, Forgotten, Scope
 from perdure.history.records import Draft, Link, Piece, Receipt, TurnCount, Use
 from perdure.session import Session
 from perdure.storage import records
@@ -138,6 +138,13 @@ async def test_what_names_no_turns_forgets_nothing(
         await bank.forget("planner/auth", turns=turns)
     assert told in str(refused.value)
     assert [turn.status for turn in await whole(session)] == ["closed", "closed"]
+
+
+async def test_no_turns_are_not_the_whole_session(bank: Bank, session: Session) -> None:
+    await session.append(work(1))
+    await bank.settle()
+    assert await bank.forgetting.turns(session.record, []) == Forgotten()
+    assert await bank.collection(TurnCount).query().count() == 1
 
 
 @everywhere

@@ -331,6 +331,8 @@ async def test_places_and_formats_that_are_not_there(
         await import_files(bank, "word", [tmp_path])
     with pytest.raises(InvalidInput, match="needs a path"):
         await import_files(bank, "openai-chat")
+    with pytest.raises(InvalidInput, match="Leave `paths` out to search the usual places"):
+        await import_files(bank, "codex", [])
     monkeypatch.setenv("CODEX_HOME", str(tmp_path))
     with pytest.raises(InvalidInput, match="nothing to import"):
         await import_files(bank, "codex")

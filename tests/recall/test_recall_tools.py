@@ -254,6 +254,7 @@ async def test_filters_narrow_what_is_found(session: Session) -> None:
         ("x", {"kinds": 3}, "kinds is 3"),
         ("x", {"roles": ["human"]}, "Use user, assistant, tool."),
         ("x", {"sessions": [""]}, "sessions cannot be ''"),
+        ("x", {"sessions": []}, "sessions is empty: nothing could be found. Leave sessions out"),
         ("x", {"agents": [None]}, "agents cannot be None"),
         ("x", {"tags": {"a": 1}}, "cannot be tags"),
         ("x", {"since": "tomorrow"}, "is no time"),

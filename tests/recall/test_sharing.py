@@ -75,12 +75,22 @@ async def test_unsharing_holds_at_once_wherever_the_bank_is_open(
         await theirs.close()
 
 
-async def test_unsharing_without_a_name_leaves_it_to_nobody(bank: Bank) -> None:
+async def test_all_of_it_is_taken_back_if_one_says_so(bank: Bank) -> None:
     ours = await _said(bank, "ann/a")
-    await ours.unshare()
+    await ours.unshare_all()
     await ours.share("bob", "cy", "*")
-    await ours.unshare()
+    await ours.unshare_all()
     assert await ours.shared_with() == []
+
+
+async def test_a_list_of_nobody_means_neither_all_nor_nobody(bank: Bank) -> None:
+    ours = await _said(bank, "ann/a")
+    await ours.share("bob", "cy")
+    for change, hint in ((ours.share, "'*' is everybody"), (ours.unshare, "unshare_all()")):
+        with pytest.raises(InvalidInput, match="No agent is named, and nothing was changed") as no:
+            await change(*[])
+        assert hint in str(no.value)
+    assert await ours.shared_with() == ["bob", "cy"]
 
 
 async def test_nobody_is_left_out_of_everybody(bank: Bank) -> None:

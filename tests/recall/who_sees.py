@@ -117,7 +117,7 @@ class World:
                 await session.share(name)
             case 12:
                 talk.shared.clear()
-                await session.unshare()
+                await session.unshare_all()
 
     def new_word(self) -> str:
         self._count += 1

@@ -62,11 +62,11 @@ def import_(
     import asyncio
 
     settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
-    asyncio.run(_import(settings, kind, paths or [], session, watch=watch))
+    asyncio.run(_import(settings, kind, paths or None, session, watch=watch))
 
 
 async def _import(
-    settings: Settings, kind: str, paths: list[Path], session: str | None, *, watch: bool
+    settings: Settings, kind: str, paths: list[Path] | None, session: str | None, *, watch: bool
 ) -> None:
     from perdure.bank import Bank
     from perdure.cli.progress import Bar

@@ -134,12 +134,12 @@ def recall(
     now = clock.now()
     asked: dict[str, Any] = {
         "limit": limit,
-        "kinds": kind or (),
-        "agents": agent or (),
-        "sessions": of or (),
+        "kinds": kind or None,
+        "agents": agent or None,
+        "sessions": of or None,
         "line": line,
-        "roles": role or (),
-        "tools": tool or (),
+        "roles": role or None,
+        "tools": tool or None,
         "branch": branch,
         "task": task,
         "outcome": outcome,
@@ -196,7 +196,8 @@ async def _recall(
     timed = _timed(config, asked)
     async with places.existing_bank(settings, timed) as bank:
         session = await _session(bank, name)
-        asked["sessions"] = [(await names.find(bank, each)).name for each in asked["sessions"]]
+        if asked["sessions"] is not None:
+            asked["sessions"] = [(await names.find(bank, each)).name for each in asked["sessions"]]
         _load_search()
         with Bar("searching; by meaning once the model is loaded"):
             found = await session.recall(query, **asked)

@@ -34,9 +34,8 @@ def share(
     with_all: Annotated[
         bool, typer.Option("--with-all", help="Everybody may, now and later.")
     ] = False,
-    stop: Annotated[
-        bool, typer.Option("--stop", help="They may not any more; without agents, nobody else.")
-    ] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="They may not any more.")] = False,
+    stop_all: Annotated[bool, typer.Option("--stop-all", help="Nobody else may any more.")] = False,
     bank: BankOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -53,9 +52,18 @@ def share(
     named = list(agents or [])
     if with_all and named:
         raise InvalidInput("With all, or with some?", hint="Name agents, or give --with-all.")
+    if stop_all and (named or with_all or stop):
+        raise InvalidInput("All, or some?", hint="Give --stop-all alone, or --stop with agents.")
     if with_all:
         named = ["*"]
-    name, shared, notes = asyncio.run(_shared(settings, session, named, stop=stop))
+    if stop and not named:
+        raise InvalidInput(
+            "No agent is named, and nothing was changed.",
+            hint="Name those who may not recall it any more; for all of them, use --stop-all.",
+        )
+    name, shared, notes = asyncio.run(
+        _shared(settings, session, named, stop=stop, stop_all=stop_all)
+    )
     for note in notes:
         terminal.note(note)
     if settings.json:
@@ -68,7 +76,7 @@ def share(
 
 
 async def _shared(
-    settings: Settings, name: str, agents: list[str], *, stop: bool
+    settings: Settings, name: str, agents: list[str], *, stop: bool, stop_all: bool
 ) -> tuple[str, list[str], list[str]]:
     """The session's name and who may recall it, after what was asked for was done.
 
@@ -78,7 +86,9 @@ async def _shared(
 
     async with places.existing_bank(settings, settings.load()) as bank:
         session = await names.find(bank, name)
-        if stop:
+        if stop_all:
+            await session.unshare_all()
+        elif stop:
             await session.unshare(*agents)
         elif agents:
             await session.share(*agents)

@@ -224,6 +224,8 @@ class Forgetting:
 
         Raises `InvalidInput` if a turn is not the session's own.
         """
+        if not numbers:
+            return Forgotten()  # a scope without turns would be the whole session
         head = await self._store.collection(Head).get(record.id)
         for number in numbers:
             if head is None or not record.forked_at < number <= head.newest:

@@ -52,7 +52,7 @@ __all__ = [
 async def import_files(
     bank: Bank,
     format: str,  # noqa: A002 (that is what it is)
-    paths: Sequence[Path | str] = (),
+    paths: Sequence[Path | str] | None = None,
     *,
     session: str | None = None,
     watch: bool = False,
@@ -61,17 +61,19 @@ async def import_files(
 ) -> Imported:
     """Bring files of a format into the bank; returns what was added.
 
-    `paths` are files, or folders of them; without any, the format's usual places are searched.
+    `paths` are files, or folders of them; if they are left out, the format's usual places are
+    searched.
     Conversations go to sessions of their own, named after the format and the conversation, or all
     to `session`. What is wrong with a file is counted and reported, and never stops the import.
 
     With `watch` it goes on until it is cancelled, and follows files as they grow; what was added is
     told to `heard`.
 
-    Raises `InvalidInput` if there is no such format or path, and what the bank raises.
+    Raises `InvalidInput` if there is no such format or path, or a list of none, and what the bank
+    raises.
     """
     importer = importer_for(format)
-    found = _existing(paths) or _usual(format, importer)
+    found = _usual(format, importer) if paths is None else _existing(paths)
     run = Run(bank, format, importer, session, progress or (lambda *_: None))
     if watch:
         await watch_files(run, found, heard or (lambda _: None))
@@ -82,6 +84,11 @@ async def import_files(
 
 def _existing(paths: Sequence[Path | str]) -> list[Path]:
     found = [Path(path).expanduser() for path in paths]
+    if not found:
+        raise InvalidInput(
+            "No file is named, and nothing was imported.",
+            hint="Leave `paths` out to search the usual places of the format.",
+        )
     for path in found:
         try:
             path.stat()

@@ -12,7 +12,7 @@ writing       append, close_turn, undo, resume, describe, archive
 answering     answer, partials, close_partial, drop_partial
 reading       turns, turn, read, tail, resolve
 contexts      context, past_context, set_fidelity, board, run_tool, epochs, change_strategy
-sharing       share, unshare, shared_with
+sharing       share, unshare, unshare_all, shared_with
 recalling     recall
 session       `Session`: the roles in one object; fork
 conversation  what they share: name, agent, state, record, head; the rooms of the bank, the writer

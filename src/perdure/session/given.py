@@ -132,13 +132,20 @@ def seconds_in(given: Any, name: str) -> float | None:
 
 
 def texts_in(given: Any, name: str, known: Sequence[T] = ()) -> tuple[T, ...]:
-    """Texts, of those that are `known` if there are such; one alone may stand for itself."""
+    """Texts, of those that are `known` if there are such; one alone may stand for itself.
+
+    None is nothing given. A list of none is refused: who made it means nothing, not everything.
+    """
     if given is None:
         return ()
     listed = (given,) if isinstance(given, str) else given
     if not isinstance(listed, Iterable) or isinstance(listed, Mapping | bytes):
         raise InvalidInput(f"{name} is {given!r}.", hint=f"Give a list of texts: {name}=[…].")
     found = tuple(listed)
+    if not found:
+        raise InvalidInput(
+            f"{name} is empty: nothing could be found.", hint=f"Leave {name} out to look at all."
+        )
     for each in found:
         if not isinstance(each, str) or not each.strip() or (known and each not in known):
             choice = f"Use {', '.join(known)}." if known else f"Give texts: {name}=[…]."

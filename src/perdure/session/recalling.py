@@ -25,12 +25,12 @@ class Recalling(Conversation):
         query: str,
         *,
         limit: int = 10,
-        kinds: str | Iterable[str] = (),
-        agents: str | Iterable[str] = (),
-        sessions: str | Iterable[str] = (),
+        kinds: str | Iterable[str] | None = None,
+        agents: str | Iterable[str] | None = None,
+        sessions: str | Iterable[str] | None = None,
         line: bool = False,
-        roles: str | Iterable[str] = (),
-        tools: str | Iterable[str] = (),
+        roles: str | Iterable[str] | None = None,
+        tools: str | Iterable[str] | None = None,
         branch: str = "",
         task: str = "",
         outcome: str = "",
@@ -47,7 +47,7 @@ class Recalling(Conversation):
 
         Looked at are this session's line of turns, the agent's other sessions, and what is shared
         with the agent. Not the sessions that were forked from this line and left it, unless
-        `wide`; never what is another agent's own. The rest narrows it:
+        `wide`; never what is another agent's own. The rest narrows it, if it is given:
 
         * `kinds`: ``turn``, ``memory``, ``reference``;
         * `agents`, `sessions`: what is of one of these, by name; `line`: turns of this session's

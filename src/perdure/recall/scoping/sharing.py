@@ -57,12 +57,11 @@ class Sharing:
     async def share(self, record: SessionRecord, agents: Sequence[str]) -> None:
         """Let these agents see a session. It is no error if they do already.
 
-        Raises `InvalidInput` if one of them cannot be an agent, is the session's own, or if the
-        session was forgotten.
+        Raises `InvalidInput` if none is named, if one of them cannot be an agent or is the
+        session's own, or if the session was forgotten.
         """
+        _check(agents, f"Name those who may see {record.id}; '*' is everybody.")
         for agent in agents:
-            if agent != EVERYBODY:
-                checked_agent(agent)
             if agent == record.agent:
                 raise InvalidInput(
                     f"{record.id} is {agent}'s own.", hint="Its agent sees it without sharing."
@@ -77,28 +76,29 @@ class Sharing:
                 Share(_key(agent, record.id), record.id, now) for agent in agents
             )
 
-        if agents:
-            await self._store.transact(body, STRONG)
+        await self._store.transact(body, STRONG)
 
-    async def unshare(self, session: str, agents: Sequence[str] = ()) -> None:
-        """Let these agents, or nobody if none is named, see a session any more.
+    async def unshare(self, session: str, agents: Sequence[str]) -> None:
+        """Let these agents not see a session any more.
 
         It holds at once, everywhere, and survives the loss of power.
 
-        Raises `InvalidInput`, having changed nothing, if an agent would still see it because it is
-        shared with everybody.
+        Raises `InvalidInput`, having changed nothing, if none is named, or if an agent would still
+        see it because it is shared with everybody.
         """
+        _check(agents, f"Name those who may not see {session} any more; for all, unshare_all().")
         shared = await self.shared_with(session)
-        going = list(agents) or shared
-        for agent in going:
-            if agent != EVERYBODY:
-                checked_agent(agent)
-        if EVERYBODY in shared and EVERYBODY not in going:
+        if EVERYBODY in shared and EVERYBODY not in agents:
             raise InvalidInput(
-                f"{session} is shared with everybody, and so with {going[0]}.",
+                f"{session} is shared with everybody, and so with {agents[0]}.",
                 hint="Stop sharing it with all, then share it with those who are to see it.",
             )
-        await self._shares.delete_many((_key(agent, session) for agent in going), STRONG)
+        await self._shares.delete_many((_key(agent, session) for agent in agents), STRONG)
+
+    async def unshare_all(self, session: str) -> None:
+        """Let nobody but its own agent see a session any more. Holds as `unshare` does."""
+        shared = await self.shared_with(session)
+        await self._shares.delete_many((_key(agent, session) for agent in shared), STRONG)
 
     async def shared_with(self, session: str) -> list[str]:
         """The agents that a session is shared with, `EVERYBODY` first."""
@@ -121,6 +121,18 @@ class Sharing:
 
     async def _with(self, name: str) -> list[Share]:
         return await self._shares.query().prefix(f"{name}/").values(STRONG)
+
+
+def _check(agents: Sequence[str], hint: str) -> None:
+    """Raises `InvalidInput` if one cannot be an agent; and if there is none.
+
+    An empty selection is mostly a mistake, and whoever makes it means neither everybody nor nobody.
+    """
+    if not agents:
+        raise InvalidInput("No agent is named, and nothing was changed.", hint=hint)
+    for agent in agents:
+        if agent != EVERYBODY:
+            checked_agent(agent)
 
 
 def _key(agent: str, session: str) -> str:
