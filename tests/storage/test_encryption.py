@@ -172,7 +172,8 @@ async def test_keys_per_agent(start: Processes) -> None:
     ],
 )
 def test_what_belongs_to_an_agent(collection: str, key: str, scope: str) -> None:
-    assert Encryption(None, scope="agent", everything=True).scope_of(collection, key) == scope
+    masters = MasterKeys(lambda: OLD)
+    assert Encryption(masters, scope="agent", everything=True).scope_of(collection, key) == scope
 
 
 @local
@@ -831,6 +832,43 @@ def test_the_order_of_the_chain() -> None:
         Store(adapter_for("memory://"), middleware=[Encryption(None), Compression()])
     with pytest.raises(InvalidInput, match="both for encrypt"):
         Store(adapter_for("memory://"), middleware=[Encryption(None), Encryption(None)])
+
+
+RAW = bytes(range(7, 39))
+
+
+@pytest.mark.parametrize("given", [RAW, RAW.hex(), "file:key", 5, MasterKeys])
+def test_what_are_no_master_keys_is_refused_and_not_shown(given: Any) -> None:
+    with pytest.raises(InvalidInput, match="are no master keys") as refused:
+        Encryption(given)
+    assert RAW.hex() not in str(refused.value)
+
+
+def test_everything_is_not_encrypted_with_nothing() -> None:
+    with pytest.raises(KeyRefused, match="no master key, so not everything") as refused:
+        Encryption(None, everything=True)
+    assert "perdure keys make" in refused.value.hint
+    wrong: Any = "agents"
+    with pytest.raises(InvalidInput, match="no scope 'agents'"):
+        Encryption(None, scope=wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, "is named by file:PATH or env:NAME"),
+        (RAW, "is named by file:PATH or env:NAME"),
+        (lambda: None, "returned none"),
+        (list, "returned none"),
+        (lambda: 5, "gives no master key"),
+        (lambda: [None, RAW], "gives no master key"),
+    ],
+)
+async def test_what_gives_no_master_key_is_refused(given: Any, told: str) -> None:
+    encryption = Encryption(MasterKeys(given))
+    async with Store(adapter_for("memory://"), middleware=[encryption]) as store:
+        with pytest.raises(KeyRefused, match=told):
+            await store.collection(Pin).put(Pin("a", "1"))
 
 
 async def test_backends_that_cannot_check_are_refused(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import hmac
 import inspect
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.core.errors import AccessDenied, Corrupted, InvalidInput, KeyRefused, Unsupported
 
@@ -107,6 +107,26 @@ class MasterKeys:
         return f"<MasterKeys {', '.join(self._loaded) or 'not read yet'}>"
 
 
+def check(masters: Any, scope: Any, *, everything: bool) -> None:
+    """Raises `InvalidInput` for what are no master keys, or is no scope of data keys.
+
+    And `KeyRefused` if there are none, and everything is to be encrypted.
+    """
+    if masters is not None and not isinstance(masters, MasterKeys):
+        # Not shown: it may be the key itself.
+        raise InvalidInput(
+            "What encryption was given are no master keys.",
+            hint='Write Encryption(MasterKeys("file:PATH")), or MasterKeys(lambda: key).',
+        )
+    if scope not in {"collection", "agent"}:
+        raise InvalidInput(f"Data keys have no scope {scope!r}.", hint='Use "collection", "agent".')
+    if everything and masters is None:
+        raise KeyRefused(
+            "There is no master key, so not everything can be encrypted.",
+            hint="Make one with `perdure keys make FILE`, and give MasterKeys('file:FILE').",
+        )
+
+
 def file_key(master: bytes) -> bytes:
     """The key that a whole file is encrypted with: another one than any that wraps."""
     return derived(master, "whole file")
@@ -173,17 +193,22 @@ async def _keys_from(source: Source) -> list[bytes]:
     if callable(source):
         answer = source()
         given = await answer if inspect.isawaitable(answer) else answer
-        several = [given] if isinstance(given, bytes | str) else list(given)
-        if not several:
+        one = isinstance(given, bytes | str) or not isinstance(given, Iterable)
+        several: list[Any] = [given] if one else list(given)
+        if several in ([], [None]):
             raise KeyRefused("What was called for a master key returned none.", hint=_MAKE)
         return [_key_in(each, "What was called for a master key") for each in several]
-    kind, _, place = source.partition(":")
+    named: Any = source
+    kind, _, place = named.partition(":") if isinstance(named, str) else ("", "", "")
     if kind == "file" and place:
         return [_key_in(_content(place), f"The file {place}")]
     if kind == "env" and place:
         return [_key_in(_variable(place), f"The variable {place}")]
     # Not shown: it may be the key itself.
-    raise KeyRefused("A master key is named by file:PATH or env:NAME.", hint=_MAKE)
+    raise KeyRefused(
+        "A master key is named by file:PATH or env:NAME, or is what something to call returns.",
+        hint=_MAKE,
+    )
 
 
 def _content(place: str) -> bytes:
@@ -206,9 +231,11 @@ def _variable(name: str) -> str:
     return value
 
 
-def _key_in(given: Given, where: str) -> bytes:
-    """The key, whatever form it is given in."""
-    key = given if isinstance(given, bytes) and len(given) == KEY_BYTES else _decoded(given)
+def _key_in(given: Any, where: str) -> bytes:
+    """The key, whatever form it is given in: callers may not run a type checker."""
+    key = b""
+    if isinstance(given, bytes | str):
+        key = given if isinstance(given, bytes) and len(given) == KEY_BYTES else _decoded(given)
     # Words are no key: 32 random bytes that are all printable do not occur.
     if len(key) != KEY_BYTES or len(set(key)) < _FEWEST_BYTES or _is_words(key):
         raise KeyRefused(

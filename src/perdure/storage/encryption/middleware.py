@@ -17,7 +17,7 @@ from perdure.storage.collection import ATTEMPTS, back_off
 from perdure.storage.deadlines import TimeLeft
 from perdure.storage.encryption.keyring import Ring
 from perdure.storage.encryption.keys import DataKeys, Host
-from perdure.storage.encryption.masters import MasterKeys
+from perdure.storage.encryption.masters import MasterKeys, check
 from perdure.storage.encryption.rotation import Holder, Rewrapped, Rotated, Rotation
 from perdure.storage.encryption.scopes import (
     CLEAR,
@@ -67,6 +67,9 @@ class Encryption(Resident):
     A record's version is part of what is encrypted. Where the caller does not say which one to
     expect, it is guessed: what this process saw last, else that the record is new. A wrong guess is
     noticed by the backend, and the write repeated.
+
+    Raises `InvalidInput` for what are no master keys, and `KeyRefused` if `everything` is to be
+    encrypted without any.
     """
 
     stage: ClassVar[Stage] = Stage.ENCRYPT
@@ -78,6 +81,7 @@ class Encryption(Resident):
         scope: Literal["collection", "agent"] = "collection",
         everything: bool = False,
     ) -> None:
+        check(masters, scope, everything=everything)
         self._masters = masters
         self._by_agent = scope == "agent"
         self._everything = everything
