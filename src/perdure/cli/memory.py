@@ -30,34 +30,32 @@ app = typer.Typer(
 #: Memories that are listed, unless more are asked for.
 _LISTED = 50
 
-AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="Whose memory it is.")]
-TagOption = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag. Repeatable.")
-]
-SharedOption = Annotated[
-    list[str] | None,
-    typer.Option("--share", metavar="AGENT", help="Who sees it, too; '*': all. Repeatable."),
-]
 WeightOption = Annotated[
     float | None, typer.Option("--weight", min=0, max=1, help="How much it matters, from 0 to 1.")
 ]
 _KINDS = "lesson, preference, pattern, decision, fact, topic"
+_KIND = typer.Option("--kind", help=f"One of {_KINDS}.")
 
 
 @app.command()
 def add(
     ctx: typer.Context,
-    agent: AgentArgument,
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whose memory it is.")],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What is to be remembered.")],
     *,
-    kind: Annotated[str, typer.Option("--kind", help=f"One of {_KINDS}.")] = "fact",
+    kind: Annotated[str, _KIND] = "fact",
     weight: WeightOption = None,
-    tag: TagOption = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag. Repeatable.")
+    ] = None,
     source: Annotated[
         list[str] | None,
         typer.Option("--from", metavar="TURN", help="planner/auth#T-12: where from. Repeatable."),
     ] = None,
-    share: SharedOption = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option("--share", metavar="AGENT", help="Who sees it, too; '*': all. Repeatable."),
+    ] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Let it come first.")] = False,
     bank: BankOption = None,
     config: ConfigOption = None,
@@ -181,7 +179,7 @@ def edit(
         str | None, typer.Argument(metavar="TEXT", help="What it is to say; as it is, if left out.")
     ] = None,
     *,
-    kind: Annotated[str | None, typer.Option("--kind", help=f"One of {_KINDS}.")] = None,
+    kind: Annotated[str | None, _KIND] = None,
     weight: WeightOption = None,
     tag: Annotated[
         list[str] | None,
