@@ -17,7 +17,7 @@ from perdure.recall.places import REFERENCES
 from perdure.recall.references import files as layer_files
 from perdure.recall.references import front_matter, layers, patterns
 from perdure.recall.references.layers import LayerText
-from perdure.recall.references.references import References
+from perdure.recall.references.references import References, Synced
 from perdure.storage.store import Store
 from tests.conftest import BACKENDS, url_on
 from tests.recall.shelf import Shelf
@@ -415,6 +415,44 @@ async def test_layers_move_with_their_folder(
     assert (await moved.sync()).problems == ()
     (tmp_path / "moved" / "a.md").unlink()
     assert (await moved.sync()).removed == ("a",)
+
+
+async def test_files_may_swap_their_names(references: References, folder: Path) -> None:
+    for file, name in (("a", "x"), ("b", "y"), ("c", "z")):
+        write(folder / f"{file}.md", f"---\nname: {name}\n---\nText of {file}.")
+    await references.sync()
+    for file, name in (("a", "y"), ("b", "x"), ("c", "w"), ("d", "z")):
+        write(folder / f"{file}.md", f"---\nname: {name}\n---\nText of {file}, changed.")
+    done = await references.sync()
+    assert (done.added, done.changed, done.removed) == (("z",), ("y", "x", "w"), ())
+    assert done.problems == ()
+    texts = {name: await references.get(name) for name in await names(references)}
+    assert {name: layer.text for name, layer in texts.items() if layer is not None} == {
+        "x": "Text of b, changed.",
+        "y": "Text of a, changed.",
+        "w": "Text of c, changed.",
+        "z": "Text of d, changed.",
+    }
+    assert await references.sync() == Synced()
+
+
+async def test_files_that_are_too_many_keep_their_layers(
+    references: References, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_files, "MAX_FILES", 2)
+    for name in "bc":
+        write(folder / f"{name}.md", "Text.")
+    await references.sync()
+    for name in "ad":
+        write(folder / f"{name}.md", "Text.")
+    done = await references.sync()
+    assert (done.added, done.removed) == (("a",), ())
+    (problem,) = done.problems
+    assert "There are 4 files; 2 are read." in problem.what
+    assert problem.what.endswith("from c.md on.")
+    assert await names(references) == ["a", "b", "c"]
+    (folder / "c.md").unlink()
+    assert (await references.sync()).removed == ("c",)
 
 
 async def test_what_cannot_be_looked_at_keeps_its_layers(

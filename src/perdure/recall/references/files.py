@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +50,24 @@ class Content(NamedTuple):
     hash: str
 
 
-def scan(folder: Path) -> tuple[list[Seen], list[Problem]]:
+class Scanned(NamedTuple):
+    """What lies in a folder."""
+
+    #: Those that are to be read, by path.
+    files: list[Seen]
+    problems: list[Problem]
+    #: The paths of all, also of those that are too many.
+    paths: frozenset[str] = frozenset()
+
+    def has(self, path: str) -> bool:
+        """Whether a file is there, or may be: it, or a folder around it, could not be read."""
+        if path in self.paths:
+            return True
+        places = {path, *map(str, Path(path).parents)}
+        return any(problem.where in places for problem in self.problems)
+
+
+def scan(folder: Path) -> Scanned:
     """The Markdown files of a folder by path, and what cannot be read. Blocks: call it elsewhere.
 
     Raises `OSError` if the folder itself cannot be read.
@@ -61,15 +78,12 @@ def scan(folder: Path) -> tuple[list[Seen], list[Problem]]:
         pass  # raises for what is no folder, or may not be looked at
     files = sorted(_files(root, Path(), problems))
     if len(files) > MAX_FILES:
-        what = f"There are more than {MAX_FILES:,} files; the rest is left."
+        what = (
+            f"There are {len(files):,} files; {MAX_FILES:,} are read. Layers of the others stay as"
+            f" they are, from {files[MAX_FILES].path} on."
+        )
         problems.append(Problem(str(folder), what))
-    return files[:MAX_FILES], problems
-
-
-def is_doubtful(path: str, problems: Iterable[Problem]) -> bool:
-    """Whether a file may be there after all: it, or a folder around it, could not be read."""
-    places = {path, *map(str, Path(path).parents)}
-    return any(problem.where in places for problem in problems)
+    return Scanned(files[:MAX_FILES], problems, frozenset(file.path for file in files))
 
 
 def is_fresh(modified: int, now: int) -> bool:

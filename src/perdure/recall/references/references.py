@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -27,7 +27,7 @@ from perdure.core.tokens import Counter
 from perdure.recall.memories.memories import Cleanse, Plain
 from perdure.recall.memories.writing import Indexer
 from perdure.recall.references import files, layers
-from perdure.recall.references.files import Content, Problem, Seen
+from perdure.recall.references.files import Content, Problem, Scanned, Seen
 from perdure.recall.references.layers import Layer, LayerRecord, LayerText, Origin
 from perdure.recall.references.writing import Writing, is_there
 from perdure.storage.store import Store
@@ -174,11 +174,12 @@ class References:
 
     async def check(self) -> builtins.list[Problem]:
         """What is wrong with files and layers, or unwise. Changes nothing."""
-        found, problems = await self._scanned()
+        scanned = await self._scanned()
+        problems = scanned.problems
         every = await self.list()
         known = self._made_here(every)
         names = {each.name: each.name for each in every if each.origin is None}
-        for file in found:
+        for file in scanned.files:
             loaded = await self._loaded(file)
             if isinstance(loaded, Problem):
                 problems.append(loaded)
@@ -193,12 +194,7 @@ class References:
             if record is None or record.origin is None or record.origin.hash != hash_:
                 what = "It is new" if record is None else "It has changed since it was indexed"
                 problems.append(Problem(file.path, f"{what}.", True))
-        there = {file.path for file in found}
-        problems += [
-            Problem(path, "It is gone.", True)
-            for path in known
-            if path not in there and not files.is_doubtful(path, problems)
-        ]
+        problems += [Problem(path, "It is gone.", True) for path in known if not scanned.has(path)]
         for record in every:
             if record.name not in {each.name for each in known.values()}:
                 problems += [Problem(record.name, what, True) async for what in self._apart(record)]
@@ -207,21 +203,17 @@ class References:
     # ------------------------------------------------------------------------------------------
 
     async def _sync(self) -> Synced:
-        found, problems = await self._scanned()
+        scanned = await self._scanned()
+        problems = scanned.problems
         known = self._made_here(await self.list())
         added, changed = builtins.list[str](), builtins.list[str]()
-        there = {file.path for file in found}
-        removed = [
-            old.name
-            for path, old in known.items()
-            if path not in there and not files.is_doubtful(path, problems)
-        ]
+        removed = [old.name for path, old in known.items() if not scanned.has(path)]
         for name in removed:  # first: another file may have the name now
             await self._writing.remove(name)
-        for file in found:
+        new = [file for file in scanned.files if not _is_as_before(known.get(file.path), file)]
+        vacated, left = await self._vacated(new, known), builtins.list[LayerRecord]()
+        for file in new:
             old = known.get(file.path)
-            if old is not None and _is_as_before(old, file):
-                continue
             loaded = await self._loaded(file)
             if isinstance(loaded, Problem):
                 problems.append(loaded)
@@ -232,19 +224,33 @@ class References:
                 await self._writing.touch(old.name, origin)
                 continue
             try:
-                await self._writing.put(layer, origin=origin)
+                await self._writing.put(layer, origin=origin, vacated=vacated)
             except InvalidInput as exc:
                 problems.append(Problem(file.path, exc.message))
                 continue
             (added if old is None else changed).append(layer.name)
             if old is not None and old.name != layer.name:
-                await self._writing.remove(old.name)
-                removed.append(old.name)
+                left.append(old)
+        removed += [  # unless it is another file's by now
+            old.name for old in left if await self._writing.remove(old.name, made_from=old.origin)
+        ]
         return Synced(tuple(added), tuple(changed), tuple(removed), tuple(problems))
 
-    async def _scanned(self) -> tuple[builtins.list[Seen], builtins.list[Problem]]:
+    async def _vacated(
+        self, new: Iterable[Seen], known: Mapping[str, LayerRecord]
+    ) -> frozenset[str]:
+        """Names of layers whose files now say another one: these can be other files' now."""
+        found = set[str]()
+        for file in new:
+            if (old := known.get(file.path)) is not None:
+                loaded = await self._loaded(file)
+                if not isinstance(loaded, Problem) and loaded[0].name != old.name:
+                    found.add(old.name)
+        return frozenset(found)
+
+    async def _scanned(self) -> Scanned:
         if self.folder is None:
-            return [], []
+            return Scanned([], [])
         try:
             return await asyncio.to_thread(files.scan, self.folder)
         except FileNotFoundError:
@@ -254,8 +260,8 @@ class References:
             missing = Problem(str(self.folder), what)
         known = self._made_here(await self.list())
         if not known and not self._needs_folder and missing.warning:
-            return [], []
-        return [], [missing, *(Problem(path, _LEFT, True) for path in known)]
+            return Scanned([], [])
+        return Scanned([], [missing, *(Problem(path, _LEFT, True) for path in known)])
 
     async def _loaded(self, file: Seen) -> tuple[Layer, str] | Problem:
         if self.folder is None:
@@ -315,8 +321,8 @@ def _layer(record: LayerRecord, text: str) -> Layer:
     )
 
 
-def _is_as_before(record: LayerRecord, file: Seen) -> bool:
-    origin = record.origin
+def _is_as_before(record: LayerRecord | None, file: Seen) -> bool:
+    origin = None if record is None else record.origin
     return (
         origin is not None
         and origin.modified > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import msgspec
 
@@ -33,17 +34,19 @@ class Writing:
         origin: Origin | None = None,
         copied: Origin | None = None,
         replace: bool = False,
+        vacated: Collection[str] = (),
     ) -> LayerRecord:
         """Write a layer; raises `InvalidInput` if another one has its name.
 
         Another one is what was made from another file, or from none. With `replace`, a record takes
-        the place of another record.
+        the place of another record. Names that are `vacated` are no file's any more.
         """
 
         async def body(transaction: Transaction) -> LayerRecord:
             records = transaction.collection(LayerRecord)
             old = await records.get(layer.name)
-            if old is not None and not await _may_replace(old.origin, origin):
+            is_free = old is None or (old.origin is not None and old.name in vacated)
+            if old is not None and not is_free and not await _may_replace(old.origin, origin):
                 raise InvalidInput(
                     f"The name {layer.name} is that of {_maker(old)}, too.",
                     hint="Give one of them another name.",
@@ -84,19 +87,24 @@ class Writing:
 
         await self._store.transact(body)
 
-    async def remove(self, name: str) -> None:
-        """Remove a layer, in the index too; no error if there is none."""
+    async def remove(self, name: str, *, made_from: Origin | None = None) -> bool:
+        """Remove a layer, in the index too; no error if there is none. Whether there was one.
 
-        async def body(transaction: Transaction) -> None:
+        Not if it was made from another file by now than the one that is named.
+        """
+
+        async def body(transaction: Transaction) -> bool:
             records = transaction.collection(LayerRecord)
             record = await records.get(name)
-            if record is not None:
-                await records.delete(name)
-                await transaction.collection(LayerText).delete(name)
-                if self._index is not None:
-                    await self._index.withdraw(transaction, REFERENCES, record.ordinal)
+            if record is None or not (made_from is None or _is_file(record.origin, made_from)):
+                return False
+            await records.delete(name)
+            await transaction.collection(LayerText).delete(name)
+            if self._index is not None:
+                await self._index.withdraw(transaction, REFERENCES, record.ordinal)
+            return True
 
-        await self._store.transact(body)
+        return await self._store.transact(body)
 
     async def reindex(self, transaction: Transaction, name: str) -> None:
         """Put a layer into the index again."""
@@ -122,9 +130,11 @@ async def _may_replace(old: Origin | None, new: Origin | None) -> bool:
     """Whether both are records, or the same file; or the older one's file is gone: it was moved."""
     if old is None or new is None:
         return old is new
-    if (old.folder, old.path) == (new.folder, new.path):
-        return True
-    return not await is_there(old)
+    return _is_file(old, new) or not await is_there(old)
+
+
+def _is_file(origin: Origin | None, other: Origin) -> bool:
+    return origin is not None and (origin.folder, origin.path) == (other.folder, other.path)
 
 
 async def _is_same(old: Origin | None, new: Origin | None) -> bool:
