@@ -791,6 +791,37 @@ async def test_a_fork_remembers_nothing_of_a_forgotten_turn(
     assert await texts(memories, "tester") == []
 
 
+async def test_what_a_fork_keeps_is_still_remembered(store_url: str) -> None:
+    """Its parent is forgotten, and it gets the turns that it shares as its own."""
+    async with perdure.open(store_url) as bank:
+        parent = await bank.session("planner/a")
+        for number in range(1, 4):
+            await remember(parent, f"Turn {number}.")
+        await parent.append([user("Turn 4.")])  # not done yet
+        fork = await parent.fork("coder/f")
+        await parent.append([assistant("Only the parent hears of the xylophone.")])
+        await remember(parent, "Turn 5.")
+        await remember(fork, "Turn 5 of the fork.")
+        await fork.fork("tester/g")
+        add = bank.memories.add
+        await add("coder", "It is one.", provenance=["coder/f#T-1.1"])
+        await bank.memories.edit("coder/M-1", text="It is the first one.", by=BOT)
+        await add("tester", "It is two.", provenance=["tester/g#T-2"])
+        await add("coder", "It is four, with a xylophone.", provenance=["planner/a#T-4"])
+        await add("coder", "It is five.", provenance=["planner/a#T-5"])
+        await add("bob", "It is one, says planner.", provenance=["planner/a#T-1"])
+        assert (await bank.forget("planner/a", reroot=True)).memories == 3
+        left = {memory.text: memory.provenance for memory in await bank.memories.list()}
+        assert left == {
+            "It is the first one.": ("coder/f#T-1.1",),
+            "It is two.": ("coder/f#T-2",),
+        }
+        (former,) = await bank.memories.history("coder/M-1")
+        assert former.memory.provenance == ("coder/f#T-1.1",)
+        await bank.forget("coder/f", turns=["T-1", "T-2"])
+        assert await bank.memories.list(status=None) == []
+
+
 async def test_every_collection_is_looked_after(traces: MemoryTraces, store: Store) -> None:
     names = {store.collection(cls).name for cls in (Memory, FormerMemory, LastNumber)}
     assert traces.collections == names

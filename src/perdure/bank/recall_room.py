@@ -117,15 +117,17 @@ class RecallRoom:
 
     def join(self, forgetting: Forgetting) -> None:
         """Forget what is forgotten."""
+        index, traces = IndexPlace(self.index), MemoryTraces(self._store, self.memories)
         for place in (
-            IndexPlace(self.index),
-            MemoryTraces(self._store, self.memories),
+            index,
+            traces,
             Sharing(self._store),
             AgentOnly(self._store, Undone),
             self.recall.ticklers,
         ):
             forgetting.join(place)
-        forgetting.rerooted.append(IndexPlace(self.index).rerooted)
+        forgetting.rerooting.append(traces.inherit)
+        forgetting.rerooted.append(index.rerooted)
 
     async def start(self) -> None:
         """Begin the work in the background. Safe to call again; a damaged index does not raise."""

@@ -32,6 +32,7 @@ from perdure.history.records import (
     Piece,
     Receipt,
     SessionRecord,
+    Stretch,
     TurnCount,
     Uncounted,
     Use,
@@ -205,9 +206,10 @@ class Forgetting:
             Events(store),
         ]
         self._last = AgentOnly(store, Receipt, Uncounted, Context, Entry, Head)
-        #: Called with a fork that was given its parent's turns as its own.
+        #: Called with turns that a fork is given as its own, and its name; then with its name.
+        self.rerooting: list[Callable[[Stretch, str], Awaitable[None]]] = []
         self.rerooted: list[Callable[[str], Awaitable[None]]] = []
-        self._rerooting = Rerooting(store, reader, self.rerooted)
+        self._rerooting = Rerooting(store, reader, self.rerooting, self.rerooted)
 
     def join(self, place: Place) -> None:
         """Add a place that holds content. It is asked first: what is made from turns goes first."""

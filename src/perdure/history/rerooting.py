@@ -39,16 +39,23 @@ _STEP = 50
 
 
 class Rerooting:
-    """Gives forks turns of their own. `followers` are called with the names of such forks."""
+    """Gives forks turns of their own.
+
+    `heirs` are called when that has been copied and is not so yet, with what a fork gets and its
+    name: whatever says where something came from. `followers` are called with the names of such
+    forks when it is so.
+    """
 
     def __init__(
         self,
         store: Store,
         reader: Reader,
+        heirs: Sequence[Callable[[Stretch, str], Awaitable[None]]],
         followers: Sequence[Callable[[str], Awaitable[None]]],
     ) -> None:
         self._store = store
         self._reader = reader
+        self._heirs = heirs
         self._followers = followers
 
     async def give(self, child: SessionRecord, parent: str) -> None:
@@ -59,6 +66,8 @@ class Rerooting:
         stretches = [stretch for stretch in child.line if stretch.session == parent]
         if stretches:
             await self._copy(source, child.id, stretches[-1])
+            for inherit in self._heirs:
+                await inherit(stretches[-1], child.id)
         await self._rename(child.id, source)
         for follow in self._followers:
             await follow(child.id)

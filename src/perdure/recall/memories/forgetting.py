@@ -9,6 +9,9 @@ Of sessions and turns that are forgotten, memories lose the names. What came fro
 * written or edited by a person, it is kept. Of its former versions, those by machines go.
 
 Of a memory that was only repeated, in the forgotten turn and elsewhere, the rest stays.
+
+If a session goes whose forks keep the turns that they share with it, what the agents of these forks
+remember of them comes from there.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.history.forgetting import Scope, remove
+from perdure.history.lines import Owned
+from perdure.history.reading import Reader
+from perdure.history.records import SessionRecord, Stretch, agent_of
 from perdure.recall.memories.memories import Memories
 from perdure.recall.memories.records import (
     FormerMemory,
@@ -46,6 +52,7 @@ class MemoryTraces:
     def __init__(self, store: Store, memories: Memories) -> None:
         self._store = store
         self._memories = memories
+        self._reader = Reader(store)
 
     async def forget(self, scope: Scope) -> int:
         """Destroy what belongs to the scope; returns how many memories are gone."""
@@ -66,6 +73,54 @@ class MemoryTraces:
                 lambda transaction, id=id: self._lose(transaction, id, scope)  # type: ignore[misc]
             )
         return gone
+
+    async def inherit(self, shared: Stretch, fork: str) -> None:
+        """A fork gets these turns as its own: see `history.rerooting`.
+
+        Memories of its agent, and of those that forked it again, then come from the fork's. Not
+        those of turns that went on after the fork left: they may tell of what it does not have.
+        """
+        for agent in await self._agents_of(fork):
+            async for memory in self._all(Memory, f"{agent}/"):
+                if any(source_of(each)[0] == shared.session for each in memory.provenance):
+                    await self._store.transact(
+                        lambda transaction, id=memory.id: self._move(transaction, id, shared, fork)  # type: ignore[misc]
+                    )
+            async for former in self._all(FormerMemory, f"{agent}/"):
+                moved = await self._moved(former.memory, shared, fork)
+                if moved != former.memory:
+                    await self._store.collection(FormerMemory).put(replace(former, memory=moved))
+
+    async def _move(self, transaction: Transaction, id: str, shared: Stretch, fork: str) -> None:
+        memories = transaction.collection(Memory)
+        if (memory := await memories.get(id)) is not None:
+            await memories.put(await self._moved(memory, shared, fork))
+
+    async def _moved(self, memory: Memory, shared: Stretch, fork: str) -> Memory:
+        """A memory as it is once the fork has these turns as its own."""
+        found = dict[str, None]()
+        for source in memory.provenance:
+            session, place = source_of(source)
+            is_its = session == shared.session and await self._is_whole(shared, place.turn)
+            found[f"{fork}#{place}" if is_its else source] = None
+        return replace(memory, provenance=tuple(found))
+
+    async def _agents_of(self, fork: str) -> set[str]:
+        """The agents of a session and of its forks, and theirs."""
+        records, found, waiting = self._store.collection(SessionRecord), set[str](), [fork]
+        while waiting:
+            name = waiting.pop()
+            found.add(agent_of(name))
+            forks = await records.query().where("parent", "=", name).values(STRONG)
+            waiting += [each.id for each in forks]
+        return found
+
+    async def _is_whole(self, shared: Stretch, turn: int) -> bool:
+        """Whether a fork has all of a turn."""
+        if turn > shared.turn:
+            return False
+        pieces = await self._reader.pieces(Owned(shared.session, turn, turn))
+        return bool(pieces) and pieces[-1].number <= shared.piece
 
     async def _forget_agent(self, agent: str) -> int:
         """All memories of an agent; returns how many there were."""
@@ -113,8 +168,8 @@ class MemoryTraces:
                 await writing.write(transaction, replace(freed, status="active", into=None))
         return len(await writing.remove(transaction, memory))
 
-    async def _all(self, cls: type[T]) -> AsyncIterator[T]:
-        finder = self._store.collection(cls).query().order_by("key").limit(_PAGE)
+    async def _all(self, cls: type[T], prefix: str = "") -> AsyncIterator[T]:
+        finder = self._store.collection(cls).query().prefix(prefix).order_by("key").limit(_PAGE)
         cursor: str | None = None
         while True:
             page = await finder.page(after=cursor, options=STRONG)
