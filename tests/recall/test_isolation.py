@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import Phase, given, settings
 
 from perdure.bank import Bank
 from perdure.config import Config
+from perdure.core.messages import assistant, user
 from perdure.recall.memories.records import Memory, memory_id
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.scoping.sharing import Sharing
@@ -201,3 +204,30 @@ async def _prompt(world: World, talk: Talk, session: Session) -> None:
 
 def _secrets(text: str) -> set[str]:
     return set(re.findall(r"secret\d+", text))
+
+
+@pytest.mark.parametrize("url", ["memory", "sqlite"])
+async def test_a_fork_of_one_that_lost_its_parent_is_no_stranger(url: str, tmp_path: Path) -> None:
+    """Its family is another one by then, in every process that had learned the former."""
+    where = "memory://" if url == "memory" else f"sqlite:///{tmp_path / 'bank.db'}"
+    async with Bank(where, config=Config()) as bank, AsyncExitStack() as stack:
+        other = bank
+        if url == "sqlite":
+            other = await stack.enter_async_context(Bank(where, config=Config()))
+        root = await bank.session("ann/root")
+        await root.append([user("We begin."), assistant("Yes.")])
+        fork = await root.fork("ann/fork")
+        await fork.append([user("We go on."), assistant("Yes.")])
+        for each in (bank, other):
+            assert (await (await each.session("ann/fork")).recall("begin")).hits
+        await bank.forget("ann/root", reroot=True)
+        again = await (await bank.session("ann/fork")).fork("ann/again")
+        await again.append([user("The xylophone is mine."), assistant("Yes.")])
+        stranger = await bank.session("ann/stranger")
+        await stranger.append([user("Hello."), assistant("Hi.")])
+        for each in (bank, other):
+            asking = await each.session("ann/fork")
+            assert not (await asking.recall("xylophone")).hits
+            assert (await asking.recall("xylophone", wide=True)).hits
+            assert (await (await each.session("ann/stranger")).recall("xylophone")).hits
+            assert (await asking.recall("begin")).hits[0].turn == "T-1.1"

@@ -73,7 +73,7 @@ async def _refuse_sessions(adapter: Adapter, scope: str) -> None:
             found = await adapter.salvage(size.collection, f"{name}/", 1)
             if any(row.key.startswith(f"{name}/") for row in found):
                 raise InvalidInput(
-                    f"The agent {name} still has sessions.",
+                    f"The agent {name} still has sessions, or memories.",
                     hint=f"Forget it first: `perdure forget --agent {name}`. Then shred {scope}.",
                 )
 
