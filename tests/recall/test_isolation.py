@@ -231,3 +231,21 @@ async def test_a_fork_of_one_that_lost_its_parent_is_no_stranger(url: str, tmp_p
             assert (await asking.recall("xylophone", wide=True)).hits
             assert (await (await each.session("ann/stranger")).recall("xylophone")).hits
             assert (await asking.recall("begin")).hits[0].turn == "T-1.1"
+
+
+async def test_what_was_taken_back_stays_so_in_a_fork_that_gets_it_as_its_own() -> None:
+    async with Bank("memory://", config=Config()) as bank:
+        root = await bank.session("ann/root")
+        await root.append([user("We begin."), assistant("Yes.")])
+        await root.append([user("The xylophone is out of tune."), assistant("Yes.")])
+        await root.undo()
+        await root.append([user("We go on."), assistant("Yes.")])
+        await root.fork("ann/fork")
+        other = await bank.session("ann/other")
+        await other.append([user("Hello."), assistant("Hi.")])
+        assert not (await other.recall("xylophone")).hits
+        await bank.forget("ann/root", reroot=True)
+        found = await other.recall("xylophone")
+        assert not found.hits
+        assert {step.left for step in found.steps if step.name == "keyword"} == {0}
+        assert (await other.recall("begin")).hits[0].turn == "ann/fork#T-1.1"

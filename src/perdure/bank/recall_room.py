@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.config import Config, data_folder
 from perdure.core.errors import PerdureError
-from perdure.history.forgetting import AgentOnly, Forgetting
+from perdure.history.forgetting import Forgetting
 from perdure.history.reading import Reader
 from perdure.history.renditions.scribe import Scribe
 from perdure.recall.embedders import embedder
@@ -22,7 +22,7 @@ from perdure.recall.recall import Parts, Recall
 from perdure.recall.references.references import References
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.scoping.sharing import Sharing
-from perdure.recall.scoping.undone import Undone
+from perdure.recall.scoping.undone import UndoneTurns
 from perdure.recall.searching.ahead import Ahead
 from perdure.recall.searching.scanning import Scan
 from perdure.recall.searching.searcher import Searcher
@@ -118,15 +118,16 @@ class RecallRoom:
     def join(self, forgetting: Forgetting) -> None:
         """Forget what is forgotten."""
         index, traces = IndexPlace(self.index), MemoryTraces(self._store, self.memories)
+        undone = UndoneTurns(self._store)
         for place in (
             index,
             traces,
             Sharing(self._store),
-            AgentOnly(self._store, Undone),
+            undone,
             self.recall.ticklers,
         ):
             forgetting.join(place)
-        forgetting.rerooting.append(traces.inherit)
+        forgetting.rerooting += [traces.inherit, undone.inherit]
         forgetting.rerooted.append(index.rerooted)
 
     async def start(self) -> None:

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import msgspec
 
-from perdure.history.records import Head, Span
+from perdure.history.forgetting import AgentOnly
+from perdure.history.records import Head, Span, Stretch
 from perdure.storage.options import STRONG
 from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
@@ -23,6 +24,25 @@ class Undone(msgspec.Struct, frozen=True):
 
     id: Annotated[str, Key()]  # session
     spans: tuple[Span, ...]
+
+
+class UndoneTurns(AgentOnly):
+    """Where that is kept: a place that forgetting asks."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, Undone)
+        self._store = store
+
+    async def inherit(self, shared: Stretch, fork: str) -> None:
+        """A fork gets turns as its own, with those that had been taken back before it left."""
+        del shared  # its head tells
+
+        async def body(transaction: Transaction) -> None:
+            head = await transaction.collection(Head).get(fork)
+            if head is not None:
+                await note_undone(transaction, head)
+
+        await self._store.transact(body)
 
 
 async def note_undone(transaction: Transaction, head: Head) -> None:
