@@ -35,26 +35,26 @@ def test_windows_count_what_stands_around_a_turn() -> None:
     evidence = Tally(text).evidence()
     turns = [spot(place).turn for place in evidence.places.tolist()]
     assert turns == [8, 9, 10, 11, 12, 13, 14, 15]
-    by_turn = dict(zip(turns, evidence.windows["around"][:, 0].tolist(), strict=True))
+    by_turn = dict(zip(turns, evidence.window("around")[:, 0].tolist(), strict=True))
     assert by_turn[10] == 3.0
     assert by_turn[9] == 1.0
     assert by_turn[15] == 2.0
-    before = dict(zip(turns, evidence.windows["before"][:, 0].tolist(), strict=True))
+    before = dict(zip(turns, evidence.window("before")[:, 0].tolist(), strict=True))
     assert (before[11], before[14], before[10]) == (1.0, 2.0, 0.0)
 
 
 def test_groups_do_not_touch() -> None:
     text = TextFound(100, (_postings((_at(1, group=1), 0, 0), (_at(1, group=2), 0, 0)),))
     evidence = Tally(text).evidence()
-    assert evidence.windows["stretch"].max() == 1.0
+    assert evidence.window("stretch").max() == 1.0
     assert all(place > 0 for place in evidence.places)
 
 
 def test_what_has_no_order_has_no_neighbours() -> None:
     text = TextFound(100, (_postings((_at(1), 0, 0), (_at(2), 0, 0)),))
-    evidence = Tally(text, alone=lambda _: True).evidence()
+    evidence = Tally(text, alone=(1,)).evidence()
     assert [spot(place).turn for place in evidence.places.tolist()] == [1, 2]
-    assert evidence.windows["stretch"][:, 0].tolist() == [1.0, 1.0]
+    assert evidence.window("stretch")[:, 0].tolist() == [1.0, 1.0]
 
 
 def test_parts_of_a_round_count_together() -> None:
@@ -87,8 +87,8 @@ def test_windows_end_where_people_paused() -> None:
     axis = evidence.axis[evidence.places.tolist().index(_at(3))]
     cut = evidence.only(np.arange(evidence.rows), np.array([axis]))
     rows = {spot(place).turn: row for row, place in enumerate(cut.places.tolist())}
-    assert cut.windows["around"][rows[2], 0] == 1.0
-    assert evidence.windows["around"][rows[2], 0] == 2.0
+    assert cut.window("around")[rows[2], 0] == 1.0
+    assert evidence.window("around")[rows[2], 0] == 2.0
 
 
 def test_ten_thousand_turns_are_counted_and_a_few_kept() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -87,6 +87,15 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     share: float
 
 
+#: Tells what spoke for something, most important first.
+Reasons: TypeAlias = Callable[[], tuple[Reason, ...]]
+
+
+def because(*reasons: Reason) -> Reasons:
+    """Reasons that are known already."""
+    return lambda: reasons
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Something that may answer a question: a round, a memory, a reference layer."""
 
@@ -101,11 +110,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     round: int = 0
     #: From 0 to 1: how likely it is to be what was asked for.
     score: float = 0.0
-    #: What spoke for it, most important first.
-    reasons: tuple[Reason, ...] = ()
+    #: What spoke for it. Asked only for what is shown.
+    tell: Reasons = because()
     note: Note = Note()
     #: The question names it by its key: its score says nothing about the others.
     named: bool = False
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """What spoke for it, most important first."""
+        return self.tell()
 
     @property
     def why(self) -> str:

@@ -7,7 +7,7 @@ is no loop over occurrences: with 12,000 of them this takes a few milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -39,6 +39,12 @@ WINDOWS = {
     "wider": (-6, 6),
     "stretch": (-STRETCH, STRETCH),
 }
+#: The numbers of windows by their names: arrays have them in this order.
+NUMBERS = {name: number for number, name in enumerate(WINDOWS)}
+_STARTS, _ENDS = np.array(list(WINDOWS.values()), np.int64).T
+#: What stands in a window is what stands up to its end, without what stands up to before its start.
+_BOUNDS = np.unique([*_STARTS - 1, *_ENDS])
+_BEFORE_START, _AT_END = np.searchsorted(_BOUNDS, _STARTS - 1), np.searchsorted(_BOUNDS, _ENDS)
 #: Seconds after which what is said next is another conversation.
 _PAUSE = 2 * 3_600
 #: Turns whose surroundings are counted exactly; how far their neighbours are taken along: an
@@ -59,12 +65,12 @@ class Evidence(NamedTuple):
     axis: Array
     #: The weight of each term, of the rarest most.
     rarity: Array
-    #: The same by window: what stands in nearly every stretch of turns tells nothing there.
-    rarities: dict[str, Array]
+    #: The same by (window, term): what stands in nearly every stretch of turns tells nothing there.
+    rarities: Array
     #: How often terms stand in the round itself, by field: (field, row, term), unweighted.
     own: Array
-    #: By the name of a window: (row, term), weighted by field.
-    windows: dict[str, Array]
+    #: How often terms stand around it: (window, row, term), weighted by field. See `window`.
+    windows: Array
     #: Pairs of terms that stand side by side in the round, weighed.
     phrases: Array
     #: Parts of rounds that have a term.
@@ -77,6 +83,11 @@ class Evidence(NamedTuple):
     @property
     def rows(self) -> int:
         return len(self.places)
+
+    def window(self, name: str) -> Array:
+        """What stands in one of `WINDOWS`: (row, term)."""
+        found: Array = self.windows[NUMBERS[name]]
+        return found
 
     def only(self, rows: Array, sittings: Array) -> Evidence:
         """These rows alone, with windows that do not reach beyond a sitting: see `sittings`."""
@@ -98,21 +109,16 @@ class Counted(NamedTuple):
     occupied: Array
     running: Array
 
-    def windows(self, axis: Array, sittings: Array | None = None) -> dict[str, Array]:
-        """What stands around positions, by the name of each window: (row, term)."""
-        begins = np.zeros(0, np.int64) if sittings is None else sittings
-        bounds = np.concatenate([[-1], begins, [np.iinfo(np.int64).max]])
-        at = np.searchsorted(begins, axis, side="right")
-        first, last = bounds[at], bounds[at + 1] - 1
-        starts, ends = np.array(list(WINDOWS.values()), np.int64).T[:, :, None]
-        found = self._between(np.maximum(axis + starts, first), np.minimum(axis + ends, last))
-        return dict(zip(WINDOWS, found, strict=True))
-
-    def _between(self, first: Array, last: Array) -> Array:
-        low = np.searchsorted(self.occupied, first)
-        high = np.maximum(low, np.searchsorted(self.occupied, last, side="right"))
-        inside: Array = self.running.take(high, axis=0)
-        inside -= self.running.take(low, axis=0)
+    def windows(self, axis: Array, sittings: Array | None = None) -> Array:
+        """What stands around positions: (window, row, term)."""
+        bounds = axis + _BOUNDS[:, None]
+        if sittings is not None and len(sittings):
+            begins = np.concatenate([[-1], sittings, [np.iinfo(np.int64).max]])
+            at = np.searchsorted(sittings, axis, side="right")
+            bounds = np.clip(bounds, begins[at] - 1, begins[at + 1] - 1)
+        up_to = self.running.take(np.searchsorted(self.occupied, bounds, side="right"), axis=0)
+        inside: Array = up_to[_AT_END]
+        inside -= up_to[_BEFORE_START]
         # What sums leave behind is no evidence.
         inside *= inside > min(FIELD_WEIGHTS.values()) / 2
         return inside
@@ -137,27 +143,27 @@ class Tally:
         found: TextFound,
         pairs: Sequence[tuple[int, int]] = (),
         *,
-        alone: Callable[[int], bool] = lambda _: False,
+        alone: Sequence[int] = (),
     ) -> None:
         """`pairs` are numbers of terms that stand side by side in the question.
 
-        `alone` says of a place that its group has no order (memories, reference layers): nothing
-        is near it.
+        `alone` are the groups that have no order (memories, reference layers), smallest first:
+        nothing is near what stands there.
         """
-        self._pairs, self._is_alone = pairs, alone
+        self._pairs = pairs
         self._rarity = _rarity(found)
         occurrences = [postings.found.reshape(-1, 3) for postings in found.terms]
         whole = np.concatenate([np.zeros((0, 3), np.int64), *occurrences])
         term = np.repeat(np.arange(len(occurrences)), [len(each) for each in occurrences])
         self._all = _Occurrences(whole[:, 0], whole[:, 1], whole[:, 2], term)
-        self._axis = _Axis(self._all.place >> TURN_BITS, alone)
+        self._axis = _Axis(np.array(alone, np.int64))
         axis = self._axis.of(self._all.place)
-        self._occupied, self._at = np.unique(axis, return_inverse=True)
+        self._occupied, self._at = numbered(axis)
         self._counts = self._all.counts(self._at, len(self._occupied), len(occurrences))
         self._positions = Positions.of(axis, self._all.place)
         occupied, counts = self._occupied, self._counts
         if len(self._positions.turns):
-            occupied, at = np.unique(self._positions(axis, self._all.place), return_inverse=True)
+            occupied, at = numbered(self._positions(axis, self._all.place))
             counts = self._all.counts(at, len(occupied), len(occurrences))
         none = np.zeros((1, len(occurrences)))
         self._counted = Counted(occupied, np.concatenate([none, np.cumsum(counts, axis=0)]))
@@ -167,10 +173,7 @@ class Tally:
         self, also: Collection[int] = (), turns: int = TURNS, reach: int = REACH
     ) -> Evidence:
         """What stands around the best `turns` turns, their neighbours, and the places `also`."""
-        given = np.array(list(also), np.int64)
-        spread = self._axis
-        if len(given):
-            spread = _Axis(np.concatenate([spread.groups, given >> TURN_BITS]), self._is_alone)
+        given, spread = np.array(list(also), np.int64), self._axis
         best = _best_turns(self._occupied, self._counts, self._rarity, turns)
         axis = spread.with_neighbours(self._occupied[best], reach)
         axis = distinct(np.concatenate([axis, spread.of(given)]))
@@ -202,6 +205,12 @@ def distinct(values: Array) -> Array:
     return ordered[is_new]
 
 
+def numbered(values: Array) -> tuple[Array, Array]:
+    """Each value once, in order; and of all values, which of these they are."""
+    once = distinct(values)
+    return once, np.searchsorted(once, values)
+
+
 def among(values: Array, known: Array) -> Array:
     """Which values are among those that are `known`, which are in order: a flag for each."""
     if not len(known):
@@ -223,8 +232,8 @@ def inside(ranges: Sequence[Range], places: Array) -> Array:
 
 def saturated(counts: Array, rarity: Array) -> Array:
     """One number for each row: rare terms count most, repetitions ever less."""
-    total: Array = (counts * (SATURATION + 1) / (counts + SATURATION)) @ rarity
-    return total
+    shares = counts / (counts + SATURATION)
+    return _weighed(shares, (SATURATION + 1) * rarity)
 
 
 def covered(counts: Array, rarity: Array) -> Array:
@@ -232,8 +241,14 @@ def covered(counts: Array, rarity: Array) -> Array:
 
     A term that stands in the output of a tool only is not worth a whole one.
     """
-    share: Array = present(counts) @ rarity / max(float(rarity.sum()), 1e-9)
-    return share
+    most = np.maximum(rarity.sum(axis=-1, keepdims=True), 1e-9)
+    return _weighed(present(counts), rarity / most)
+
+
+def _weighed(shares: Array, rarity: Array) -> Array:
+    """The sum over terms; of one array of rows, or of several, each with its own rarity."""
+    total: Array = np.matmul(shares, rarity[..., None])[..., 0]
+    return total
 
 
 def present(counts: Array) -> Array:
@@ -258,10 +273,8 @@ class _Occurrences(NamedTuple):
 class _Axis:
     """Places to numbers that differ by 1 for neighbouring turns, and by much for what has none."""
 
-    def __init__(self, groups: Array, alone: Callable[[int], bool]) -> None:
-        self.groups = distinct(groups)
-        flags = [alone(group << TURN_BITS) for group in self.groups.tolist()]
-        self._alone = self.groups[np.array(flags, bool)]
+    def __init__(self, alone: Array) -> None:
+        self._alone = alone
 
     def of(self, places: Array) -> Array:
         turn = places >> ROUND_BITS
@@ -299,9 +312,9 @@ def _of_frequency(have: Array, documents: int) -> Array:
     return rarity
 
 
-def _rarities(found: TextFound, occupied: Array, counts: Array) -> dict[str, Array]:
+def _rarities(found: TextFound, occupied: Array, counts: Array) -> Array:
     """How rare terms are among windows, from those that were found; the rest is like them."""
-    sizes = np.array([end - start + 1 for start, end in WINDOWS.values()], float)
+    sizes = (_ENDS - _STARTS + 1).astype(float)
     have = np.zeros((len(sizes), len(found.terms)))
     for number, postings in enumerate(found.terms):
         turns = occupied[counts[:, number] > 0]
@@ -310,10 +323,7 @@ def _rarities(found: TextFound, occupied: Array, counts: Array) -> dict[str, Arr
             have[:, number] = gaps * max(1.0, postings.documents / len(turns))
         else:
             have[:, number] = postings.documents * sizes
-    return {
-        name: _of_frequency(np.minimum(have[at], found.documents), found.documents)
-        for at, name in enumerate(WINDOWS)
-    }
+    return _of_frequency(np.minimum(have, found.documents), found.documents)
 
 
 def _best_turns(occupied: Array, counts: Array, rarity: Array, turns: int) -> Array:

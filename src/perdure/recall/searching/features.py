@@ -18,6 +18,8 @@ from perdure.recall.places import ANSWERED
 from perdure.recall.searching.cues import Cues
 from perdure.recall.searching.evidence import (
     FIELD_WEIGHTS,
+    NUMBERS,
+    WINDOWS,
     Array,
     Evidence,
     covered,
@@ -52,6 +54,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 NAMES: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in group)
 
+#: The windows of which it counts, too, how much of the question stands in them.
+_COVERS = tuple(name for name in NAMES if name.startswith("cover_"))
+_COVERED = [NUMBERS[name.removeprefix("cover_")] for name in _COVERS]
+_FIELDS = np.array(list(FIELD_WEIGHTS.values()))
 #: Terms beyond which a passage is no better for being longer, and how much length weighs in BM25.
 _ENOUGH, _BY_LENGTH = 30, 0.75
 #: A question whose time is met is met by this share at least: "what did we do on Tuesday?"
@@ -89,29 +95,22 @@ class Features(NamedTuple):
 def features(
     evidence: Evidence,
     cues: Cues,
-    notes: Sequence[Note] | None = None,
+    notes: Sequence[Note],
     before: Sequence[Note | None] = (),
     meanings: Meanings | None = None,
-    *,
-    speaker: str = "",
 ) -> Features:
-    """Features of the rows of `evidence`, from as much as is known about them.
-
-    `speaker` is whom the question names, if that is known already.
-    """
+    """Features of the rows of `evidence`, from as much as is known about them."""
+    speaker = spoken_by(cues, [*notes, *before])
+    terms = kept(cues, speaker)
+    lengths = _lengths(notes)
     column = dict.fromkeys(NAMES, np.zeros(evidence.rows))
-    if notes is not None:
-        speaker = spoken_by(cues, [*notes, *before])
-    kept = _kept(cues, speaker)
-    lengths = None if notes is None else _lengths(notes)
-    _Evident(evidence, kept, lengths).fill(column)
+    column |= by_words(evidence, terms, lengths)
     if meanings is not None:
-        column["alike"], column["alike_near"] = _scaled(meanings.own), _scaled(meanings.near)
-        column["alike_stretch"] = _scaled(meanings.stretch)
-    if notes is not None and lengths is not None:
-        _by_speaker(column, notes, speaker)
-        _by_time(column, notes, cues)
-        _by_shape(column, notes, before, lengths)
+        alike = _scaled(np.array([meanings.own, meanings.near, meanings.stretch]))
+        column |= zip(GROUPS["meaning"], alike, strict=True)
+    _by_speaker(column, notes, speaker)
+    _by_time(column, notes, cues)
+    _by_shape(column, notes, before, lengths)
     coverage = float(column["cover_pair"].max(initial=0.0))
     if column["in_month"].any():
         coverage = max(coverage, _BY_TIME)
@@ -120,7 +119,7 @@ def features(
         coverage=coverage,
         likeness=_likeness(meanings, coverage) if cues.terms else 0.0,
         speaker=speaker,
-        rarity=evidence.rarity * kept,
+        rarity=evidence.rarity * terms,
     )
 
 
@@ -138,35 +137,29 @@ def spoken_by(cues: Cues, notes: Sequence[Note | None]) -> str:
     return named.pop() if len(named) == 1 else ""
 
 
-def _kept(cues: Cues, speaker: str) -> Array:
+def kept(cues: Cues, speaker: str) -> Array:
     """1 for each term, but 0 for the name of who speaks: it stands where others address them."""
     names = {cues.names.get(word) for word in folded(speaker).split()}
-    kept = np.array([float(term not in names) for term in cues.terms])
-    return kept if kept.any() else np.ones(len(cues.terms))
+    flags = np.array([float(term not in names) for term in cues.terms])
+    return flags if flags.any() else np.ones(len(cues.terms))
 
 
-class _Evident:
-    """The features that come from words alone."""
+def by_words(evidence: Evidence, terms: Array, lengths: Array | None = None) -> dict[str, Array]:
+    """The features that come from words alone, by name, and what stands before each row.
 
-    def __init__(self, evidence: Evidence, kept: Array, lengths: Array | None) -> None:
-        self._evidence, self._kept = evidence, kept
-        weights = np.array(list(FIELD_WEIGHTS.values()))[:, None, None]
-        counts = weights * evidence.own
-        self._own = self._said = counts.sum(axis=0)
-        if lengths is not None:
-            self._own = (counts / _relative(lengths)[:, :, None]).sum(axis=0)
-
-    def fill(self, column: dict[str, Array]) -> None:
-        rarity, windows = self._evidence.rarity * self._kept, self._evidence.windows
-        column["own"] = _scaled(saturated(self._own, rarity))
-        column["cover"] = covered(self._said, rarity)
-        column["rarest"] = _scaled((present(self._said) * rarity).max(axis=1, initial=0.0))
-        column["phrase"] = _scaled(self._evidence.phrases)
-        for name, counts in windows.items():
-            here = self._evidence.rarities[name] * self._kept
-            column[name] = _scaled(saturated(counts, here))
-            if f"cover_{name}" in column:
-                column[f"cover_{name}"] = covered(counts, here)
+    `terms` says how much each term counts. Without `lengths` every passage has the same.
+    """
+    rarity, rarities = evidence.rarity * terms, evidence.rarities * terms
+    counts = _FIELDS[:, None, None] * evidence.own
+    said = own = counts.sum(axis=0)
+    if lengths is not None:
+        own = (counts / _relative(lengths)[:, :, None]).sum(axis=0)
+    rarest = (present(said) * rarity).max(axis=1, initial=0.0)
+    own, rarest, phrase = _scaled(np.array([saturated(own, rarity), rarest, evidence.phrases]))
+    found = {"own": own, "cover": covered(said, rarity), "rarest": rarest, "phrase": phrase}
+    found |= zip(WINDOWS, _scaled(saturated(evidence.windows, rarities)), strict=True)
+    covers = covered(evidence.windows[_COVERED], rarities[_COVERED])
+    return found | dict(zip(_COVERS, covers, strict=True))
 
 
 def _lengths(notes: Sequence[Note]) -> Array:
@@ -204,7 +197,7 @@ def _by_time(column: dict[str, Array], notes: Sequence[Note], cues: Cues) -> Non
 def _by_shape(
     column: dict[str, Array], notes: Sequence[Note], before: Sequence[Note | None], lengths: Array
 ) -> None:
-    sizes = np.array(list(FIELD_WEIGHTS.values())) @ lengths
+    sizes = _FIELDS @ lengths
     column["length"] = np.minimum(1.0, np.log1p(sizes) / np.log1p(_ENOUGH))
     column["asks"] = np.array([note.asks and _only_asks(note) for note in notes], float)
     if before:
@@ -229,6 +222,7 @@ def _answers(note: Note, before: Note) -> bool:
 
 
 def _scaled(values: Array) -> Array:
-    most = float(values.max(initial=0.0))
-    scaled: Array = values / most if most > 0 else values * 0.0
+    """Divided by the largest; each row by its own, if there are several. Nothing, if none is."""
+    most = values.max(axis=-1, keepdims=True, initial=0.0)
+    scaled: Array = values / np.where(most > 0, most, np.inf)
     return scaled

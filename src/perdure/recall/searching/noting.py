@@ -12,7 +12,7 @@ from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS, spot
 from perdure.recall.scoping.filters import Passing, passes
 from perdure.recall.searching.cues import Cues
 from perdure.recall.searching.evidence import Array, Evidence, among, distinct, inside, sittings
-from perdure.recall.searching.features import features, spoken_by
+from perdure.recall.searching.features import spoken_by
 from perdure.recall.searching.ranking import rough_order
 from perdure.recall.searching.searcher import MOST
 from perdure.recall.values import Filters, Note, Question
@@ -63,14 +63,14 @@ class Noting:
         The first notes tell who speaks. The name of a speaker stands where others address them, so
         it is left out of account for the rest.
         """
-        order = rough_order(features(evidence, self._cues))
+        order = rough_order(evidence, self._cues)
         rounds = np.array(list(nearest), np.int64) >> PART_BITS << PART_BITS
         near = among(evidence.places, distinct(rounds))[order]
         first = np.concatenate([order[near], order[~near][:FIRST]])
         view = _View(self, evidence)
         await view.look(first)
         if speaker := spoken_by(self._cues, list(self.known.values())):
-            order = rough_order(features(evidence, self._cues, speaker=speaker))
+            order = rough_order(evidence, self._cues, speaker)
         is_left = np.ones(evidence.rows, bool)
         is_left[first] = False
         left = order[is_left[order]]

@@ -15,12 +15,12 @@ import numpy as np
 
 from perdure.recall.searching.cues import Cues
 from perdure.recall.searching.evidence import Array, Evidence
-from perdure.recall.searching.features import GROUPS, NAMES, Features
+from perdure.recall.searching.features import GROUPS, NAMES, Features, by_words, kept
 from perdure.recall.searching.weights import LIKELY, WEIGHTS
 from perdure.recall.values import Note, Reason
 
-#: Reasons that are told, and words that are named in one.
-_REASONS, _WORDS = 4, 3
+#: Reasons that are told, and words that are named in one; candidates that are told of together.
+_REASONS, _WORDS, _TOGETHER = 4, 3, 10
 #: A reason that has less than this share of what speaks for a candidate is not worth a word.
 _WORTH = 0.03
 
@@ -43,31 +43,49 @@ def ranked(found: Features, weights: Mapping[str, float] = WEIGHTS) -> Ranked:
     return Ranked(np.argsort(-total, kind="stable"), scores)
 
 
-def rough_order(found: Features) -> Array:
-    """Best first by words alone: whose notes are worth reading.
+def rough_order(evidence: Evidence, cues: Cues, speaker: str = "") -> Array:
+    """Rows best first by words alone: whose notes are worth reading.
 
     All evidence counts the same here. Fitted weights would choose what they are fitted to.
+    `speaker` is whom the question names, if that is known already.
     """
-    order: Array = np.argsort(-found.values[:, _BY_WORDS].sum(axis=1), kind="stable")
+    found = by_words(evidence, kept(cues, speaker))
+    total = np.sum([found[name] for name in _BY_WORDS], axis=0)
+    order: Array = np.argsort(-total, kind="stable")
     return order
 
 
 class Telling:
-    """Says why: what contributed most to a candidate's score, in words."""
+    """Says why: what contributed most to a candidate's score, in words.
 
-    def __init__(self, found: Features, evidence: Evidence, cues: Cues) -> None:
+    Not before somebody asks: most candidates are not shown, and it takes longer than to rank them.
+    """
+
+    def __init__(
+        self, found: Features, evidence: Evidence, cues: Cues, rows: Array, notes: Sequence[Note]
+    ) -> None:
+        """`rows` are those of the candidates, best first, `notes` theirs."""
         self._found, self._evidence, self._cues = found, evidence, cues
+        self._rows, self._notes = rows, notes
+        self._known = dict[int, list[tuple[Reason, ...]]]()
         #: As they were asked for, not as they are looked for.
         self._words = {term: word for word, term in reversed(cues.names.items())}
 
-    def reasons(self, rows: Array, notes: Sequence[Note]) -> list[tuple[Reason, ...]]:
-        """For each row, the most important first. Shares are of all that speaks for it."""
+    def reasons(self, rank: int) -> tuple[Reason, ...]:
+        """For a candidate, the most important first. Shares are of all that speaks for it."""
+        first = rank - rank % _TOGETHER
+        if first not in self._known:
+            some = slice(first, first + _TOGETHER)
+            self._known[first] = self._of(self._rows[some], self._notes[some])
+        return self._known[first][rank - first]
+
+    def _of(self, rows: Array, notes: Sequence[Note]) -> list[tuple[Reason, ...]]:
         gains = self._found.values[rows] * np.array([WEIGHTS[name] for name in NAMES])
         total = np.maximum(np.maximum(gains, 0.0).sum(axis=1), 1e-9)
         shares = np.stack([gains[:, at].sum(axis=1) for at in _COLUMNS.values()], axis=1)
         shares /= total[:, None]
         own = self._evidence.own[:, rows].sum(axis=0)
-        around = self._evidence.windows["stretch"][rows] * (own == 0)
+        around = self._evidence.window("stretch")[rows] * (own == 0)
         named = {"own": self._named(own), "around": self._named(around)}
         best = np.argsort(-shares, axis=1)[:, :_REASONS]
         largest = np.take_along_axis(shares, best, axis=1)
@@ -111,7 +129,7 @@ class Telling:
         ]
 
 
-_BY_WORDS = [NAMES.index(name) for name in (*GROUPS["own"], *GROUPS["context"])]
+_BY_WORDS = (*GROUPS["own"], *GROUPS["context"])
 #: Which features make up a reason.
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "own": ("own", "cover", "rarest"),

@@ -17,7 +17,7 @@ from perdure.history.searching import MOST_WORDS, folded, search
 from perdure.recall.keys import owner_of
 from perdure.recall.places import Spot
 from perdure.recall.tool_names import NAMES
-from perdure.recall.values import Candidate, Filters, Question, Reason
+from perdure.recall.values import Candidate, Filters, Question, Reason, because
 from perdure.recall.words import is_name
 
 #: Words of a question that asks for a name.
@@ -82,7 +82,7 @@ class Scan:
                     turn=turn,
                     round=round,
                     score=min(_WORDS * each.words / asked, _WORDS) + _PHRASE * each.phrase,
-                    reasons=(Reason(why, 1.0),),
+                    tell=because(Reason(why, 1.0)),
                 )
             )
         return tuple(made)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.core.turns import Position
-from perdure.recall.places import TURN_BITS, Spot, spot
+from perdure.recall.places import Spot, spot
 from perdure.recall.searching.cues import Cues
 from perdure.recall.searching.evidence import REACH, TURNS, Tally
 from perdure.recall.searching.features import Features, features
@@ -13,7 +14,7 @@ from perdure.recall.searching.meanings import Meant, meanings
 from perdure.recall.searching.noting import DEPTH, Noted, Noting
 from perdure.recall.searching.ranking import Telling, ranked
 from perdure.recall.searching.searcher import MOST
-from perdure.recall.values import Candidate, Filters, Kind, Note, Question, Reason
+from perdure.recall.values import Candidate, Filters, Kind, Note, Question, Reasons
 
 if TYPE_CHECKING:
     from perdure.recall.scoping.scope import Scope
@@ -40,14 +41,14 @@ class Weighed(NamedTuple):
         """Best first."""
         order, scores = ranked(self.features)
         best = order[:most]
-        rows = best.tolist()
-        telling = Telling(self.features, self.noted.evidence, self.cues)
-        reasons = telling.reasons(best, [self.noted.notes[row] for row in rows])
+        notes = [self.noted.notes[row] for row in best.tolist()]
+        telling = Telling(self.features, self.noted.evidence, self.cues, best, notes)
         places = self.noted.evidence.places[best].tolist()
-        made = zip(rows, places, scores[best].tolist(), reasons, strict=True)
+        tells = (partial(telling.reasons, rank) for rank in range(len(notes)))
+        made = zip(places, notes, scores[best].tolist(), tells, strict=True)
         return tuple(self._candidate(*each) for each in made)
 
-    def _candidate(self, row: int, place: int, score: float, why: tuple[Reason, ...]) -> Candidate:
+    def _candidate(self, place: int, note: Note, score: float, tell: Reasons) -> Candidate:
         kind, owner = self.scope.name(place)
         at = spot(place)
         return Candidate(
@@ -58,8 +59,8 @@ class Weighed(NamedTuple):
             turn=at.turn if kind == "turn" else 0,
             round=at.round if kind == "turn" else 0,
             score=round(score, 4),
-            reasons=why,
-            note=self.noted.notes[row],
+            tell=tell,
+            note=note,
         )
 
 
@@ -97,8 +98,7 @@ def tallied(scope: Scope, cues: Cues, text: TextFound) -> Tally:
     """What was found by words, counted."""
     numbers = {term: number for number, term in enumerate(cues.terms)}
     pairs = [(numbers[one], numbers[two]) for one, two in cues.pairs]
-    without_order = frozenset(scope.groups.alone)
-    return Tally(text, pairs, alone=lambda place: place >> TURN_BITS in without_order)
+    return Tally(text, pairs, alone=scope.groups.alone)
 
 
 def _key(question: Question, kind: Kind, owner: str, at: Spot) -> str:

@@ -18,7 +18,7 @@ from perdure.recall.references.references import References
 from perdure.recall.scoping.lines import Lines
 from perdure.recall.scoping.ranges import covers
 from perdure.recall.scoping.scope import Directory
-from perdure.recall.values import Candidate, Note, Question, Reason
+from perdure.recall.values import Candidate, Note, Question, Reason, because
 from perdure.storage.store import Store
 
 #: Seconds for which the files of the folder are believed to be as they were.
@@ -91,7 +91,7 @@ def called_for(references: References, index: Directory, store: Store) -> Finds:
                 place=Spot(group, record.ordinal).place,
                 key=record.name,
                 score=record.weight,
-                reasons=(Reason(why, 1.0),),
+                tell=because(Reason(why, 1.0)),
                 note=Note(time=record.updated // SECOND),
             )
             for record, why in called

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from perdure.recall import words
-from perdure.recall.values import Candidate, Reason
+from perdure.recall.values import Candidate, Reason, Reasons
 
 #: Hits that are read, characters of each, and words that are searched for.
 HITS, _TEXT, _WORDS = 5, 1_200, 6
@@ -77,8 +77,11 @@ def joined(
         if is_fresh and known < _FAR * met and each.score > 0:
             is_fresh, score = False, _WEIGHT * met
         if score > known:
-            raised[each.place] = msgspec.structs.replace(
-                each, score=score, reasons=(*each.reasons, via)
-            )
+            raised[each.place] = msgspec.structs.replace(each, score=score, tell=_also(each, via))
     rest = [each for each in first[_FIRST:] if each.place not in raised]
     return (*first[:_FIRST], *sorted([*rest, *raised.values()], key=lambda each: -each.score))
+
+
+def _also(candidate: Candidate, reason: Reason) -> Reasons:
+    """What spoke for it, and one more."""
+    return lambda: (*candidate.reasons, reason)

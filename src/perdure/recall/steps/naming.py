@@ -14,7 +14,7 @@ from perdure.recall.indexing.documents import read_notes
 from perdure.recall.keys import owner_of
 from perdure.recall.places import INDEX, Spot, memories_of
 from perdure.recall.scoping.scope import Groups
-from perdure.recall.values import Candidate, Filters, Question, Reason
+from perdure.recall.values import Candidate, Filters, Question, Reason, because
 from perdure.storage.store import Store
 
 #: Keys that are looked for, and characters of a question in which they are.
@@ -28,7 +28,7 @@ _KEY = (
 _keys = re.compile(_KEY, re.ASCII).finditer
 #: A question that is a key and nothing else may be written small: “t-5 minutes” means no turn.
 _key_alone = re.compile(rf"[\s<]*(?:{_KEY})[\s>.?!]*", re.ASCII | re.IGNORECASE).fullmatch
-_WHY = (Reason("the question names it", 1.0),)
+_WHY = because(Reason("the question names it", 1.0))
 
 
 class Seen(Protocol):
@@ -123,7 +123,7 @@ def _candidate(at: tuple[str, int, int], place: int, agent: str) -> Candidate:
     if group.startswith(" "):
         owner = group.removeprefix(memories_of(""))
         key = f"M-{turn}" if owner == agent else f"{owner}/M-{turn}"
-        return Candidate(kind="memory", place=place, key=key, score=1.0, reasons=_WHY, named=True)
+        return Candidate(kind="memory", place=place, key=key, score=1.0, tell=_WHY, named=True)
     return Candidate(
         kind="turn",
         place=place,
@@ -132,6 +132,6 @@ def _candidate(at: tuple[str, int, int], place: int, agent: str) -> Candidate:
         turn=turn,
         round=round,
         score=1.0,
-        reasons=_WHY,
+        tell=_WHY,
         named=True,
     )

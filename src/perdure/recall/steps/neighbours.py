@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.recall.places import ANSWERED, Spot, spot
-from perdure.recall.values import Candidate, Reason
+from perdure.recall.values import Candidate, Reason, because
 
 #: Neighbours that come along, at most, and the best hits whose neighbours are looked at.
 MOST, _HITS = 4, 5
@@ -64,5 +64,5 @@ def _beside(hit: Candidate, place: int, at: tuple[int, int], why: str) -> Candid
         key=f"{session}#T-{turn}.{round}" if session else f"T-{turn}.{round}",
         turn=turn,
         round=round,
-        reasons=(Reason(why, 0.0),),
+        tell=because(Reason(why, 0.0)),
     )
