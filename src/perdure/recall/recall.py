@@ -25,6 +25,7 @@ from perdure.recall.keys import everywhere
 from perdure.recall.memories.records import shown as shown_key
 from perdure.recall.scoping.missing import loosened, missed
 from perdure.recall.scoping.names import Names
+from perdure.recall.searching.cues import cues
 from perdure.recall.ticklers import Ticklers
 from perdure.recall.values import LATE, NO_MODEL, Filters, Hit, Question, Recalled, Step
 from perdure.recall.window import Window
@@ -59,6 +60,10 @@ _INSTEAD = {
     "filters": "Not all of it was filtered by a model.",
     "judge": "An algorithm judged, as no model did.",
 }
+_NO_WORDS = (
+    "The question has no word that something could be found by."
+    " Name a thing, a person, a file or a day."
+)
 _words = re.compile(r"\w+").findall
 
 _log = logging.getLogger(__name__)
@@ -102,7 +107,7 @@ class Recall:
 
         `deadline` is in seconds; without it, the configured one holds. `Recalled.notes` says so if
         something is wrong with the index, if the search or a model failed, if the question is a key
-        of nothing; and, if it `explains` that, why the filters left nothing.
+        of nothing, or of small words only; and, if it `explains` that, why the filters left nothing.
 
         Raises `InvalidInput` if the filters name a session or an agent that is not there.
         """
@@ -195,6 +200,8 @@ class Recall:
         notes = (*await telling.notes(self._index, found), *_unanswered(found), *found.notes)
         if found.hits or found.notes:
             return notes
+        if not cues(question.text, question.moment).terms:
+            return (*notes, _NO_WORDS)
         if failed := [s for s in found.steps if s.name == "keyword" and s.failed]:
             return notes or tuple(_reason(step) for step in failed)
         if question.filters == Filters() or seconds is None:

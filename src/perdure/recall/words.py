@@ -1,12 +1,12 @@
 """Text to terms, the same way for what is written and for what is asked.
 
-A term is a word without case, accents and English endings. What programmers write as one
+A term is a word without case, accents and endings: see `languages`. What programmers write as one
 (``getUserToken``, ``src/auth/token.py``, ``FIN-20``) is a term as it stands, and so are its parts.
 Scripts that put no space between words become pairs of characters. Dates get a term that is the
-same however they were written: ``2023-05-07``, and ``2023-05`` for their month.
+same however they were written: ``2023-05-07``, and ``2023-05`` for their month. Each emoji has one.
 
-Stop words of English are left out, here and there: a question of nothing else finds nothing by
-words, and is left to what it means.
+Stop words of English and Russian are left out, here and there, those of other languages in
+questions: one of nothing else finds nothing by words, and is left to what it means.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _REMEMBERED = 60_000
 _ENDINGS = frozenset({"s", "t", "d", "m", "ll", "re", "ve", "em"})
 
 _pieces = re.compile(r"\w++(?:[-./:@'’]++\w++)*+").findall
+#: One character each, without what changes its colour or joins it with others.
+_emoji = re.compile("[\u2600-\u27bf\u2b50\U0001f300-\U0001f3fa\U0001f400-\U0001faff]").findall
 _apostrophe = re.compile("['’]").split
 _joints = re.compile(r"[-./:@_]+").split
 #: Humps of an identifier: HTTPServer, getUserToken, token2.
@@ -104,7 +106,14 @@ def terms(text: str) -> list[str]:
         forms = (form for word in _distinct(text) for form in languages.forms(word, language))
         there = set(found)
         found += [form for form in dict.fromkeys(forms) if form not in there]
+    if not text.isascii():
+        found += emoji(text).values()
     return found[:MOST_TERMS]
+
+
+def emoji(text: str) -> dict[str, str]:
+    """The different emoji of a text, each with its term."""
+    return {each: f"e-{ord(each):x}" for each in _emoji(text)}
 
 
 def terms_alone(text: str) -> list[str]:

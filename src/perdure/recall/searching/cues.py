@@ -22,7 +22,9 @@ from perdure.recall.words import (
     MONTH,
     MONTHS,
     YEAR,
+    Asked,
     asked,
+    emoji,
     is_name,
     month_number,
     plain,
@@ -45,6 +47,9 @@ _asking = re.compile(
     r"|talk(?:ed|ing)?|tell|told)\b",
     re.IGNORECASE,
 ).sub
+
+# Operators of other searches. As capitals, they would be names of something.
+_operator = re.compile(r"\b(?:AND|OR|NOT|NEAR)\b").sub
 
 #: A number, and what is written with the same digits: an id, an address, a hash.
 _is_number = re.compile(r"[0-9a-f:./-]*[0-9][0-9a-f:./-]*").fullmatch
@@ -123,9 +128,11 @@ class Cues(msgspec.Struct, frozen=True, kw_only=True):
 def cues(text: str, moment: int, also: tuple[str, ...] = ()) -> Cues:
     """What a question says, asked at `moment` (microseconds). `also`: further words to look for."""
     text = plain(looked_at(text))
-    said = asked(_asking(" ", text))
-    said = said if said.terms else asked(text)
-    chosen = _telling(said.terms + [term for word in also for term in terms(word)])
+    said = _asked(text)
+    # In a sentence, an emoji says how something is meant; alone, it is what is meant.
+    signs = {} if said.terms or also else emoji(text)
+    further = [term for word in also for term in terms(word)]
+    chosen = _telling([*said.terms, *further, *signs.values()])
     kept = chosen.keys()
     pairs = dict.fromkeys(pair for pair in pairwise(said.terms) if kept >= set(pair))
     now = datetime.fromtimestamp(moment / 1e6, UTC).date()
@@ -133,12 +140,19 @@ def cues(text: str, moment: int, also: tuple[str, ...] = ()) -> Cues:
         terms=tuple(chosen),
         counts=tuple(chosen.values()),
         pairs=tuple(pair for pair in pairs if pair[0] != pair[1]),
-        names=_names(text),
+        names=_names(text) | signs,
         forms={term: form for term, form in said.forms.items() if term in kept and form != term},
         told=said.told,
         times=tuple(_times(text, now)),
         when=_when(text) is not None,
     )
+
+
+def _asked(text: str) -> Asked:
+    """Without words that only ask, and operators, if there are others."""
+    text = _operator(" ", text)
+    said = asked(_asking(" ", text))
+    return said if said.terms else asked(text)
 
 
 def weight(term: str, count: int) -> float:

@@ -8,8 +8,8 @@ from perdure.recall.indexing import tool_text
 
 #: Characters from its beginning, and as many from its end.
 _HALF = 4_000
-#: Characters that are read.
-_READ = 200_000
+#: Characters that are read: as many as `recall.recall` passes on.
+_READ = 100_000
 
 #: Numbers, and what is written with the same digits: ids, addresses, hashes.
 _numbers = re.compile(r"\b[0-9a-f]*[0-9][0-9a-f]*\b|[0-9]+", re.IGNORECASE).sub
@@ -25,7 +25,7 @@ def looked_at(text: str) -> str:
     if len(text) <= 2 * _HALF:
         return text
     lines = dict[str, str]()
-    for line in f"{text[:_READ]}{text[max(_READ, len(text) - _HALF) :]}".splitlines():
+    for line in text[:_READ].splitlines():
         lines.setdefault(_numbers("0", line), line)
     text = "\n".join(lines.values())
     if len(text) <= 2 * _HALF:

@@ -1,11 +1,13 @@
-"""A part of a long text: the one that has most of the words that were asked for."""
+"""Words that were asked for in a text: the part that has most of them, and how they stand there."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 
 from perdure.history.searching import folded
+from perdure.recall import languages, words
 from perdure.recall.small_words import STOP_WORDS
 
 #: Of a part, so much stands before the first word that was found.
@@ -17,7 +19,12 @@ _TEXT = 200_000
 #: Shorter words stand everywhere.
 _SHORTEST = 3
 
+#: Of a word with another ending, so much at least is the same.
+_SAME = 4
+
 _pieces = re.compile(r"\w{3,}").findall
+#: A word in a reason: see `searching.ranking`.
+_named = re.compile("‘([^’]+)’").sub  # noqa: RUF001
 
 
 def looked_for(question: str) -> tuple[str, ...]:
@@ -55,3 +62,39 @@ def _places(plain: str, word: str) -> list[int]:
         found.append(at)
         at = plain.find(word, at + 1)
     return found
+
+
+def as_it_stands(why: str, text: str) -> str:
+    """What spoke for a hit, with words as they stand in the text: "migration", not "migrating".
+
+    Words that do not stand there, since the text is shortened, are left as they were asked for.
+    """
+    plain = folded(text[:_TEXT])
+
+    def standing(found: re.Match[str]) -> str:
+        word = found[1]
+        return f"‘{_standing(folded(word), plain) or word}’"  # noqa: RUF001
+
+    return _named(standing, why)
+
+
+def _standing(low: str, plain: str) -> str:
+    """The word of a text that differs by its ending, or not at all; empty if there is none."""
+    if not low.isalpha():
+        return ""
+    # What it begins with is looked for first: that takes a tenth of what a border of words takes.
+    begin = re.compile(rf"{re.escape(low[:_SAME])}\w*")
+    there = dict.fromkeys(
+        found[0]
+        for found in begin.finditer(plain)
+        if not plain[max(found.start() - 1, 0) : found.start()].isalnum()
+    )
+    if low in there:
+        return ""
+    alike = (word for word in there if not _stems(low).isdisjoint(_stems(word)))
+    return next(alike, "")
+
+
+@lru_cache(maxsize=1_000)
+def _stems(word: str) -> frozenset[str]:
+    return frozenset((*words.terms(word), *languages.any_form(word)))

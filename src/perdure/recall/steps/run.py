@@ -14,6 +14,7 @@ from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.recall import keys
 from perdure.recall.steps import judge, naming, rivals, swarm
+from perdure.recall.steps.excerpts import as_it_stands
 from perdure.recall.steps.judge import Choice
 from perdure.recall.steps.naming import Named
 from perdure.recall.steps.neighbours import Neighbour
@@ -268,7 +269,7 @@ class Run:
             key=key,
             level=shown.level,
             score=round(candidate.score, 4),
-            why=candidate.why,
+            why=as_it_stands(candidate.why, shown.text),
             text=shown.text,
             time=shown.time or candidate.note.time * SECOND,
             tokens=shown.tokens,
