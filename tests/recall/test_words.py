@@ -82,7 +82,7 @@ def test_hindi_words_stay_whole() -> None:
     assert len(terms("हिन्दी भाषा")) == 2
 
 
-@pytest.mark.parametrize("text", ["", " ", "the and of", "\"' -- ()", "🎉", "\ud800", "\x00"])
+@pytest.mark.parametrize("text", ["", " ", "the and of", "\"' -- ()", "€", "\ud800", "\x00"])
 def test_nothing_to_find(text: str) -> None:
     assert terms(text) == []
 

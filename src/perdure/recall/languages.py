@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
 from perdure.history.searching import folded
-from perdure.recall.small_words import AMBIGUOUS, ENGLISH, OTHERS
+from perdure.recall.small_words import AMBIGUOUS, ARTICLES, ENGLISH, OTHERS
 
 #: Forms that are remembered, over all languages.
 _REMEMBERED = 30_000
@@ -24,8 +24,8 @@ _REMEMBERED = 30_000
 _LOOKED_AT = 400
 #: Shorter and longer words have no endings; those that were made of two are longer than this.
 _SHORTEST, _LONGEST, _LONG = 3, 60, 10
-#: Small words that a text needs to tell its language.
-_LEAST = 2
+#: Small words that tell a language although none does by itself.
+_SURE = 3
 
 #: The language whose rules hold for letters from the first of these to the last.
 _SCRIPTS = (
@@ -43,19 +43,18 @@ _joined = re.compile(r"(\w{2,}(?:ung|heit|keit|schaft|ion|tat))s(\w{4,})").fullm
 def told(pieces: Sequence[str]) -> str:
     """The language that pieces of a text are in, by its small words; empty if that is English.
 
-    It takes two different ones, and more than there are of English; one of them must have three
-    letters and be nothing else. What is too short to tell, or in a language that is not known
-    here, is empty, too.
+    It takes one that is nothing else, or three that may be; and more than there are of English.
+    What is too short to tell, or in a language that is not known here, is empty, too.
     """
     some = pieces[:_LOOKED_AT]
-    telling = _telling()
-    if telling.isdisjoint(some):
+    if _worth_a_look().isdisjoint(some):
         return ""
     low = set(_words(folded(" ".join(some))))
-    best, most = "", _LEAST - 1
+    best, most = "", 0
     for language, (own, english) in _signs().items():
         there = low & own
-        if len(there) > max(most, len(low & english)) and not telling.isdisjoint(there):
+        is_sure = len(there) >= _SURE or not _telling().isdisjoint(there)
+        if is_sure and len(there) > max(most, len(low & english)):
             best, most = language, len(there)
     return best
 
@@ -114,10 +113,15 @@ def _signs() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
 
 @cache
 def _telling() -> frozenset[str]:
-    """The words that tell a language, as they stand in a text or begin a sentence."""
-    small = {word for own in OTHERS.values() for word in own - ENGLISH - AMBIGUOUS}
-    words = {word for word in small if len(word) >= _SHORTEST}
-    return frozenset(words.union(word.title() for word in words))
+    """The small words that tell a language, each by itself."""
+    words = {word for own in OTHERS.values() for word in own - ENGLISH - AMBIGUOUS}
+    return frozenset(word for word in words if len(word) >= _SHORTEST)
+
+
+@cache
+def _worth_a_look() -> frozenset[str]:
+    """What a text has that may be in one of them, as it stands there or begins a sentence."""
+    return frozenset(form for word in _telling() | ARTICLES for form in (word, word.title()))
 
 
 @cache

@@ -111,10 +111,12 @@ ENGLISH_ONLY = ENGLISH.difference(*OTHERS.values())
 #: What English, names and programs are full of, too: it tells nothing.
 AMBIGUOUS = frozenset(
     """
-    ai al ante ate ben bile bin car com come comment con da dan data dem des die dies dig door
+    ai al ante ate aux ben bile bin car com come comment con da dan data dem des die dies dig door
     dos elle end era est fin fra fun hade ham han has hat hay her hun id il ins kan las los ma
     man mas me men met mi min mine mod more most mot no non nos num om one os over par pas per
     plus po pod pour pro qui san sans sera sin sol solo son sub sur sus tam ten till ton top tot
     under van var via ville von want war
     """.split()  # noqa: SIM905 - as a list it would take a page
 )
+#: Too short to tell, but English text hardly has them.
+ARTICLES = frozenset({"di", "du", "el", "et", "il", "im", "la", "le", "zu"})
