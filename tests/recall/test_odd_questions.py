@@ -13,6 +13,7 @@ from perdure.recall.searching.pasted import looked_at
 from perdure.recall.steps.excerpts import as_it_stands
 from perdure.recall.words import terms
 from perdure.session import Session
+from tests.conftest import DURABLE
 from tests.recall.library import library, question, scope
 from tests.recall.tied import bank_with, remember, talk
 
@@ -29,8 +30,8 @@ _DO = "connect accept worker thread pool request handler queue flush cache commi
 
 
 @asynccontextmanager
-async def _talked() -> AsyncIterator[Session]:
-    async with bank_with(deadline=30.0, vectors=20.0) as bank:
+async def _talked(url: str = "memory://") -> AsyncIterator[Session]:
+    async with bank_with(url, deadline=30.0, vectors=20.0) as bank:
         session = await bank.session("planner/me")
         for said in _SAID:
             await remember(session, said)
@@ -72,6 +73,20 @@ async def test_a_long_question_finds_what_is_there(name: str) -> None:
     async with _talked() as session:
         found = await session.recall(text, deadline=30)
         assert [hit.turn for hit in found.hits[:1]] == [f"T-{turn}.1"]
+
+
+@pytest.mark.parametrize("store_url", DURABLE, indirect=True)
+async def test_so_it_does_wherever_it_is_stored(store_url: str) -> None:
+    async with _talked(store_url) as session:
+        unheard = " ".join(
+            f"thing{at} blorf{at:016x} unheard{'abcdef'[at % 6]}" for at in range(90)
+        )
+        found = await session.recall(f"{_ASKS} {unheard}", deadline=30)
+        assert [hit.turn for hit in found.hits[:1]] == ["T-2.1"]
+        await remember(session, "Wir haben die Kündigungsfristen im Vertrag geändert.")
+        found = await session.recall("Welche Kündigungsfrist haben die Verträge?", deadline=30)
+        assert "Kündigungsfristen" in found.hits[0].text
+        assert "‘Kündigungsfristen’" in found.hits[0].why  # noqa: RUF001
 
 
 def test_no_half_words_are_looked_for() -> None:
@@ -140,10 +155,11 @@ def test_operators_are_no_words(query: str) -> None:
     ("asked", "stands"),
     [
         ("migrating", "migration"),
-        ("Token", "tokens"),
+        ("token", "Tokens"),
         ("retry", "retries"),
-        ("datei", "dateien"),
-        ("паролями", "пароли"),
+        ("datei", "Dateien"),
+        ("mietvertrag", "Mietverträge"),
+        ("паролями", "Пароли"),
         ("rhubarb", "rhubarb"),
         ("auth/x.py", "auth/x.py"),
         ("migration", "migration"),
@@ -151,7 +167,7 @@ def test_operators_are_no_words(query: str) -> None:
     ],
 )
 def test_a_reason_names_words_as_they_stand_in_the_text(asked: str, stands: str) -> None:
-    text = "The migration of Tokens, retries, information. Die Dateien sind neu. Пароли тоже."
+    text = "The migration of Tokens, retries, information. Die Dateien, Mietverträge. Пароли тоже."
     why = f"‘{asked}’ in its own words · similar in meaning"  # noqa: RUF001
     assert as_it_stands(why, text) == why.replace(asked, stands)
 

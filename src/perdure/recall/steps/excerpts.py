@@ -72,8 +72,11 @@ def as_it_stands(why: str, text: str) -> str:
     plain = folded(text[:_TEXT])
 
     def standing(found: re.Match[str]) -> str:
-        word = found[1]
-        return f"‘{_standing(folded(word), plain) or word}’"  # noqa: RUF001
+        other = _standing(folded(found[1]), plain)
+        if not other:
+            return found[0]
+        as_written = (word for word in _pieces(text) if folded(word) == other)
+        return f"‘{next(as_written, other)}’"  # noqa: RUF001
 
     return _named(standing, why)
 
