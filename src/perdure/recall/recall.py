@@ -107,7 +107,7 @@ class Recall:
 
         `deadline` is in seconds; without it, the configured one holds. `Recalled.notes` says so if
         something is wrong with the index, if the search or a model failed, if the question is a key
-        of nothing, or of small words only; and, if it `explains` that, why the filters left nothing.
+        of nothing, or has small words only; and, if it `explains` that, why filters left nothing.
 
         Raises `InvalidInput` if the filters name a session or an agent that is not there.
         """
