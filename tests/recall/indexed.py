@@ -71,6 +71,7 @@ async def indexed(
         bank.log.join(index.hook)
         place = IndexPlace(index)
         bank.forgetting.join(place)
+        bank.forgetting.rerooting.append(place.inherit)
         bank.forgetting.rerooted.append(place.rerooted)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(indexing, "_DELAY", indexing._CARE_EVERY)

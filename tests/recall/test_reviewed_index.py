@@ -424,3 +424,33 @@ async def test_nothing_is_remembered_of_a_session_that_another_process_made_anew
         await (await bank.session("planner/auth")).append(_FETCHED)
         assert await turns_found(index, "zebra") == ["planner/auth#T-1.1"]
         assert (await note_at(index, "planner/auth", 1)).tags == {"topic": "zoo"}
+
+
+@pytest.mark.parametrize("store_url", DURABLE, indirect=True)
+async def test_turns_that_a_fork_was_given_are_indexed_by_whoever_opens_the_bank_next(
+    store_url: str, tmp_path: Path
+) -> None:
+    async def die(session: str) -> None:
+        raise ConnectionAbortedError(session)
+
+    async with indexed(store_url, tmp_path) as (bank, index):
+        parent = await bank.session("planner/auth")
+        await _talk(parent, 3)
+        await parent.fork("planner/fork")
+        await (await bank.session("planner/other")).append([user("Hello."), assistant("Hi.")])
+        await index.settle()
+        bank.forgetting.rerooted.insert(0, die)  # before they are indexed as the fork's
+        with pytest.raises(ConnectionAbortedError):
+            await bank.forget("planner/auth", reroot=True)
+    async with indexed(store_url, tmp_path) as (bank, index):
+        assert (await bank.forget("planner/auth", reroot=True)).turns == 3
+        await index.settle()
+        assert await turns_found(index, "zebra") == [f"planner/fork#T-{n}.1" for n in (1, 2, 3)]
+        assert (await index.check()).problems == ()
+        # Nobody dies: it is complete at once.
+        await (await bank.session("planner/fork")).fork("planner/last")
+        await bank.forget("planner/fork", reroot=True)
+        state = await index.filler.state()
+        assert state is not None
+        assert state.complete
+        assert len(await turns_found(index, "zebra")) == 3

@@ -127,7 +127,7 @@ class RecallRoom:
             self.recall.ticklers,
         ):
             forgetting.join(place)
-        forgetting.rerooting += [traces.inherit, undone.inherit]
+        forgetting.rerooting += [index.inherit, traces.inherit, undone.inherit]
         forgetting.rerooted.append(index.rerooted)
 
     async def start(self) -> None:

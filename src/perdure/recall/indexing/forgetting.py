@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from perdure.core.errors import Corrupted
 from perdure.history.forgetting import Scope
+from perdure.history.records import Stretch
+from perdure.recall.indexing.filling import RECIPE
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Group, memories_of, turns
 from perdure.storage.adapter import Capability
@@ -22,6 +24,8 @@ class IndexPlace:
     def __init__(self, index: RecallIndex) -> None:
         self._index = index
         self._store = index.store
+        #: What `Filler.finish` asks for, of forks whose turns are about to be indexed.
+        self._begun: dict[str, int] = {}
 
     async def forget(self, scope: Scope) -> None:
         """Withdraw what belongs to the scope, whether or not turns are indexed now."""
@@ -37,11 +41,25 @@ class IndexPlace:
         for name in dict.fromkeys(names):
             await self._forget_group(name)
 
+    async def inherit(self, shared: Stretch, fork: str) -> None:
+        """A fork is about to get its parent's turns as its own: until they are indexed as such, the
+        index is not complete, and whoever finds it so fills it.
+        """
+        del shared
+        if self._index.is_on:
+            await self._index.prepared()
+            state = await self._index.filler.state()
+            begun = await self._index.filler.begin()
+            if state is not None and state.complete and state.recipe == RECIPE:
+                self._begun[fork] = begun
+
     async def rerooted(self, session: str) -> None:
         """A fork was given its parent's turns as its own: they are indexed as such."""
         if self._index.is_on:
             await self._index.prepared()
             await self._index.filler.fill_session(session, self._index.embeddings)
+            if session in self._begun:
+                await self._index.filler.finish(self._begun.pop(session))
 
     async def _forget_turns(self, session: str, numbers: tuple[int, ...]) -> None:
         number = (await self._index.groups()).get(session)
