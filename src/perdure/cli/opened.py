@@ -31,7 +31,7 @@ def change_bank(
     """Do work that may write what recall finds, and tell what came of it.
 
     That is told first. Then what was written gets its vectors, if the model comes with Perdure,
-    which takes half a second to be loaded; to end the command meanwhile loses nothing.
+    which takes most of a second to be loaded; to end the command meanwhile loses nothing.
     """
 
     async def done(bank: Bank) -> None:
