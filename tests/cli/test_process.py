@@ -143,7 +143,7 @@ def test_tours(command: tuple[str, ...], steps: list[str]) -> None:
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

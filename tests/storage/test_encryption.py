@@ -7,7 +7,6 @@ import base64
 import random
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -283,22 +282,24 @@ async def test_conflicts_of_the_callers_own_are_told(start: Processes) -> None:
 
 async def test_a_deadline_is_for_all_attempts(start: Processes) -> None:
     other = await start()
+    attempts = 0
 
     class Slowly:
         stage = Stage.BACKEND
 
         async def __call__(self, call: Call, proceed: Handler) -> Any:
+            nonlocal attempts
             if isinstance(call, Commit) and call.batch.writes[0].collection == "pins":
+                attempts += 1
                 await asyncio.sleep(0.15)
                 await other.pins.put(Pin("ada/1", "of somebody else"))
             return await proceed(call)
 
     slow = await start(inner=[Slowly()])
     await slow.pins.get("ada/1")
-    begun = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         await slow.pins.put(Pin("ada/1", "mine"), Options(deadline=0.2))
-    assert time.monotonic() - begun < 5
+    assert attempts <= 2
 
 
 async def test_what_has_expired_starts_anew(start: Processes) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -655,21 +654,23 @@ async def test_nothing_is_kept_once_training_is_over(
 async def test_a_deadline_is_for_all_attempts(start: Start) -> None:
     process, other = await start(), await start()
     await learn(process)
+    attempts = 0
 
     class Slowly:
         stage = Stage.BACKEND
 
         async def __call__(self, call: Call, proceed: Handler) -> Any:
+            nonlocal attempts
             if isinstance(call, Commit) and call.batch.writes[0].collection == "notes":
+                attempts += 1
                 await asyncio.sleep(0.15)
                 await other.compression.renew("notes")
             return await proceed(call)
 
     slow = Process(process.store.adapter, [Slowly()])
-    begun = time.monotonic()
     with pytest.raises(DeadlineExceeded):
-        await asyncio.wait_for(slow.notes.put(note(1), Options(deadline=0.1)), 10)
-    assert time.monotonic() - begun < 5
+        await slow.notes.put(note(1), Options(deadline=0.1))
+    assert attempts == 1
 
 
 @record("fading", ttl=10)

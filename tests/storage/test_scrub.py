@@ -7,7 +7,6 @@ import contextlib
 import random
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import apsw
@@ -181,10 +180,9 @@ async def test_cancelled_it_stops(file: Path) -> None:
         scrubbing = asyncio.create_task(store.adapter.scrub())
         await asyncio.sleep(0.05)
         scrubbing.cancel()
-        start = time.monotonic()
-        with pytest.raises(asyncio.CancelledError):
-            await scrubbing
-        assert time.monotonic() - start < 5
+        async with asyncio.timeout(100):  # though somebody reads
+            with pytest.raises(asyncio.CancelledError):
+                await scrubbing
         reader.close()
         assert await authors.query().count() == 2
         await store.adapter.scrub()
