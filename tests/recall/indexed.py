@@ -14,6 +14,7 @@ from perdure.config import ArtifactsConfig, Config, RecallConfig
 from perdure.core.errors import ProviderDown
 from perdure.history.reading import Reader
 from perdure.recall.embedders import Embedder
+from perdure.recall.indexing import embedding
 from perdure.recall.indexing import index as indexing
 from perdure.recall.indexing.forgetting import IndexPlace
 from perdure.recall.indexing.index import RecallIndex
@@ -80,6 +81,12 @@ async def indexed(
                 yield bank, index
             finally:
                 await index.stop()
+
+
+def embed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is embedded before an index is told to settle, however slow the test is."""
+    for pause in ("_IDLE", "_PATIENCE"):
+        monkeypatch.setattr(embedding, pause, 3_600.0)
 
 
 async def found(index: RecallIndex, words: str) -> list[tuple[str, Spot]]:

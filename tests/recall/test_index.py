@@ -13,7 +13,7 @@ from perdure.recall.values import Note
 from perdure.storage.middleware import Call, Find, Get, Handler, collection_of
 from perdure.storage.searching import Document, Withdrawal
 from tests.conftest import BACKENDS, url_on
-from tests.recall.indexed import Letters, found, indexed, note_at, turns_found
+from tests.recall.indexed import Letters, embed_later, found, indexed, note_at, turns_found
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -395,7 +395,10 @@ async def test_what_is_stored_encrypted_is_not_indexed(tmp_path: Path) -> None:
         await bank.forget("planner/auth")
 
 
-async def test_a_lazy_embedder_is_not_loaded_by_appends(tmp_path: Path) -> None:
+async def test_a_lazy_embedder_is_not_loaded_by_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed_later(monkeypatch)
     embedder = Letters()
     async with indexed(url_on_sqlite(tmp_path), tmp_path, embedder=embedder) as (bank, _):
         session = await bank.session("planner/auth")
