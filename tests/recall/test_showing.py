@@ -290,3 +290,4 @@ def test_an_excerpt_has_the_words() -> None:
     assert excerpt("short", ["x"], 400) == "short"
     assert excerpt("z" * 1_000, ["parrot"], 400).startswith("zzz")
     assert looked_for("Is it the WHO?") == ()
+    assert looked_for("Wo sind die Dateien?") == ("dateien",)

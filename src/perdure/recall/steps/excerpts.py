@@ -16,12 +16,10 @@ _BEFORE = 160
 _WORDS, _PLACES = 40, 50
 #: Characters of a text that are looked at.
 _TEXT = 200_000
-#: Shorter words stand everywhere.
-_SHORTEST = 3
-
 #: Of a word with another ending, so much at least is the same.
 _SAME = 4
 
+#: Shorter words stand everywhere.
 _pieces = re.compile(r"\w{3,}").findall
 #: A word in a reason: see `searching.ranking`.
 _named = re.compile("‘([^’]+)’").sub  # noqa: RUF001
@@ -29,8 +27,9 @@ _named = re.compile("‘([^’]+)’").sub  # noqa: RUF001
 
 def looked_for(question: str) -> tuple[str, ...]:
     """What of a question may stand in a text, folded: its longer words, no stop words."""
-    found = dict.fromkeys(_pieces(folded(question[:10_000])))
-    return tuple(w for w in found if len(w) >= _SHORTEST and w not in STOP_WORDS)[:_WORDS]
+    found = list(dict.fromkeys(_pieces(folded(question[:10_000]))))
+    small = STOP_WORDS | languages.small_words(languages.told(found))
+    return tuple(word for word in found if word not in small)[:_WORDS]
 
 
 def count(text: str, wanted: Iterable[str]) -> int:
