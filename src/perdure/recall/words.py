@@ -108,7 +108,8 @@ def terms(text: str) -> list[str]:
         found += [form for form in dict.fromkeys(forms) if form not in there]
     if not text.isascii():
         found += emoji(text).values()
-    return found[:MOST_TERMS]
+    del found[MOST_TERMS:]
+    return found
 
 
 def emoji(text: str) -> dict[str, str]:
@@ -147,9 +148,10 @@ def plain(text: str) -> str:
     if text.isascii():
         return text
     apart = unicodedata.normalize("NFKD", text)
-    # A letter of its own, which endings of Russian are known by; no accent was added to it.
-    apart = apart.replace("и\u0306", "й").replace("И\u0306", "Й")
-    return unicodedata.normalize("NFC", apart.translate(_marks()))
+    if "\u0306" in apart:
+        # A letter of its own, which endings of Russian are known by; no accent was added to it.
+        apart = apart.replace("и\u0306", "й").replace("И\u0306", "Й")
+    return unicodedata.normalize("NFC", _marks()("", apart))
 
 
 def tells_time(text: str) -> bool:
@@ -179,7 +181,8 @@ def _terms(text: str, pieces: list[str]) -> list[str]:
             found += _learnt(piece)
     if ("19" in text or "20" in text) and _has_year(text) is not None:
         found += _dates(text)
-    return found[:MOST_TERMS]
+    del found[MOST_TERMS:]
+    return found
 
 
 def _distinct(text: str) -> list[str]:
@@ -303,16 +306,17 @@ def _stem(word: str) -> str:
 
 
 @cache
-def _marks() -> dict[int, None]:
-    """Accents and vowel signs, and what joins characters unseen; not those of kana."""
-    unseen = {0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF}
+def _marks() -> Callable[[str, str], str]:
+    """Replaces accents and vowel signs, and what joins characters unseen; not those of kana."""
+    unseen = "\xad\u200b\u200c\u200d\u2060\ufeff"
     kana = {0x3099, 0x309A}
-    signs = {
-        code
+    signs = (
+        chr(code)
         for code in range(0x300, 0xAC00)
         if unicodedata.category(chr(code)) in {"Mn", "Mc"} and code not in kana
-    }
-    return dict.fromkeys(signs | unseen)
+    )
+    # An expression takes a fifth of what `str.translate` takes.
+    return re.compile(f"[{''.join(signs)}{unseen}]+").sub
 
 
 # Dates
