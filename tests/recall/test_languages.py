@@ -142,7 +142,12 @@ def test_small_words_tell_a_language(text: str, language: str) -> None:
 
 def test_forms_stand_behind_the_terms() -> None:
     alone = ["wir", "haben", "die", "dateien", "und", "token", "umbenannt"]
-    assert terms("Wir haben die Dateien und Tokens umbenannt.") == [*alone, "datei", "tok"]
+    assert terms("Wir haben die Dateien und Tokens umbenannt.") == [
+        *alone,
+        "=datei",
+        "=tok",
+        "=umbenannt",
+    ]
 
 
 def test_english_has_no_forms() -> None:
@@ -151,7 +156,7 @@ def test_english_has_no_forms() -> None:
 
 
 def test_a_german_word_is_made_of_two() -> None:
-    assert {"rechnung", "numm"} < set(terms("Das ist die Rechnungsnummer."))
+    assert {"=rechnung", "=numm"} < set(terms("Das ist die Rechnungsnummer."))
     assert {"rechnung", "numm"} < set(asked("Was ist die Rechnungsnummer und wo?").terms)
     assert terms("Their relationships, and what they are") == ["relationship"]
 
@@ -174,8 +179,18 @@ async def test_words_that_stand_nowhere_are_looked_for_in_any_language() -> None
         # It does not tell its language, and its words stand nowhere as they are.
         found = await books.searcher.keyword(question("verschobenen Rechnung"), scope())
         assert [each.turn for each in found.candidates] == [1]
+        assert [each.why for each in found.candidates if "=" in each.why] == []
         # English is never looked for as if it were something else.
         found = await books.searcher.keyword(question("the verschobenen"), scope())
+        assert found.candidates == ()
+
+
+async def test_english_words_are_not_taken_for_others() -> None:
+    async with library() as books:
+        await books.put(1, "They strip the walls.")
+        await books.put(40, "Wir haben die Wand gestrichen und sie ist nicht trocken.")
+        # In German, what is left of both is the same.
+        found = await books.searcher.keyword(question("stripe webhooks"), scope())
         assert found.candidates == ()
 
 

@@ -7,6 +7,8 @@ vowel signs of Indic scripts are left out with all marks, and most endings go wi
 In Latin letters a word does not say what it is. A text does, by the small words that every sentence
 has: `told`. Words of such a text get a further term, their *form*, beside the one that they would
 have in English; so nothing that is found without forms is lost, and English text has none of them.
+Forms begin with a mark, so that none is taken for an English word: the German form of “stripe” is
+what is left of “strip”, too.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from functools import cache, lru_cache
 from perdure.history.searching import folded
 from perdure.recall.small_words import AMBIGUOUS, ARTICLES, ENGLISH, OTHERS
 
+#: What forms begin with.
+MARK = "="
 #: Forms that are remembered, over all languages.
 _REMEMBERED = 30_000
 #: Pieces of a text that are looked at to tell its language.
@@ -75,14 +79,15 @@ def forms(word: str, language: str) -> tuple[str, ...]:
         return ()
     stem = _stemmer(language)
     parts = _joined(word) if language == "german" and len(word) > _LONG else None
-    return tuple(map(stem, (word, *(() if parts is None else parts.groups()))))
+    whole = (word, *(() if parts is None else parts.groups()))
+    return tuple(MARK + stem(each) for each in whole)
 
 
 def any_form(word: str) -> tuple[str, ...]:
     """What would be left of a word, in small letters, in each of the languages in Latin letters."""
     if not _has_endings(word):
         return ()
-    return tuple(dict.fromkeys(_stemmer(each)(word) for each in OTHERS))
+    return tuple(dict.fromkeys(MARK + _stemmer(each)(word) for each in OTHERS))
 
 
 def stemmed(word: str) -> str:

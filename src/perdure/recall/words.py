@@ -104,8 +104,7 @@ def terms(text: str) -> list[str]:
     found = _terms(text, pieces)
     if language := languages.told(pieces):
         forms = (form for word in _distinct(text) for form in languages.forms(word, language))
-        there = set(found)
-        found += [form for form in dict.fromkeys(forms) if form not in there]
+        found += dict.fromkeys(forms)
     if not text.isascii():
         found += emoji(text).values()
     del found[MOST_TERMS:]
@@ -138,7 +137,9 @@ def asked(text: str) -> Asked:
         term, *more = _learnt(word) or ("",)
         if form and not more:
             forms[term] = form
-        found += parts
+        for part in parts:
+            found.append(part.removeprefix(languages.MARK))
+            forms[found[-1]] = part
     return Asked([each for each in found if each not in small], forms, told=True)
 
 

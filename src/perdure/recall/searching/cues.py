@@ -141,7 +141,7 @@ def cues(text: str, moment: int, also: tuple[str, ...] = ()) -> Cues:
         counts=tuple(chosen.values()),
         pairs=tuple(pair for pair in pairs if pair[0] != pair[1]),
         names=_names(text) | signs,
-        forms={term: form for term, form in said.forms.items() if term in kept and form != term},
+        forms={term: form for term, form in said.forms.items() if term in kept},
         told=said.told,
         times=tuple(_times(text, now)),
         when=_when(text) is not None,

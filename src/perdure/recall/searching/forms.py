@@ -21,8 +21,11 @@ Forms: TypeAlias = Mapping[str, Sequence[str]]
 
 
 def known(cues: Cues) -> Forms:
-    """Forms in the language of a question; none if that is English, or was not told."""
-    return {term: (form,) for term, form in cues.forms.items()}
+    """Forms in the language of a question; none if that is English, or was not told.
+
+    Without their mark, too: short texts of that language may not tell it, and have words as such.
+    """
+    return {term: (form, form.removeprefix(languages.MARK)) for term, form in cues.forms.items()}
 
 
 def possible(cues: Cues, found: TextFound) -> Forms:
@@ -52,7 +55,8 @@ def together(terms: Sequence[str], forms: Forms, found: TextFound) -> TextFound:
     if not forms:
         return found
     by_term = dict(zip(with_forms(terms, forms), found.terms, strict=True))
-    merged = (_merged([by_term[each] for each in (term, *forms.get(term, ()))]) for term in terms)
+    every = ({term: None, **dict.fromkeys(forms.get(term, ()))} for term in terms)
+    merged = (_merged([by_term[each] for each in some]) for some in every)
     return TextFound(found.documents, tuple(merged))
 
 
