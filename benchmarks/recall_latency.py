@@ -6,8 +6,8 @@ no model is asked. Four of five conversations are the asking agent's.
 
 What shortcuts cost is told beside it, on the largest bank:
 
-- `lost_words`: of the ten best that are found if every occurrence of every word is read, and ten
-  times as many turns are weighed, those that are not among the ten best that were found;
+- `lost_words`: of the ten best that are found if every occurrence of every word is read, and 4,000
+  turns and their neighbours are looked at, those that are not among the ten best that were found;
 - `lost_vectors`: of the 60 documents nearest to a question, those that the approximate search did
   not find;
 - `lost_answers`: of the questions whose answer is among the ten best without either shortcut, those
@@ -47,7 +47,6 @@ from perdure.recall.indexing.passages import passage
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.searching import noting, weighing
-from perdure.recall.searching.evidence import TURNS
 from perdure.recall.searching.searcher import Found, Searcher
 from perdure.recall.values import Question
 from perdure.storage.options import DEFAULT, Options
@@ -62,8 +61,8 @@ if TYPE_CHECKING:
 _TOGETHER = 500
 #: Hits that are looked at, and documents that the dense leg is asked for.
 _BEST, _NEAREST = 10, 60
-#: How many times as many turns are weighed where nothing is cut off.
-_WIDER = 10
+#: Turns that are looked at, and rounds whose notes are read, where nothing is cut off.
+_WIDE_TURNS, _WIDE_ROUNDS = 4_000, 2_200
 _ALL = 2**31
 
 
@@ -323,8 +322,8 @@ class _Store:
 def _wider() -> Iterator[None]:
     """Let searchers weigh many more turns than they do."""
     with (
-        patch.object(weighing, "TURNS", _WIDER * TURNS),
-        patch.object(noting, "CHUNK", _WIDER * noting.CHUNK),
+        patch.object(weighing, "TURNS", _WIDE_TURNS),
+        patch.object(noting, "CHUNK", _WIDE_ROUNDS),
     ):
         yield
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from perdure.recall.places import ANSWERED, PART_BITS, ROUND_BITS, SAID, TOOLS, TURN_BITS
 from perdure.recall.searching.rounds import Positions
+from perdure.recall.searching.sets import among, distinct, numbered
 
 if TYPE_CHECKING:
-    from perdure.storage.searching import Range, TextFound
+    from perdure.storage.searching import TextFound
 
 
 Array: TypeAlias = np.ndarray
@@ -41,6 +42,7 @@ WINDOWS = {
 }
 #: The numbers of windows by their names: arrays have them in this order.
 NUMBERS = {name: number for number, name in enumerate(WINDOWS)}
+_WIDER = NUMBERS["wider"]
 _STARTS, _ENDS = np.array(list(WINDOWS.values()), np.int64).T
 #: What stands in a window is what stands up to its end, without what stands up to before its start.
 _BOUNDS = np.unique([*_STARTS - 1, *_ENDS])
@@ -49,7 +51,7 @@ _BEFORE_START, _AT_END = np.searchsorted(_BOUNDS, _STARTS - 1), np.searchsorted(
 _PAUSE = 2 * 3_600
 #: Turns whose surroundings are counted exactly; how far their neighbours are taken along: an
 #: answer need not have a word of its question.
-TURNS, REACH = 400, 2
+TURNS, REACH = 100, 2
 #: Rounds of one turn that may be candidates; more, if so many in all are not reached.
 _ROUNDS_OF_TURN, _ROUNDS = 4, 400
 #: A turn's number has so many bits; turns of groups without an order are put so far apart.
@@ -109,6 +111,12 @@ class Counted(NamedTuple):
     occupied: Array
     running: Array
 
+    @classmethod
+    def of(cls, occupied: Array, counts: Array) -> Counted:
+        """From positions in order, and how often each term stands there: (position, term)."""
+        none = np.zeros((1, counts.shape[1]))
+        return cls(occupied, np.concatenate([none, np.cumsum(counts, axis=0)]))
+
     def windows(self, axis: Array, sittings: Array | None = None) -> Array:
         """What stands around positions: (window, row, term)."""
         bounds = axis + _BOUNDS[:, None]
@@ -116,12 +124,25 @@ class Counted(NamedTuple):
             begins = np.concatenate([[-1], sittings, [np.iinfo(np.int64).max]])
             at = np.searchsorted(sittings, axis, side="right")
             bounds = np.clip(bounds, begins[at] - 1, begins[at + 1] - 1)
-        up_to = self.running.take(np.searchsorted(self.occupied, bounds, side="right"), axis=0)
-        inside: Array = up_to[_AT_END]
-        inside -= up_to[_BEFORE_START]
-        # What sums leave behind is no evidence.
-        inside *= inside > min(FIELD_WEIGHTS.values()) / 2
-        return inside
+        up_to = self._up_to(bounds)
+        return _difference(up_to[_AT_END], up_to[_BEFORE_START])
+
+    def window(self, axis: Array, name: str) -> Array:
+        """The same in one window alone: (row, term)."""
+        start, end = WINDOWS[name]
+        return _difference(self._up_to(axis + end), self._up_to(axis + (start - 1)))
+
+    def _up_to(self, positions: Array) -> Array:
+        found: Array = self.running.take(
+            np.searchsorted(self.occupied, positions, side="right"), axis=0
+        )
+        return found
+
+
+def _difference(more: Array, less: Array) -> Array:
+    more -= less
+    more *= more > min(FIELD_WEIGHTS.values()) / 2  # what sums leave behind is no evidence
+    return more
 
 
 def sittings(axis: Array, times: Array) -> Array:
@@ -161,12 +182,12 @@ class Tally:
         self._occupied, self._at = numbered(axis)
         self._counts = self._all.counts(self._at, len(self._occupied), len(occurrences))
         self._positions = Positions.of(axis, self._all.place)
+        self._by_turn = self._counted = Counted.of(self._occupied, self._counts)
         occupied, counts = self._occupied, self._counts
         if len(self._positions.turns):
             occupied, at = numbered(self._positions(axis, self._all.place))
             counts = self._all.counts(at, len(occupied), len(occurrences))
-        none = np.zeros((1, len(occurrences)))
-        self._counted = Counted(occupied, np.concatenate([none, np.cumsum(counts, axis=0)]))
+            self._counted = Counted.of(occupied, counts)
         self._rarities = _rarities(found, occupied, counts)
 
     def evidence(
@@ -174,8 +195,7 @@ class Tally:
     ) -> Evidence:
         """What stands around the best `turns` turns, their neighbours, and the places `also`."""
         given, spread = np.array(list(also), np.int64), self._axis
-        best = _best_turns(self._occupied, self._counts, self._rarity, turns)
-        axis = spread.with_neighbours(self._occupied[best], reach)
+        axis = spread.with_neighbours(self._best_turns(turns), reach)
         axis = distinct(np.concatenate([axis, spread.of(given)]))
         here = among(self._occupied, axis)[self._at]
         chosen = _Occurrences(*(each[here] for each in self._all))
@@ -195,39 +215,22 @@ class Tally:
             positions=self._positions,
         )
 
-
-def distinct(values: Array) -> Array:
-    """Each value once, in order."""
-    # `np.unique` puts numbers into a hash table first, which takes ten times as long.
-    ordered = np.sort(values)
-    is_new = np.ones(len(ordered), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
-    return ordered[is_new]
-
-
-def numbered(values: Array) -> tuple[Array, Array]:
-    """Each value once, in order; and of all values, which of these they are."""
-    once = distinct(values)
-    return once, np.searchsorted(once, values)
+    def _best_turns(self, turns: int) -> Array:
+        """Those that have most themselves and around them, roughly."""
+        if len(self._occupied) <= turns:
+            return self._occupied
+        wider, rarity = self._by_turn.window(self._occupied, "wider"), self._rarities[_WIDER]
+        own, around = saturated(self._counts, self._rarity), saturated(wider, rarity)
+        rough = scaled(own) + scaled(around) + covered(wider, rarity)
+        best: Array = self._occupied[np.argpartition(-rough, turns)[:turns]]
+        return best
 
 
-def among(values: Array, known: Array) -> Array:
-    """Which values are among those that are `known`, which are in order: a flag for each."""
-    if not len(known):
-        return np.zeros(len(values), bool)
-    at = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    flags: Array = known[at] == values
-    return flags
-
-
-def inside(ranges: Sequence[Range], places: Array) -> Array:
-    """Which places lie in one of the ranges: a flag for each."""
-    if not ranges:
-        return np.zeros(len(places), bool)
-    bounds = np.array(ranges, np.int64)
-    at = np.searchsorted(bounds[:, 0], places, side="right") - 1
-    lies: Array = (at >= 0) & (places <= bounds[np.maximum(at, 0), 1])
-    return lies
+def scaled(values: Array) -> Array:
+    """Divided by the largest; each row by its own, if there are several. 0 if that is."""
+    most = values.max(axis=-1, keepdims=True, initial=0.0)
+    found: Array = values / np.where(most > 0, most, np.inf)
+    return found
 
 
 def saturated(counts: Array, rarity: Array) -> Array:
@@ -324,18 +327,6 @@ def _rarities(found: TextFound, occupied: Array, counts: Array) -> Array:
         else:
             have[:, number] = postings.documents * sizes
     return _of_frequency(np.minimum(have, found.documents), found.documents)
-
-
-def _best_turns(occupied: Array, counts: Array, rarity: Array, turns: int) -> Array:
-    """Turns that have most themselves and around them, roughly."""
-    if len(occupied) <= turns:
-        return np.arange(len(occupied))
-    own = saturated(counts, rarity)
-    running = np.concatenate([[0.0], np.cumsum(own)])
-    first = np.searchsorted(occupied, occupied - 3)
-    last = np.searchsorted(occupied, occupied + 3, side="right")
-    rough = own + 0.5 * (running[last] - running[first])
-    return np.argpartition(-rough, turns)[:turns]
 
 
 def _own(

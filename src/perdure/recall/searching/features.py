@@ -25,6 +25,7 @@ from perdure.recall.searching.evidence import (
     covered,
     present,
     saturated,
+    scaled,
 )
 from perdure.recall.values import Note
 
@@ -106,7 +107,7 @@ def features(
     column = dict.fromkeys(NAMES, np.zeros(evidence.rows))
     column |= by_words(evidence, terms, lengths)
     if meanings is not None:
-        alike = _scaled(np.array([meanings.own, meanings.near, meanings.stretch]))
+        alike = scaled(np.array([meanings.own, meanings.near, meanings.stretch]))
         column |= zip(GROUPS["meaning"], alike, strict=True)
     _by_speaker(column, notes, speaker)
     _by_time(column, notes, cues)
@@ -155,9 +156,9 @@ def by_words(evidence: Evidence, terms: Array, lengths: Array | None = None) -> 
     if lengths is not None:
         own = (counts / _relative(lengths)[:, :, None]).sum(axis=0)
     rarest = (present(said) * rarity).max(axis=1, initial=0.0)
-    own, rarest, phrase = _scaled(np.array([saturated(own, rarity), rarest, evidence.phrases]))
+    own, rarest, phrase = scaled(np.array([saturated(own, rarity), rarest, evidence.phrases]))
     found = {"own": own, "cover": covered(said, rarity), "rarest": rarest, "phrase": phrase}
-    found |= zip(WINDOWS, _scaled(saturated(evidence.windows, rarities)), strict=True)
+    found |= zip(WINDOWS, scaled(saturated(evidence.windows, rarities)), strict=True)
     covers = covered(evidence.windows[_COVERED], rarities[_COVERED])
     return found | dict(zip(_COVERS, covers, strict=True))
 
@@ -219,10 +220,3 @@ def _only_asks(note: Note) -> bool:
 
 def _answers(note: Note, before: Note) -> bool:
     return _only_asks(before) and note.speaker not in {"", before.speaker}
-
-
-def _scaled(values: Array) -> Array:
-    """Divided by the largest; each row by its own, if there are several. Nothing, if none is."""
-    most = values.max(axis=-1, keepdims=True, initial=0.0)
-    scaled: Array = values / np.where(most > 0, most, np.inf)
-    return scaled

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS
-from perdure.recall.searching.evidence import STRETCH, Array, Evidence, among, distinct, inside
+from perdure.recall.searching.evidence import STRETCH, Array, Evidence
 from perdure.recall.searching.features import Meanings
+from perdure.recall.searching.sets import among, distinct, inside
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,10 +11,11 @@ from perdure.recall.indexing.documents import read_notes
 from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS, spot
 from perdure.recall.scoping.filters import Passing, passes
 from perdure.recall.searching.cues import Cues
-from perdure.recall.searching.evidence import Array, Evidence, among, distinct, inside, sittings
+from perdure.recall.searching.evidence import Array, Evidence, sittings
 from perdure.recall.searching.features import spoken_by
 from perdure.recall.searching.ranking import rough_order
 from perdure.recall.searching.searcher import MOST
+from perdure.recall.searching.sets import among, distinct, inside
 from perdure.recall.values import Filters, Note, Question
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 #: A place where there is no document.
 NOWHERE = -1
-#: Rows whose notes are read first, to learn who speaks; then; and how often, if filters leave fewer
-#: than are asked for.
-FIRST, CHUNK, CHUNKS = 40, 220, 8
+#: Rows whose notes are read at once. Of more, the best by words are chosen: so many to learn who
+#: speaks; then so many; and how often, if filters leave fewer than are asked for.
+AT_ONCE, FIRST, CHUNK, CHUNKS = 500, 40, 220, 8
 #: Candidates that are weighed for each hit that is asked for, at least.
 DEPTH = 4
 
@@ -58,16 +59,24 @@ class Noting:
         self.known[NOWHERE] = None
 
     async def read(self, evidence: Evidence, nearest: Collection[int] = ()) -> Noted | None:
-        """What passes: the nearest ones, then the best by words. None if nothing does.
+        """What passes: the nearest ones, then the best by words. None if nothing does."""
+        view = _View(self, evidence)
+        if evidence.rows <= AT_ONCE:
+            await view.look(np.arange(evidence.rows))
+        else:
+            await self._look_at_best(view, evidence, nearest)
+        return view.noted() if view.count else None
 
-        The first notes tell who speaks. The name of a speaker stands where others address them, so
-        it is left out of account for the rest.
+    async def _look_at_best(
+        self, view: _View, evidence: Evidence, nearest: Collection[int]
+    ) -> None:
+        """The first notes tell who speaks. The name of a speaker stands where others address them,
+        so it is left out of account for the rest.
         """
         order = rough_order(evidence, self._cues)
         rounds = np.array(list(nearest), np.int64) >> PART_BITS << PART_BITS
         near = among(evidence.places, distinct(rounds))[order]
         first = np.concatenate([order[near], order[~near][:FIRST]])
-        view = _View(self, evidence)
         await view.look(first)
         if speaker := spoken_by(self._cues, list(self.known.values())):
             order = rough_order(evidence, self._cues, speaker)
@@ -80,7 +89,6 @@ class Noting:
             await view.look(left[start : start + chunk])
             if view.count >= enough or start + chunk >= len(left):
                 break
-        return view.noted() if view.count else None
 
     async def fetch(self, places: Sequence[int]) -> None:
         """Make sure that these are known."""
