@@ -173,6 +173,7 @@ class Scopes:
         self._sharing = Sharing(store)
         self._families = Families(store)
         self._lines = Lines(store)
+        self._shared_with_others = store.collection(Memory).query().where("is_shared", "=", True)
         self._groups = Groups({})
 
     async def of(self, question: Question) -> Scope:
@@ -249,7 +250,7 @@ class Scopes:
 
     async def _shared_memories(self) -> list[Memory]:
         """The memories of all agents that are shared with others."""
-        shared = self._store.collection(Memory).query().where("is_shared", "=", True)
+        shared = self._shared_with_others
         try:
             return await shared.values(STRONG)
         except Corrupted:  # the keys of one of the agents were destroyed

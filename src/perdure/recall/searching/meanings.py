@@ -68,7 +68,8 @@ def _compared(rows: Array, asked: Array) -> tuple[Array, Array]:
     vectors = np.zeros((len(rows) + 1, len(asked)), np.float32)
     vectors[:-1] = rows
     vectors *= 1 / np.maximum(_lengths(vectors), 1e-9)[:, None]
-    direction = asked.astype(np.float32) / max(float(np.linalg.norm(asked)), 1e-9)
+    direction = asked.astype(np.float32)
+    direction /= np.maximum(_lengths(direction[None]), 1e-9)
     # Not a product of matrices: that would start threads, which costs more than it gains.
     return vectors, np.einsum("ij,j->i", vectors, direction)
 

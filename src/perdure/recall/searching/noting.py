@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 NOWHERE = -1
 #: Rows whose notes are read at once. Of more, the best by words are chosen: so many to learn who
 #: speaks; then so many; and how often, if filters leave fewer than are asked for.
-AT_ONCE, FIRST, CHUNK, CHUNKS = 500, 40, 220, 8
+AT_ONCE, FIRST, CHUNK, CHUNKS = 600, 40, 220, 8
 #: Candidates that are weighed for each hit that is asked for, at least.
 DEPTH = 4
 
@@ -138,12 +139,16 @@ class _View:
         ]
         await self._noting.fetch([*places, *further, *before])
         known = self._noting.known
-        for row, place, earlier in zip(rows.tolist(), places, before, strict=True):
-            note = self._merged(place) if place in self._further else known[place]
-            if note is not None:  # else a neighbour that is not there
-                self._rows.append(row)
-                self._notes.append(note)
-                self._earlier.append(known[earlier])
+        notes = [known[place] for place in places]
+        if further:
+            notes = [
+                self._merged(place) if place in self._further else note
+                for place, note in zip(places, notes, strict=True)
+            ]
+        is_there = [note is not None for note in notes]  # else a neighbour that is not there
+        self._rows += compress(rows.tolist(), is_there)
+        self._notes += [note for note in notes if note is not None]
+        self._earlier += compress([known[place] for place in before], is_there)
         some = slice(len(self._passed), None)
         if self._noting.filtered:
             self._passed += map(self._passes, self._rows[some], self._notes[some])

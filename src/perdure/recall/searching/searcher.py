@@ -112,7 +112,8 @@ class Searcher:
             found.cues, found.text = await self._by_words(asked, scope)
             _tally(found)  # while the dense leg is still on its way
             if found.begun is not None:
-                await asyncio.wait({found.begun}, timeout=patience)
+                if not found.begun.done():
+                    await asyncio.wait({found.begun}, timeout=patience)
                 if found.begun.done() and not found.begun.exception():
                     found.meant = found.begun.result()
             return await self._weighed(found)
