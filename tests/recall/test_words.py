@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import Stemmer  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,10 +50,18 @@ def test_words_and_names(text: str, expected: list[str]) -> None:
         ("\uff54\uff4f\uff4b\uff45\uff4e", "token"),
         ("Ελληνικά", "ΕΛΛΗΝΙΚΆ"),
         ("tokens", "token"),
+        ("went, bought, written", "go buy writes"),
+        ("favourite colours, behaviour", "favorite color behaviors"),
+        ("organised the initialisation", "organizing initialize"),
     ],
 )
 def test_the_same_however_it_is_written(one: str, other: str) -> None:
     assert terms(one) == terms(other)
+
+
+def test_words_that_only_look_like_other_forms_stay_what_they_are() -> None:
+    for word in ("hours", "course", "journey", "promise", "raise", "exercise", "noise", "saw"):
+        assert terms(word) == [Stemmer.Stemmer("english").stemWord(word)], word
 
 
 def test_dates_have_a_term_of_their_own() -> None:

@@ -1,6 +1,7 @@
 """Text to terms, the same way for what is written and for what is asked.
 
-A term is a word without case, accents and endings: see `languages`. What programmers write as one
+A term is a word without case, accents and endings, see `languages`; irregular forms of English verbs
+are their verb, see `english`. What programmers write as one
 (``getUserToken``, ``src/auth/token.py``, ``FIN-20``) is a term as it stands, and so are its parts.
 Scripts that put no space between words become pairs of characters. Dates get a term that is the
 same however they were written: ``2023-05-07``, and ``2023-05`` for their month. Each emoji has one.
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 from perdure.history.searching import folded
 from perdure.recall import languages
+from perdure.recall.english import one_form
 from perdure.recall.small_words import CHATTER, ENGLISH_ONLY, STOP_WORDS
 
 #: Terms of one text, and characters of it that are looked at. What is behind is not found by words.
@@ -303,7 +305,7 @@ def _stemmer() -> Callable[[str], str]:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _stem(word: str) -> str:
-    return _stemmer()(word) if len(word) <= LONGEST else word
+    return _stemmer()(one_form(word)) if len(word) <= LONGEST else word
 
 
 @cache
