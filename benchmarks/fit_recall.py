@@ -12,7 +12,9 @@ question is met at all, by a logistic function. It is fitted to the first candid
 question, with questions about other chats mixed in, whose answer is nowhere.
 
 Run it after a change to features; look at `locomo`, which fits without the chat that it asks about;
-then paste what it prints over `perdure/recall/searching/weights.py`.
+then paste what it prints over `perdure/recall/searching/weights.py`. The last line, `LIKELY`, sets
+the scale of all scores, to which the thresholds of `perdure/recall/steps/swarm.py` belong: leave it
+as it is, unless those are chosen anew with it.
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ from perdure.storage.searching import TextSearch
 class Letters:
     """Embeds a text as the number of its letters a to z. Fails for as long as it is told to."""
 
+    is_quick = True
+
     def __init__(self, name: str = "test/letters") -> None:
         self.name = name
         self.embedded: list[str] = []

@@ -193,6 +193,7 @@ class Slowly:
     """An embedder that counts."""
 
     name = "slow"
+    is_quick = False
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []

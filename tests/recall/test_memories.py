@@ -324,6 +324,7 @@ class Letters:
     """Embeds a text by its letters."""
 
     name = "letters"
+    is_quick = True
 
     async def embed(self, texts: Iterable[str]) -> list[bytes]:
         return [bytes(text.count(chr(97 + n)) % 100 for n in range(26)) for text in texts]

@@ -133,6 +133,24 @@ async def test_a_speaker_is_told_from_who_is_addressed() -> None:
     assert "said by Caroline" in why
 
 
+async def test_what_is_said_first_after_a_pause_is_what_is_new() -> None:
+    day = 86_400
+    async with library() as books:
+        for turn, time in ((1, day), (2, day + 60), (3, 3 * day), (4, 3 * day + 60)):
+            await books.put(turn, "I went hiking", speaker="ann", time=time)
+        found = await books.searcher.keyword(question("Who went hiking?"), scope())
+        why = {each.turn: each.why for each in found.candidates}
+    assert [turn for turn in sorted(why) if "first after a pause" in why[turn]] == [1, 3]
+
+
+async def test_a_task_that_begins_is_as_good_as_one_that_goes_on() -> None:
+    async with library() as books:
+        for turn in (1, 2, 3):  # nobody's name is known: this is somebody with a model
+            await books.put(turn, "Rotate the tokens", time=turn * 86_400)
+        found = await books.searcher.keyword(question("rotate tokens"), scope())
+    assert not any("pause" in each.why for each in found.candidates)
+
+
 async def test_times_are_reasons() -> None:
     async with library() as books:
         for turn, month in enumerate((4, 6, 8), 1):

@@ -186,6 +186,45 @@ async def test_vectors_join_what_words_found() -> None:
         assert found.terms == by_words.terms == ("token", "rotat")
 
 
+async def test_the_name_of_who_speaks_is_not_what_is_meant() -> None:
+    letters = Letters()
+    async with library(letters) as books:
+        await books.put(1, "zaza, how is zaza?", speaker="bob")
+        await books.put(40, "lakes", speaker="zaza")
+        for asked, meant in (
+            ("zaza's lakes", " lakes"),
+            ("What of Bob and Zaza’s lakes?", "What of  and  lakes?"),
+        ):
+            await _both(books, asked)
+            assert letters.embedded[-2:] == [asked, meant]
+        for asked in ("lakes of Ann", "Zaza", "zazas"):
+            await _both(books, asked)
+            assert letters.embedded[-1] == asked
+
+
+async def test_what_has_no_vector_yet_is_not_behind_for_that() -> None:
+    letters = Letters()
+    async with library(letters) as books:
+        for turn in range(1, 30):
+            await books.put(turn, f"Lunch was quiet on day {turn}")
+        await books.put(1, "OAuth tokens rotate every hour", group=OTHER)
+        books.embedder = None
+        await books.put(9, "OAuth tokens rotate every hour", group=OTHER)
+        found = await _both(books, "When do OAuth tokens rotate?")
+    first, second = found.candidates[:2]
+    assert {first.turn, second.turn} == {1, 9}
+    assert second.score > first.score / 4
+
+
+async def test_a_model_that_takes_a_while_is_asked_once() -> None:
+    letters = Letters()
+    letters.is_quick = False
+    async with library(letters) as books:
+        await books.put(1, "lakes", speaker="zaza")
+        await _both(books, "zaza's lakes")
+        assert letters.embedded[-1] == "zaza's lakes"
+
+
 async def test_what_is_ranked_together_is_described_once() -> None:
     async with library(Letters()) as books:
         await books.put(1, "tokens rotate")

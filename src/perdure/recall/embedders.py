@@ -49,6 +49,10 @@ class Embedder(Protocol):
         May raise `PerdureError` if the configuration names a model that cannot be.
         """
 
+    @property
+    def is_quick(self) -> bool:
+        """A question takes less than a millisecond once it is loaded: it may be asked twice."""
+
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         """A vector for each text, in their order, as signed bytes; all of one length.
 
@@ -75,6 +79,7 @@ class Wordllama:
     #: What the configuration calls it.
     model = "local/wordllama"
     name = f"{model}-{_NUMBERS}"
+    is_quick = True
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         """Raises `NoModel` if wordllama is not installed. The first call takes about a second."""
@@ -91,6 +96,8 @@ class Wordllama:
 
 class GatewayEmbedder:
     """A model behind the gateway: with its budgets, its retries, and what it costs on record."""
+
+    is_quick = False
 
     def __init__(self, gateway: Callable[[], Gateway], model: str) -> None:
         self.name = model
@@ -117,6 +124,8 @@ class GatewayEmbedder:
 
 class SentenceTransformers:
     """A model of the package sentence-transformers, from the files that are on this machine."""
+
+    is_quick = False
 
     def __init__(self, model: str) -> None:
         self.name = SENTENCE_TRANSFORMERS + model
@@ -170,6 +179,10 @@ class _Chosen:
     @property
     def name(self) -> str:
         return self._embedder.name
+
+    @property
+    def is_quick(self) -> bool:
+        return self._embedder.is_quick
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         return await self._embedder.embed(texts)

@@ -1,8 +1,8 @@
 """Text to terms, the same way for what is written and for what is asked.
 
-A term is a word without case, accents and endings, see `languages`; irregular forms of English verbs
-are their verb, see `english`. What programmers write as one
-(``getUserToken``, ``src/auth/token.py``, ``FIN-20``) is a term as it stands, and so are its parts.
+A term is a word without case, accents and endings, see `languages`; irregular forms of an English
+verb are the verb, see `english`. What programmers write as one (``getUserToken``,
+``src/auth/token.py``, ``FIN-20``) is a term as it stands, and so are its parts.
 Scripts that put no space between words become pairs of characters. Dates get a term that is the
 same however they were written: ``2023-05-07``, and ``2023-05`` for their month. Each emoji has one.
 

@@ -29,6 +29,10 @@ class Ahead:
     def name(self) -> str:
         return self._embedder.name
 
+    @property
+    def is_quick(self) -> bool:
+        return self._embedder.is_quick
+
     def expect(self, text: str) -> None:
         """Begin to embed a text that will be asked for soon. Whoever does not ask loses nothing."""
         if text in self._begun:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 
@@ -54,6 +54,7 @@ _operator = re.compile(r"\b(?:AND|OR|NOT|NEAR)\b").sub
 #: A number, and what is written with the same digits: an id, an address, a hash.
 _is_number = re.compile(r"[0-9a-f:./-]*[0-9][0-9a-f:./-]*").fullmatch
 
+_with_genitive = re.compile(r"(\w+)(?:['’]s\b)?").sub
 _when = re.compile(
     r"\b(?:when|(?:what|which) (?:date|day|week|month|year|time)|how long|since when)\b",
     re.IGNORECASE,
@@ -186,6 +187,16 @@ def _names(text: str) -> dict[str, str]:
         if low not in STOP_WORDS and len(made := terms(word)) == 1:
             found[low] = made[0]
     return found
+
+
+def without(text: str, names: Collection[str]) -> str:
+    """The text without these names: each of their words, and what makes it a genitive."""
+    words = {folded(word) for name in names for word in name.split()}
+
+    def left(found: re.Match[str]) -> str:
+        return "" if folded(plain(found[1])) in words else found[0]
+
+    return _with_genitive(left, text)
 
 
 # Times

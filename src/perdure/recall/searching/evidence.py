@@ -48,7 +48,7 @@ _STARTS, _ENDS = np.array(list(WINDOWS.values()), np.int64).T
 _BOUNDS = np.unique([*_STARTS - 1, *_ENDS])
 _BEFORE_START, _AT_END = np.searchsorted(_BOUNDS, _STARTS - 1), np.searchsorted(_BOUNDS, _ENDS)
 #: Seconds after which what is said next is another conversation.
-_PAUSE = 2 * 3_600
+PAUSE = 2 * 3_600
 #: Turns whose surroundings are counted exactly; how far their neighbours are taken along: an
 #: answer need not have a word of its question.
 TURNS, REACH = 100, 2
@@ -152,7 +152,7 @@ def sittings(axis: Array, times: Array) -> Array:
     ever paused, there are none.
     """
     same = np.diff(axis) < 1 << _TURN_SPAN
-    begins: Array = axis[1:][same & (np.diff(times) > _PAUSE)]
+    begins: Array = axis[1:][same & (np.diff(times) > PAUSE)]
     return begins
 
 

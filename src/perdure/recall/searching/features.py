@@ -19,6 +19,7 @@ from perdure.recall.searching.cues import Cues
 from perdure.recall.searching.evidence import (
     FIELD_WEIGHTS,
     NUMBERS,
+    PAUSE,
     WINDOWS,
     Array,
     Evidence,
@@ -50,8 +51,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "speaker": ("speaker",),
     # It was said when the question says; it tells when, which the question wants to know.
     "time": ("on_day", "in_month", "tells_when"),
-    # More than a word or two; a question that nobody answers there; an answer to one.
-    "shape": ("length", "asks", "answers", "answers_own"),
+    # More than a word or two; a question that nobody answers there; an answer to one; what somebody
+    # says first after a pause, which is what is new.
+    "shape": ("length", "asks", "answers", "answers_own", "opens"),
 }
 NAMES: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in group)
 
@@ -70,11 +72,13 @@ _LEAST_AVERAGE = 10.0
 
 
 class Meanings(NamedTuple):
-    """Cosines with the question, a number for each candidate; 0 where there is no vector."""
+    """Cosines with the question, a number for each candidate; the average without a vector."""
 
     own: Array
     near: Array
     stretch: Array
+    #: The largest cosine with the question as it was asked, names and all.
+    likeness: float
 
 
 class Features(NamedTuple):
@@ -126,16 +130,21 @@ def features(
 
 def _likeness(meanings: Meanings | None, coverage: float) -> float:
     """The largest cosine. Without vectors, what it would be at least, by how many words are met."""
-    return coverage / 2 if meanings is None else float(meanings.own.max(initial=0.0))
+    return coverage / 2 if meanings is None else meanings.likeness
 
 
 def spoken_by(cues: Cues, notes: Sequence[Note | None]) -> str:
     """The speaker whom the question names; empty if it names none, or several."""
+    named = named_by(cues, notes)
+    return next(iter(named)) if len(named) == 1 else ""
+
+
+def named_by(cues: Cues, notes: Sequence[Note | None]) -> frozenset[str]:
+    """The speakers whom the question names."""
     speakers = {note.speaker for note in notes if note is not None}
-    named = {
+    return frozenset(
         speaker for speaker in speakers if not cues.names.keys().isdisjoint(folded(speaker).split())
-    }
-    return named.pop() if len(named) == 1 else ""
+    )
 
 
 def kept(cues: Cues, speaker: str) -> Array:
@@ -207,6 +216,7 @@ def _by_shape(
             for note, asked in zip(notes, before, strict=True)
         ]
         column["answers"] = np.array(answers, float)
+        column["opens"] = np.array(list(map(_opens, notes, before)), float)
     column["answers_own"] = column["answers"] * column["before"]
 
 
@@ -216,6 +226,11 @@ def _only_asks(note: Note) -> bool:
     Only people who talk with each other leave a question open: a model answers in the same turn.
     """
     return note.asks and note.speaker != "" and note.lengths[ANSWERED] < _AN_ANSWER
+
+
+def _opens(note: Note, before: Note | None) -> bool:
+    """Somebody sits down anew. Only people who talk with each other tell then what is new."""
+    return note.speaker != "" and (before is None or note.time - before.time > PAUSE)
 
 
 def _answers(note: Note, before: Note) -> bool:

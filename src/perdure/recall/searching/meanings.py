@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS
+from perdure.recall.searching.cues import without
 from perdure.recall.searching.evidence import STRETCH, Array, Evidence
 from perdure.recall.searching.features import Meanings
 from perdure.recall.searching.sets import among, distinct, inside
+from perdure.recall.words import terms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from perdure.recall.scoping.scope import Scope
     from perdure.storage.store import Store
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Turns on each side whose vectors are a candidate's surroundings.
 _AROUND = 2
+#: Characters of a question beyond which a name or two change nothing.
+_SHORT = 1_000
 
 
 class Meant(NamedTuple):
@@ -28,6 +32,21 @@ class Meant(NamedTuple):
     model: str
     vector: bytes
     nearest: Collection[int]
+    #: Embeds another question, in less than a millisecond; None if that would take longer.
+    embed: Callable[[Sequence[str]], Awaitable[list[bytes]]] | None = None
+    #: The same without the names of who speaks, where it is known: see `without`.
+    nameless: bytes = b""
+
+    async def without(self, text: str, names: Collection[str]) -> Meant:
+        """What is meant but for the names of who speaks: they stand where others address them.
+
+        `text` is the question. If nothing but names is asked, they are what is meant.
+        """
+        left = without(text[:_SHORT], names)
+        if self.embed is None or len(text) > _SHORT or left == text or not terms(left):
+            return self
+        [nameless] = await self.embed([left])
+        return self._replace(nameless=nameless)
 
 
 async def meanings(store: Store, scope: Scope, evidence: Evidence, meant: Meant) -> Meanings:
@@ -47,10 +66,15 @@ async def meanings(store: Store, scope: Scope, evidence: Evidence, meant: Meant)
     read = await store.adapter.vectors(INDEX.name, meant.model, wanted.tolist())
     if not len(read.at):
         nothing = np.zeros(evidence.rows)
-        return Meanings(nothing, nothing, nothing)
-    known = _Known(wanted[read.at], *_compared(read.rows, np.frombuffer(meant.vector, np.int8)))
+        return Meanings(nothing, nothing, nothing, 0.0)
+    vectors = _directions(read.rows)
+    known = _Known(wanted[read.at], vectors, _compared(vectors, meant.vector))
     own = _own(evidence, known)
-    return Meanings(own, _near(evidence, known, beside), _best_around(evidence, own))
+    likeness = float(own.max(initial=0.0))
+    if meant.nameless:
+        known = known._replace(cosines=_compared(vectors, meant.nameless))
+        own = _own(evidence, known)
+    return Meanings(own, _near(evidence, known, beside), _best_around(evidence, own), likeness)
 
 
 class _Known(NamedTuple):
@@ -63,15 +87,21 @@ class _Known(NamedTuple):
     cosines: Array
 
 
-def _compared(rows: Array, asked: Array) -> tuple[Array, Array]:
-    """Vectors of length 1, and their cosines; then zeros."""
-    vectors = np.zeros((len(rows) + 1, len(asked)), np.float32)
+def _directions(rows: Array) -> Array:
+    """Vectors of length 1; then zeros."""
+    vectors = np.zeros((len(rows) + 1, rows.shape[1]), np.float32)
     vectors[:-1] = rows
     vectors *= 1 / np.maximum(_lengths(vectors), 1e-9)[:, None]
-    direction = asked.astype(np.float32)
-    direction /= np.maximum(_lengths(direction[None]), 1e-9)
+    return vectors
+
+
+def _compared(vectors: Array, asked: bytes) -> Array:
+    """Cosines with what is asked."""
+    vector = np.frombuffer(asked, np.int8).astype(np.float32)
+    direction = vector / np.maximum(_lengths(vector[None]), 1e-9)
     # Not a product of matrices: that would start threads, which costs more than it gains.
-    return vectors, np.einsum("ij,j->i", vectors, direction)
+    cosines: Array = np.einsum("ij,j->i", vectors, direction)
+    return cosines
 
 
 def _lengths(vectors: Array) -> Array:
@@ -106,9 +136,17 @@ def _own(evidence: Evidence, known: _Known) -> Array:
     rounds = known.places >> PART_BITS << PART_BITS
     row = np.minimum(np.searchsorted(evidence.places, rounds), evidence.rows - 1)
     mine = evidence.places[row] == rounds
-    own = np.zeros(evidence.rows)
+    own, has = np.zeros(evidence.rows), np.zeros(evidence.rows, bool)
     np.maximum.at(own, row[mine], known.cosines[:-1][mine])
-    return own
+    has[row[mine]] = True
+    return _or_average(own, has)
+
+
+def _or_average(cosines: Array, is_known: Array) -> Array:
+    """Where no vector is known yet, the average, which speaks neither for nor against."""
+    if is_known.any():
+        cosines[~is_known] = cosines[is_known].mean()
+    return cosines
 
 
 def _near(evidence: Evidence, known: _Known, beside: Array) -> Array:
@@ -119,8 +157,9 @@ def _near(evidence: Evidence, known: _Known, beside: Array) -> Array:
     total = known.vectors[at[0]]
     for row in at[1:]:
         total += known.vectors.take(row, axis=0)
-    near: Array = known.cosines[at].sum(axis=0) / np.maximum(_lengths(total), 1e-9)
-    return near
+    lengths = _lengths(total)
+    near: Array = known.cosines[at].sum(axis=0) / np.maximum(lengths, 1e-9)
+    return _or_average(near, lengths > 0)
 
 
 def _best_around(evidence: Evidence, own: Array) -> Array:

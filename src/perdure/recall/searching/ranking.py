@@ -140,6 +140,7 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "time": ("on_day", "in_month"),
     "when": ("tells_when",),
     "answers": ("answers", "answers_own"),
+    "opens": ("opens",),
 }
 _COLUMNS = {kind: [NAMES.index(name) for name in names] for kind, names in _KINDS.items()}
 _SAID = {
@@ -147,4 +148,5 @@ _SAID = {
     "meaning": "similar in meaning",
     "when": "tells when",
     "answers": "answers a question",
+    "opens": "said first after a pause",
 }

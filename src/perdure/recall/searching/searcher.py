@@ -173,7 +173,8 @@ class Searcher:
             return None
         from perdure.recall.searching.meanings import Meant
 
-        return Meant(model, asked, [each.place for each in near])
+        embed = self._embedder.embed if self._embedder.is_quick else None
+        return Meant(model, asked, [each.place for each in near], embed)
 
     async def _weighed(self, found: Found) -> Found:
         # Here, because it takes numpy: whoever only opens a bank and appends does not need that.

@@ -9,7 +9,7 @@ from perdure.core.turns import Position
 from perdure.recall.places import Spot, spot
 from perdure.recall.searching.cues import Cues
 from perdure.recall.searching.evidence import REACH, TURNS, Tally
-from perdure.recall.searching.features import Features, features
+from perdure.recall.searching.features import Features, features, named_by
 from perdure.recall.searching.meanings import Meant, meanings
 from perdure.recall.searching.noting import DEPTH, Noted, Noting
 from perdure.recall.searching.ranking import Telling, ranked
@@ -89,6 +89,8 @@ async def weighed(
         return None
     alike = None
     if meant is not None:
+        named = named_by(cues, [*noted.notes, *noted.before])
+        meant = await meant.without(question.text, named)
         alike = await meanings(store, scope, noted.evidence, meant)
     values = features(noted.evidence, cues, noted.notes, noted.before, alike)
     return Weighed(question, scope, cues, noted, values)
