@@ -67,7 +67,13 @@ async def _talk(session: Session, turns: int) -> None:
 
 
 @pytest.mark.parametrize("harm", _HARM.values(), ids=_HARM)
-async def test_harm_is_told_of_and_mended(harm: str, tmp_path: Path) -> None:
+async def test_harm_is_told_of_and_mended(
+    harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(_: RecallIndex) -> None:
+        """In the background nobody mends it before we have looked."""
+
+    monkeypatch.setattr(RecallIndex, "_care", nothing)
     file = tmp_path / "bank.db"
     async with Bank(f"sqlite:///{file}", config=_config(tmp_path)) as bank:
         session = await bank.session("planner/auth")
