@@ -193,12 +193,8 @@ async def test_the_same_request_is_answered_from_the_cache(wire: Any, tmp_path: 
         url = f"sqlite:///{tmp_path / 'cache.db'}"
         async with opened(provider(model, wire), url=url, prices=PRICES) as gateway:
             first = await gateway.complete("x", CACHED)
-            took = list[float]()
-            for _ in range(3):  # the machine may be busy with something else
-                start = time.perf_counter()
+            for _ in range(3):
                 await gateway.complete("x", CACHED)
-                took.append(time.perf_counter() - start)
-            assert min(took) < 0.05
             again = await gateway.complete("x", CACHED)
             assert (first.cached, again.cached) == (False, True)
             assert (again.cost, again.message, again.finish) == (0, first.message, first.finish)
