@@ -7,9 +7,11 @@ is no loop over occurrences: with 12,000 of them this takes a few milliseconds.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from perdure.recall.places import ANSWERED, PART_BITS, ROUND_BITS, SAID, TOOLS, TURN_BITS
@@ -58,7 +60,7 @@ _ROUNDS_OF_TURN, _ROUNDS = 4, 400
 _TURN_SPAN, _APART = TURN_BITS - ROUND_BITS, 6
 
 
-class Evidence(NamedTuple):
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """How much stands in and around each candidate. A row for each, in order of place."""
 
     #: `Spot.place` of part 0.
@@ -71,8 +73,6 @@ class Evidence(NamedTuple):
     rarities: Array
     #: How often terms stand in the round itself, by field: (field, row, term), unweighted.
     own: Array
-    #: How often terms stand around it: (window, row, term), weighted by field. See `window`.
-    windows: Array
     #: Pairs of terms that stand side by side in the round, weighed.
     phrases: Array
     #: Parts of rounds that have a term.
@@ -81,10 +81,17 @@ class Evidence(NamedTuple):
     counted: Counted
     #: Where rounds stand in them.
     positions: Positions
+    #: Positions beyond which no window reaches, see `sittings`; None if that is not known.
+    begins: Array | None = None
 
     @property
     def rows(self) -> int:
         return len(self.places)
+
+    @functools.cached_property
+    def windows(self) -> Array:
+        """How often terms stand around it: (window, row, term), weighted by field."""
+        return self.counted.windows(self.positions(self.axis, self.places), self.begins)
 
     def window(self, name: str) -> Array:
         """What stands in one of `WINDOWS`: (row, term)."""
@@ -93,15 +100,13 @@ class Evidence(NamedTuple):
 
     def only(self, rows: Array, sittings: Array) -> Evidence:
         """These rows alone, with windows that do not reach beyond a sitting: see `sittings`."""
-        axis = self.axis[rows]
-        return self._replace(
+        return msgspec.structs.replace(
+            self,
             places=self.places[rows],
-            axis=axis,
+            axis=self.axis[rows],
             own=self.own[:, rows],
-            windows=self.counted.windows(
-                self.positions(axis, self.places[rows]), self.positions.first(sittings)
-            ),
             phrases=self.phrases[rows],
+            begins=self.positions.first(sittings),
         )
 
 
@@ -208,7 +213,6 @@ class Tally:
             rarity=self._rarity,
             rarities=self._rarities,
             own=own,
-            windows=self._counted.windows(self._positions(turn, rounds)),
             phrases=_phrases(chosen, parts, rounds, self._pairs, self._rarity),
             parts=parts,
             counted=self._counted,
