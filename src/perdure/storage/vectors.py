@@ -23,8 +23,8 @@ _BROAD = 0.25
 _MOST = 0.3
 #: Scores of which only the highest is looked at, first.
 _BLOCK = 64
-#: Rows that are packed together, which makes them four times as fast to compare. Fewer at the end
-#: are compared as they are.
+#: Rows that are packed together, which makes them four times as fast to compare, and takes their
+#: bytes once more. Fewer at the end are compared as they are.
 _PACK = 4_096
 _ARRAYS = ("_ids", "_places", "_norms", "_matrix", "_is_held")
 

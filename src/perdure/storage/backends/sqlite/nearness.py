@@ -31,7 +31,7 @@ from perdure.storage.vectors import Vectors, check_lengths, vector_rows
 if TYPE_CHECKING:
     import numpy as np
 
-#: As many vectors are compared one by one, in about five milliseconds; beyond, there is a graph.
+#: As many vectors are compared one by one, in about two milliseconds; beyond, there is a graph.
 EXACT = 200_000
 #: Vectors among which one that was removed is looked for first.
 _LATELY = 1_000
