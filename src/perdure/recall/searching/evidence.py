@@ -52,7 +52,7 @@ _BEFORE_START, _AT_END = np.searchsorted(_BOUNDS, _STARTS - 1), np.searchsorted(
 #: Seconds after which what is said next is another conversation.
 PAUSE = 2 * 3_600
 #: Turns that are looked at closely; how far their neighbours are taken along: an answer need not
-#: have a word of its question. With 400 turns nothing more is found, in twice the time.
+#: have a word of its question. With 400 no more is found, and a question takes a seventh more.
 TURNS, REACH = 100, 2
 #: Rounds of one turn that may be candidates; more, if so many in all are not reached.
 _ROUNDS_OF_TURN, _ROUNDS = 4, 400
