@@ -42,10 +42,11 @@ Array: TypeAlias = np.ndarray
 #: How much weights are held small; those of length and questions more, which are habits of a chat.
 _SMALL = 0.003
 _HELD = np.array([10.0 if name in GROUPS["shape"] else 1.0 for name in NAMES])
-#: How often each question counts without these groups; all of them count once.
+#: How often each question counts without these groups; all of them count once. Without vectors as
+#: often as with them: names of programs mean nothing to an embedder, and are found by words alone.
 _WITHOUT: tuple[tuple[float, tuple[str, ...]], ...] = (
     (1.0, ()),
-    (0.25, ("meaning",)),
+    (1.0, ("meaning",)),
     (0.25, ("speaker",)),
     (0.25, ("time",)),
     (0.25, ("shape",)),
