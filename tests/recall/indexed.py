@@ -64,6 +64,7 @@ async def indexed(
         artifacts=ArtifactsConfig(folder=str(folder / "artifacts")), recall=RecallConfig(on=False)
     )
     async with Bank(url, config=config, middleware=middleware) as bank:
+        await bank.settle()  # its own index, which is off, says so half a second later otherwise
         index = RecallIndex(
             bank.store,
             Reader(bank.store),
