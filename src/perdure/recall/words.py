@@ -211,44 +211,43 @@ def _learnt(piece: str) -> tuple[str, ...]:
     return made
 
 
-def _of_piece(piece: str) -> Iterator[str]:
-    head, *tails = _apostrophe(piece) if "'" in piece or "’" in piece else (piece,)
-    yield from _of_name(head)
+def _of_piece(piece: str) -> list[str]:
+    if "'" not in piece and "’" not in piece:
+        return _of_name(piece)
+    head, *tails = _apostrophe(piece)
+    found = _of_name(head)
     for tail in tails:
         if tail.lower() not in _ENDINGS:
-            yield from _of_name(tail)
+            found += _of_name(tail)
+    return found
 
 
-def _of_name(name: str) -> Iterator[str]:
+def _of_name(name: str) -> list[str]:
     """The terms of what was written as one."""
-    if not name.isascii():
-        for run in _scripts(name):
-            if _is_not_spaced(run):
-                yield from _pairs(folded(run))
-            else:
-                yield from _of_spaced(run)
-    else:
-        yield from _of_spaced(name)
+    if name.isascii():
+        return _of_spaced(name)
+    found = list[str]()
+    for run in _scripts(name):
+        found += _pairs(folded(run)) if _is_not_spaced(run) else _of_spaced(run)
+    return found
 
 
-def _of_spaced(name: str) -> Iterator[str]:
+def _of_spaced(name: str) -> list[str]:
     name = name.strip("-./:@_")
     if name.isalpha() and _has_hump(name) is None:
-        yield from _of_word(name)
-        return
+        return [*_of_word(name)]
     whole = folded(name)
     if (date := _iso(whole)) is not None:
-        yield from _of_date(date[1], date[2], date[3])
-        return
+        return _of_date(date[1], date[2], date[3])
     # A letter alone is no word of a name: OAuth, a/b.
     several = (part for part in _parts(name) if len(part) > 1 or not part.isalpha())
     parts = list(islice(several, _MOST_PARTS))
     if whole in STOP_WORDS or (not parts and not whole.isalnum()):
-        return  # e.g., and/or
-    yield _bounded(whole.replace("@", "="))
+        return []  # e.g., and/or
+    found = [_bounded(whole.replace("@", "="))]
     if "/" in whole and (last := whole.rsplit("/", 1)[1]) and not last.isalpha():
-        yield _bounded(last.replace("@", "="))
-    yield from parts
+        found.append(_bounded(last.replace("@", "=")))
+    return found + parts
 
 
 def _parts(name: str) -> Iterator[str]:
@@ -264,14 +263,15 @@ def _parts(name: str) -> Iterator[str]:
             yield from _of_word(found[1])
 
 
-def _of_word(word: str) -> Iterator[str]:
+@lru_cache(maxsize=_REMEMBERED)
+def _of_word(word: str) -> tuple[str, ...]:
+    """Its term; nothing for a stop word. Names are new again and again, their words are not."""
     low = folded(word)
     if low in STOP_WORDS and not _is_meant(word):
-        return
-    if low.isascii():
-        yield _bounded(_stem(low) if len(low) > 2 and low.isalpha() else low)
-    else:
-        yield _bounded(folded(languages.stemmed(word)))
+        return ()
+    if not low.isascii():
+        return (_bounded(folded(languages.stemmed(word))),)
+    return (_bounded(_stem(low) if len(low) > 2 and low.isalpha() else low),)
 
 
 def _is_meant(word: str) -> bool:
@@ -279,11 +279,10 @@ def _is_meant(word: str) -> bool:
     return word == "May" or (len(word) > 1 and word.isupper() and word.lower() not in CHATTER)
 
 
-def _pairs(run: str) -> Iterator[str]:
+def _pairs(run: str) -> list[str]:
     if len(run) == 1:
-        yield run
-    for start in range(len(run) - 1):
-        yield run[start : start + 2]
+        return [run]
+    return [run[start : start + 2] for start in range(len(run) - 1)]
 
 
 def _bounded(term: str) -> str:
@@ -303,7 +302,6 @@ def _stemmer() -> Callable[[str], str]:
     return stem
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def _stem(word: str) -> str:
     return _stemmer()(one_form(word)) if len(word) <= LONGEST else word
 
