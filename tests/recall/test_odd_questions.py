@@ -177,3 +177,9 @@ async def test_a_hit_says_what_stands_there() -> None:
         [hit, *_] = (await session.recall("exporting invoices", deadline=30)).hits
         assert "‘export’" in hit.why  # noqa: RUF001
         assert "‘invoice’" in hit.why  # noqa: RUF001
+
+
+def test_a_number_of_very_many_digits_is_read_once() -> None:
+    # Read again from each of its digits, it would take minutes.
+    number = "8" * 90_000 + "th"
+    assert looked_at(f"what is\n{number}\nfor?").split() == ["what", "is", "for?"]

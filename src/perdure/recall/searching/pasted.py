@@ -11,10 +11,12 @@ _HALF = 4_000
 #: Characters that are read: as many as `recall.recall` passes on.
 _READ = 100_000
 
+# Somebody may have pasted one number of 100,000 digits: no character is looked at again and again.
+
 #: Numbers, and what is written with the same digits: ids, addresses, hashes.
-_numbers = re.compile(r"\b[0-9a-f]*[0-9][0-9a-f]*\b|[0-9]+", re.IGNORECASE).sub
+_numbers = re.compile(r"\b(?=[a-f]*+[0-9])[0-9a-f]++\b|[0-9]++", re.IGNORECASE).sub
 # Half a word would be a word that stands nowhere.
-_last_word, _first_word = re.compile(r"\S+$").sub, re.compile(r"^\S+").sub
+_last_word, _first_word = re.compile(r"(?<!\S)\S++$").sub, re.compile(r"^\S+").sub
 
 
 def looked_at(text: str) -> str:
