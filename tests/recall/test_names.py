@@ -65,6 +65,17 @@ async def test_nobody_else_is_looked_at_nor_what_was_taken_back() -> None:
             assert not found.hits
 
 
+async def test_what_others_said_changes_nothing() -> None:
+    async with Bank("memory://", config=_PATIENT) as bank:
+        session = await bank.session("planner/auth")
+        await _told(session)
+        other = await bank.session("writer/other")
+        await other.append([user("I like headCount."), assistant("So do I.")])
+        await bank.settle()
+        found = await session.recall("Where did we meet headCount?")
+        assert [hit.turn for hit in found.hits][:1] == ["T-2.1"]
+
+
 async def test_filters_are_kept() -> None:
     async with Bank("memory://", config=_PATIENT) as bank:
         session = await bank.session("planner/auth")

@@ -57,9 +57,14 @@ class Found:
 
     @property
     def unknown(self) -> frozenset[str]:
-        """Those of them that stand nowhere in the index."""
+        """Those of them that stand nowhere in what the question may see, as far as it is indexed.
+
+        What others said is no matter here: they would be noticed by what is not found.
+        """
         found = zip(self.terms, self.text.terms, strict=False)
-        return frozenset(term for term, postings in found if not postings.documents)
+        return frozenset(
+            term for term, postings in found if postings.complete and not len(postings.found)
+        )
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
