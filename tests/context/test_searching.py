@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import perdure
@@ -78,6 +80,10 @@ async def test_what_was_taken_back_or_fetched_is_not_found(session: perdure.Sess
         ("boxes", "a box"),
         ("called", "it calls home"),
         ("keys", "the key"),
+        ("getUsers", "getUser is called"),
+        ("getUser", "getUsers are called"),
+        ("URLs", "URL is empty"),
+        ("PRs", "prs are open"),
     ],
 )
 async def test_accents_and_simple_endings(session: perdure.Session, query: str, said: str) -> None:
@@ -106,3 +112,15 @@ async def test_the_phrase_itself_comes_first(session: perdure.Session) -> None:
     # Also if enough others are found before it.
     assert [each.id for each in await find(session, "token refresh", 1)] == ["T-2.1"]
     assert [each.id for each in await find(session, "tokens", 1)] == ["T-4.1"]
+
+
+async def test_others_get_a_turn_while_turns_are_read(session: perdure.Session) -> None:
+    for number in range(40):
+        await session.append([user(f"Where is zebra {number}?"), assistant("Here.")])
+    reading = asyncio.create_task(find(session, "giraffe"))
+    turns = 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert await reading == []
+    assert turns >= 40

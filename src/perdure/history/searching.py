@@ -6,6 +6,7 @@ answers in a moment; what is older than that is found by recall.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import unicodedata
 from collections.abc import Collection, Iterator
@@ -37,6 +38,8 @@ _after_consonant = re.compile(r"(\w{2,}[^aeiou])(?:y|ies|ied)").fullmatch
 _at_work = re.compile(r"(\w{4,})(?:ed|ing)").fullmatch
 _DOUBLED = "bdfgklmnprtvz"
 _LEAST_WORD = 4
+#: The letters that an expression for them begins with.
+_letters = re.compile(r"[a-z]+(?![?])").match
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -56,19 +59,18 @@ class _Wanted(msgspec.Struct, frozen=True):
 
     words: tuple[re.Pattern[str], ...]
     phrase: re.Pattern[str]
-    #: The words as they are stored, but for their case, if all of them are names: ``head_count``.
+    #: How each word begins where it is stored, but for its case, if all of them are names.
     names: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, query: str) -> _Wanted:
-        terms = _terms(folded(query[:_QUERY]))[:MOST_WORDS]
+        query = query[:_QUERY]
+        terms = _terms(folded(query))[:MOST_WORDS]
         words = tuple(_pattern(_inflected(term)) for term in dict.fromkeys(terms))
-        names = [term.encode() for term in terms if term.isascii() and not term.isalpha()]
-        return cls(
-            words,
-            _pattern(r"\W+".join(map(re.escape, terms))),
-            tuple(names) if len(names) == len(terms) else (),
-        )
+        phrase = _pattern(r"\W+".join(map(re.escape, terms)))
+        if not query.isascii() or not all(map(is_name, _terms(query))):
+            return cls(words, phrase)
+        return cls(words, phrase, tuple(_beginning(term).encode() for term in terms))
 
 
 async def search(
@@ -103,6 +105,7 @@ async def search(
         first = max(oldest, last - _STEP + 1)
         turns = await _turns(reader, record, head, (first, last), wanted)
         for turn in reversed(turns):
+            await asyncio.sleep(0)  # a turn may be long, and who asked may not wait for the others
             if turn.status in {"undone", "forgotten"}:
                 continue
             best = _best(turn, wanted, ignore)
@@ -138,6 +141,11 @@ def folded(text: str) -> str:
     return unicodedata.normalize("NFC", bare).translate(_STROKES)
 
 
+def is_name(word: str) -> bool:
+    """Whether a word is written as programmers write names: ``head_count``, ``fooBar``, ``1.2``."""
+    return not (word.isalpha() and (word.islower() or word.isupper() or word[1:].islower()))
+
+
 def _pattern(expression: str) -> re.Pattern[str]:
     """Finds what does not go on to either side."""
     return re.compile(rf"(?<!\w)(?:{expression})(?!\w)")
@@ -163,6 +171,12 @@ def _inflected(term: str) -> str:
     sibilant = len(stem) >= _LEAST_WORD - 1 and stem.endswith(("s", "x", "z", "ch", "sh"))
     alone = "?" if base != term and sibilant else ""
     return f"{stem}(?:e|es|ed|ing){alone}"
+
+
+def _beginning(term: str) -> str:
+    """What all forms of a word begin with."""
+    found = _letters(_inflected(term)) if term.isalpha() else None
+    return term if found is None else found[0]
 
 
 def _doubled(stem: str) -> str:

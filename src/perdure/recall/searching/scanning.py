@@ -13,12 +13,11 @@ from collections.abc import Collection
 from perdure.core.errors import Unsupported
 from perdure.core.turns import Position
 from perdure.history.reading import Reader
-from perdure.history.searching import MOST_WORDS, folded, search
+from perdure.history.searching import MOST_WORDS, folded, is_name, search
 from perdure.recall.keys import owner_of
 from perdure.recall.places import Spot
 from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Candidate, Filters, Question, Reason, because
-from perdure.recall.words import is_name
 
 #: Words of a question that asks for a name.
 _MOST = 16
@@ -37,11 +36,7 @@ def names_in(text: str, unknown: Collection[str]) -> str:
     pieces = dict.fromkeys(_written_as_one(text))
     if not unknown or len(pieces) > _MOST:
         return ""
-    return " ".join(piece for piece in pieces if _is_name(piece) and folded(piece) in unknown)
-
-
-def _is_name(piece: str) -> bool:
-    return is_name(piece) or not (piece.islower() or piece.isupper() or piece[1:].islower())
+    return " ".join(piece for piece in pieces if is_name(piece) and folded(piece) in unknown)
 
 
 class Scan:
