@@ -76,6 +76,16 @@ async def test_what_others_said_changes_nothing() -> None:
         assert [hit.turn for hit in found.hits][:1] == ["T-2.1"]
 
 
+async def test_the_turn_that_asks_is_no_answer() -> None:
+    async with Bank("memory://", config=_PATIENT) as bank:
+        session = await bank.session("planner/auth")
+        await _told(session)
+        await session.append(user("Where did we meet headCount?"))
+        await bank.settle()
+        found = await session.recall("headCount")
+        assert "T-2.1" in [hit.turn for hit in found.hits][:2]
+
+
 async def test_filters_are_kept() -> None:
     async with Bank("memory://", config=_PATIENT) as bank:
         session = await bank.session("planner/auth")

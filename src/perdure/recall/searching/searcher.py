@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from perdure.recall.places import INDEX
+from perdure.recall.places import INDEX, turns
 from perdure.recall.scoping.filters import narrowed
 from perdure.recall.searching.cues import Cues, cues
 from perdure.recall.underway import Underway
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from perdure.recall.searching.forms import Forms
     from perdure.recall.searching.meanings import Meant
     from perdure.recall.searching.weighing import Weighed
+    from perdure.storage.searching import Postings, Range
     from perdure.storage.store import Store
 
 #: Candidates that are answered with: for each that is asked for, since some may be gone or stand in
@@ -59,11 +60,17 @@ class Found:
     def unknown(self) -> frozenset[str]:
         """Those of them that stand nowhere in what the question may see, as far as it is indexed.
 
-        What others said is no matter here: they would be noticed by what is not found.
+        What others said is no matter here: they would be noticed by what is not found. Nor is the
+        newest turn: mostly it is the one that asks.
         """
+        record, newest = self.question.record, self.question.head.newest
+        number = self.scope.groups.numbers.get(record.id)
+        asking = (-1, -1) if number is None else turns(number, newest, newest)
         found = zip(self.terms, self.text.terms, strict=False)
         return frozenset(
-            term for term, postings in found if postings.complete and not len(postings.found)
+            term
+            for term, postings in found
+            if postings.complete and not _stands_outside(postings, asking)
         )
 
     @cached_property
@@ -195,6 +202,11 @@ class Searcher:
             known=found.known,
         )
         return found
+
+
+def _stands_outside(postings: Postings, stretch: Range) -> bool:
+    places = postings.found.reshape(-1, 3)[:, 0]
+    return bool(((places < stretch[0]) | (places > stretch[1])).any())
 
 
 def _tally(found: Found) -> Tally:
