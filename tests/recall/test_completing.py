@@ -18,7 +18,7 @@ from perdure.session import Session
 from perdure.storage.middleware import Call, Get, Handler, collection_of
 from perdure.storage.records import type_of
 from tests.conftest import BACKENDS, url_on
-from tests.recall.indexed import indexed, turns_found
+from tests.recall.indexed import embed_later, indexed, turns_found
 
 _FILLER = "all is as it was and nothing else is to be said of it here " * 8
 
@@ -74,6 +74,20 @@ async def test_it_happens_by_itself(kept_url: str, tmp_path: Path) -> None:
         await _asked(session, 1)
         while not await turns_found(index, "zebra_crossing1"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_it_is_done_before_the_bank_is_closed(
+    kept_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed_later(monkeypatch)
+    async with indexed(kept_url, tmp_path) as (bank, index):
+        session = await bank.session("planner/auth")
+        for number in range(1, 20):
+            await _asked(session, number)
+        assert await _brief(index) == 19
+    async with indexed(kept_url, tmp_path) as (_, index):
+        assert await _brief(index) == 0
+        assert await turns_found(index, "zebra_crossing7") == ["planner/auth#T-7.1"]
 
 
 async def test_a_large_append_is_written_whole(store_url: str, tmp_path: Path) -> None:

@@ -63,7 +63,11 @@ class Completing:
         while self._waiting:
             some = [self._waiting.popleft() for _ in range(min(_TOGETHER, len(self._waiting)))]
             step = _Step(self._store, self._groups, some)
-            await self._store.transact(step.take)
+            try:
+                await self._store.transact(step.take)
+            except asyncio.CancelledError:  # not what it is about: whoever goes on has it again
+                self._waiting.extendleft(reversed(some))
+                raise
             yield step.waiting
 
 

@@ -39,6 +39,8 @@ _MUCH, _TOO_MUCH = 0.25, 0.75
 _FIRST_LOOK, _LOOK_EVERY = 2.0, 300.0
 #: Seconds before an embedder that failed is asked again; doubled with each failure in a row.
 _FIRST_RETRY, _LONGEST_RETRY = 1.0, 300.0
+#: Seconds in which what was put off is written before the bank is closed.
+_LONGEST_END = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -129,13 +131,22 @@ class Embeddings:
         self._task = asyncio.create_task(self._serve(), name="perdure-embed")
 
     async def stop(self) -> None:
-        """End, and leave what waits to whoever opens the bank next."""
+        """End, and leave what waits to whoever opens the bank next.
+
+        What was put off is written, if that does not take long. Who opens the bank only ever for a
+        moment would otherwise never find it.
+        """
+        was_working = self._task is not None
         for task in (self._task, self._making_room):
             if task is not None:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
         self._task = self._making_room = None
+        if was_working:
+            with suppress(PerdureError, TimeoutError):
+                async with asyncio.timeout(_LONGEST_END), self._working:
+                    await self._finish()
 
     async def settle(self, progress: Progress | None = None) -> None:
         """Embed everything now. What the embedder cannot do stays; `failure` tells why."""
