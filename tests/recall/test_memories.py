@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.bank import Bank
 from perdure.context.injections import Injection
 from perdure.core.errors import Conflict, InvalidInput, TooLarge
 from perdure.core.messages import assistant, user
 from perdure.core.turns import Mark
 from perdure.history.forgetting import Scope
-from perdure.history.records import Head, SessionRecord, Stretch
+from perdure.history.records import Head, Piece, SessionRecord, Stretch
 from perdure.recall.memories.desk import MemoryDesk
 from perdure.recall.memories.forgetting import MemoryTraces
 from perdure.recall.memories.memories import Memories
@@ -35,6 +36,8 @@ from perdure.recall.memories.wording import leads, line, said
 from perdure.recall.places import memories_of
 from perdure.recall.references.references import References
 from perdure.recall.values import Note
+from perdure.storage.middleware import Call, Handler, collection_of
+from perdure.storage.records import type_of
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 from perdure.testing import ManualClock
@@ -821,6 +824,30 @@ async def test_what_a_fork_keeps_is_still_remembered(store_url: str) -> None:
         assert former.memory.provenance == ("coder/f#T-1.1",)
         await bank.forget("coder/f", turns=["T-1", "T-2"])
         assert await bank.memories.list(status=None) == []
+
+
+async def test_what_is_forgotten_while_a_fork_inherits_stays_so(store_url: str) -> None:
+    former, pieces = type_of(FormerMemory).name, type_of(Piece).name
+    seen = list[str]()
+
+    async def forgets(call: Call, handle: Handler) -> object:
+        found = await handle(call)
+        seen.append(collection_of(call))
+        if former in seen and seen[-1] == pieces:
+            await bank.store.collection(FormerMemory).delete_many(versions)
+        return found
+
+    async with Bank(store_url, middleware=(forgets,)) as bank:
+        parent = await bank.session("planner/a")
+        await remember(parent, "Turn 1.")
+        fork = await parent.fork("coder/f")
+        await bank.memories.add("coder", "It is one.", provenance=["coder/f#T-1.1"])
+        await bank.memories.edit("coder/M-1", text="It is the first one.", by=BOT)
+        versions = [each.id for each in await bank.store.collection(FormerMemory).query().values()]
+        assert len(versions) == 1
+        seen.clear()
+        await MemoryTraces(bank.store, bank.memories).inherit(fork.record.line[0], "coder/f")
+        assert await bank.store.collection(FormerMemory).query().values() == []
 
 
 async def test_every_collection_is_looked_after(traces: MemoryTraces, store: Store) -> None:

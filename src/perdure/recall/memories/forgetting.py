@@ -82,14 +82,25 @@ class MemoryTraces:
         """
         for agent in await self._agents_of(fork):
             async for memory in self._all(Memory, f"{agent}/"):
-                if any(source_of(each)[0] == shared.session for each in memory.provenance):
+                if _comes_from(memory, shared.session):
                     await self._store.transact(
                         lambda transaction, id=memory.id: self._move(transaction, id, shared, fork)  # type: ignore[misc]
                     )
             async for former in self._all(FormerMemory, f"{agent}/"):
-                moved = await self._moved(former.memory, shared, fork)
-                if moved != former.memory:
-                    await self._store.collection(FormerMemory).put(replace(former, memory=moved))
+                if _comes_from(former.memory, shared.session):
+                    await self._store.transact(
+                        lambda transaction, id=former.id: self._move_version(  # type: ignore[misc]
+                            transaction, id, shared, fork
+                        )
+                    )
+
+    async def _move_version(
+        self, transaction: Transaction, id: str, shared: Stretch, fork: str
+    ) -> None:
+        versions = transaction.collection(FormerMemory)
+        if (former := await versions.get(id)) is not None:  # it may have been forgotten meanwhile
+            moved = await self._moved(former.memory, shared, fork)
+            await versions.put(replace(former, memory=moved))
 
     async def _move(self, transaction: Transaction, id: str, shared: Stretch, fork: str) -> None:
         memories = transaction.collection(Memory)
@@ -178,6 +189,10 @@ class MemoryTraces:
             cursor = page.next
             if cursor is None:
                 return
+
+
+def _comes_from(memory: Memory, session: str) -> bool:
+    return any(source_of(each)[0] == session for each in memory.provenance)
 
 
 def _is_touched(memory: Memory, scope: Scope) -> bool:
