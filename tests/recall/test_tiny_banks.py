@@ -11,8 +11,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
+from perdure.bank import Bank
+from perdure.config import Config
 from perdure.core.messages import assistant, user
 from perdure.recall.values import Hit
+from tests.patience import patient
 from tests.recall.tied import bank_with
 
 SAID = (
@@ -100,3 +103,21 @@ async def test_a_question_about_a_time_is_met_by_what_was_said_then() -> None:
         assert found.hits[0].turn == "T-2.1"
         assert "said yesterday" in found.hits[0].why
         assert (await session.recall("What did we do 3 years ago?", deadline=60)).hits == ()
+
+
+@pytest.mark.parametrize("others", [0, 1, 3, 40])
+async def test_most_of_a_question_is_enough_however_few_turns_there_are(others: int) -> None:
+    """In a bank of one turn, a word that stands nowhere was all that its question was about."""
+    async with Bank("memory://", config=Config(recall=patient(vectors=0.0))) as bank:
+        session = await bank.session("planner/auth")
+        await session.append(
+            [
+                user("Why do logins fail after an hour?"),
+                assistant("The refresh token is not rotated."),
+            ]
+        )
+        for number in range(others):
+            await session.append([user(f"Rename the column c{number}."), assistant("Done.")])
+        found = await session.recall("token refresh bug")
+        assert [hit.turn for hit in found.hits][:1] == ["T-1.1"]
+        assert not (await session.recall("zebra crossing bug")).hits

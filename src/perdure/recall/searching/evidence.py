@@ -49,6 +49,9 @@ _STARTS, _ENDS = np.array(list(WINDOWS.values()), np.int64).T
 #: What stands in a window is what stands up to its end, without what stands up to before its start.
 _BOUNDS = np.unique([*_STARTS - 1, *_ENDS])
 _BEFORE_START, _AT_END = np.searchsorted(_BOUNDS, _STARTS - 1), np.searchsorted(_BOUNDS, _ENDS)
+#: Documents of a bank in which a count tells something. In one of a few, a word that stands in one
+#: of them would be a common one, and one that stands nowhere all that the question is about.
+_FEW = 50
 #: Seconds after which what is said next is another conversation.
 PAUSE = 2 * 3_600
 #: Turns that are looked at closely; how far their neighbours are taken along: an answer need not
@@ -314,7 +317,7 @@ def _rarity(found: TextFound) -> Array:
 
 
 def _of_frequency(have: Array, documents: int) -> Array:
-    total = np.maximum(documents, have)
+    total = np.maximum(max(documents, _FEW), have)
     rarity: Array = np.log1p((total - have + 0.5) / (have + 0.5))
     return rarity
 
