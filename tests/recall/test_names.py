@@ -8,6 +8,7 @@ from perdure.bank import Bank
 from perdure.config import Config, RecallConfig
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.recall.searching.scanning import names_in
+from perdure.recall.words import identifiers
 from perdure.session import Session
 
 #: More than a machine under load needs.
@@ -109,3 +110,34 @@ async def test_filters_are_kept() -> None:
 )
 def test_names_are_what_programmers_write(text: str, unknown: set[str], names: str) -> None:
     assert names_in(text, unknown) == names
+
+
+async def test_a_name_whose_words_are_common_is_met() -> None:
+    """An embedder makes nothing of it, and what it is made of stands everywhere."""
+    verbs, nouns = ("load", "merge", "flush", "drain"), ("ledger", "ticket", "tenant", "shard")
+    async with Bank("memory://", config=_PATIENT) as bank:
+        session = await bank.session("planner/auth")
+        for number in range(6):
+            names = [f"{verb}_{noun}_m{number}" for verb in verbs for noun in nouns]
+            code = "\n".join(f"def {name}(value):\n    return value" for name in names)
+            result = ToolResult(f"c{number}", (Text(f"# A module.\n{code}"),))
+            call = Message("assistant", (ToolCall(f"c{number}", "read_file", "{}"),))
+            said = [user("Read it."), call, Message("tool", (result,)), assistant("Helpers.")]
+            await session.append(said)
+        await bank.settle()
+        for question in ("merge_tenant_m3", "Where is merge_tenant_m3 defined?"):
+            for judged in (False, True):
+                found = await session.recall(question, judged=judged)
+                assert [hit.turn for hit in found.hits][:1] == ["T-4.1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Where is head_count in src/a/b.py?", {"head_count", "src/a/b.py"}),
+        ("fooBar, token2, FIN-20", {"foobar", "fin-20", "token2"}),
+        ("A well-known, four-year-old friend's: 2023-05-07, 1.2, 12:30", set[str]()),
+    ],
+)
+def test_identifiers_are_told_from_words_and_numbers(text: str, found: set[str]) -> None:
+    assert identifiers(text) == found

@@ -145,6 +145,22 @@ def asked(text: str) -> Asked:
     return Asked([each for each in found if each not in small], forms, told=True)
 
 
+def identifiers(text: str) -> frozenset[str]:
+    """The terms of what programmers write as one: ``head_count``, ``fooBar``, ``a/b.py``.
+
+    Not of words with a hyphen or an apostrophe, which are everybody's, nor of numbers and dates.
+    """
+    pieces = (piece for piece in _pieces(plain(text))[:MOST_TERMS] if _is_identifier(piece))
+    return frozenset(terms[0] for piece in pieces if len(terms := _learnt(piece)) > 1)
+
+
+def _is_identifier(piece: str) -> bool:
+    if _has_hump(piece) is not None:
+        return True
+    has_letter = any(character.isalpha() for character in piece)
+    return has_letter and not piece.replace("-", "").replace("'", "").replace("’", "").isalpha()
+
+
 def plain(text: str) -> str:
     """The text without accents and marks, but with its case."""
     text = text[:MOST_TEXT]

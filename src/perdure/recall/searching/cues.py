@@ -25,6 +25,7 @@ from perdure.recall.words import (
     Asked,
     asked,
     emoji,
+    identifiers,
     is_name,
     month_number,
     plain,
@@ -115,6 +116,8 @@ class Cues(msgspec.Struct, frozen=True, kw_only=True):
     counts: tuple[int, ...] = ()
     #: Pairs of terms that stand side by side in it.
     pairs: tuple[tuple[str, str], ...] = ()
+    #: Terms of what programmers write as one, see `words.identifiers`.
+    identifiers: frozenset[str] = frozenset()
     #: Words that may be somebody's name, folded, each with its term.
     names: dict[str, str] = {}
     #: By term, another one that stands for the same word in texts of the question's language; and
@@ -141,6 +144,7 @@ def cues(text: str, moment: int, also: tuple[str, ...] = ()) -> Cues:
         terms=tuple(chosen),
         counts=tuple(chosen.values()),
         pairs=tuple(pair for pair in pairs if pair[0] != pair[1]),
+        identifiers=identifiers(text),
         names=_names(text) | signs,
         forms={term: form for term, form in said.forms.items() if term in kept},
         told=said.told,

@@ -122,15 +122,24 @@ def features(
     return Features(
         values=np.stack([column[name] for name in NAMES], axis=1),
         coverage=coverage,
-        likeness=_likeness(meanings, coverage) if cues.terms else 0.0,
+        likeness=_likeness(meanings, coverage, evidence, cues) if cues.terms else 0.0,
         speaker=speaker,
         rarity=evidence.rarity * terms,
     )
 
 
-def _likeness(meanings: Meanings | None, coverage: float) -> float:
-    """The largest cosine. Without vectors, what it would be at least, by how many words are met."""
-    return coverage / 2 if meanings is None else meanings.likeness
+def _likeness(meanings: Meanings | None, coverage: float, evidence: Evidence, cues: Cues) -> float:
+    """The largest cosine. Without vectors, what it would be at least, by how many words are met.
+
+    The same holds for a question with an identifier that stands somewhere: it means nothing to an
+    embedder.
+    """
+    by_words = coverage / 2
+    if meanings is None:
+        return by_words
+    named = [number for number, term in enumerate(cues.terms) if term in cues.identifiers]
+    stands = bool(named) and bool(evidence.own[:, :, named].any())
+    return max(meanings.likeness, by_words) if stands else meanings.likeness
 
 
 def spoken_by(cues: Cues, notes: Sequence[Note | None]) -> str:
