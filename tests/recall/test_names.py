@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from perdure.bank import Bank
@@ -117,15 +119,17 @@ async def test_a_name_whose_words_are_common_is_met() -> None:
     verbs, nouns = ("load", "merge", "flush", "drain"), ("ledger", "ticket", "tenant", "shard")
     async with Bank("memory://", config=_PATIENT) as bank:
         session = await bank.session("planner/auth")
-        for number in range(6):
-            names = [f"{verb}_{noun}_m{number}" for verb in verbs for noun in nouns]
-            code = "\n".join(f"def {name}(value):\n    return value" for name in names)
-            result = ToolResult(f"c{number}", (Text(f"# A module.\n{code}"),))
-            call = Message("assistant", (ToolCall(f"c{number}", "read_file", "{}"),))
-            said = [user("Read it."), call, Message("tool", (result,)), assistant("Helpers.")]
-            await session.append(said)
+        for module in range(10):
+            made = enumerate(product(verbs, nouns))
+            names = [f"{verb}_{noun}_m{module}_{number}" for number, (verb, noun) in made]
+            code = "\n".join(f"def {name}(value: int) -> int:\n    return 7" for name in names)
+            id, path = f"c{module}", f"src/m{module}.py"
+            call = Message("assistant", (ToolCall(id, "read_file", f'{{"path": "{path}"}}'),))
+            result = Message("tool", (ToolResult(id, (Text(f"# Module m{module}.\n{code}"),)),))
+            said = [user(f"Read {path} and tell me what it does"), call, result]
+            await session.append([*said, assistant("A set of helpers.")])
         await bank.settle()
-        for question in ("merge_tenant_m3", "Where is merge_tenant_m3 defined?"):
+        for question in ("merge_tenant_m3_6", "Where is merge_tenant_m3_6 defined?"):
             for judged in (False, True):
                 found = await session.recall(question, judged=judged)
                 assert [hit.turn for hit in found.hits][:1] == ["T-4.1"]
