@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
+from perdure.config import Config
 from perdure.core.clock import moment
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
+from perdure.recall.searching.searcher import Searcher
 from perdure.session import Session
+from tests.patience import patient
 from tests.recall.tied import bank_with, remember, talk
 
 _FOUR = "Of 4 hits without this filter none"
@@ -239,3 +243,19 @@ async def test_a_note_says_that_the_line_has_nothing_of_it(session: Session, ban
     other = await bank.existing_session("planner/zoo")
     found = await other.recall("rotate", line=True)  # its own turn is merely the next best
     assert found.notes == ("What meets this filter is too far from what is asked for.",)
+
+
+async def test_a_note_says_that_meaning_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Searcher, "_near", never)
+    async with Bank("memory://", config=Config(recall=patient(vectors=0.01))) as bank:
+        session = await bank.session("planner/auth")
+        await remember(session, "OAuth tokens rotate.")
+        await bank.settle()
+        found = await session.recall("OAuth tokens")
+        assert found.hits
+        assert found.notes == (
+            "Found by words only: what is similar in meaning was late. Ask again.",
+        )

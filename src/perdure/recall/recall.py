@@ -64,6 +64,11 @@ _NO_WORDS = (
     "The question has no word that something could be found by."
     " Name a thing, a person, a file or a day."
 )
+#: What is so if a step was late that no model does.
+_LATE = {
+    "vector": "Found by words only: what is similar in meaning was late. Ask again.",
+    "texts": "Not all of it could be read before the deadline. Ask again.",
+}
 _words = re.compile(r"\w+").findall
 
 _log = logging.getLogger(__name__)
@@ -257,12 +262,15 @@ def _says_nothing(prompt: str) -> bool:
 
 
 def _unanswered(found: Recalled) -> list[str]:
-    """Which models did not do what they are configured for, and why."""
-    return [
-        f"{_INSTEAD[step.name]} {'It was late.' if step.failed == LATE else step.failed}"
-        for step in found.steps
-        if step.name in _INSTEAD and step.failed not in {"", NO_MODEL}
-    ]
+    """Which models did not do what they are configured for, and why; what else was late."""
+    notes = list[str]()
+    for step in found.steps:
+        if step.failed == LATE and step.name in _LATE:
+            notes.append(_LATE[step.name])
+        elif step.name in _INSTEAD and step.failed not in {"", NO_MODEL}:
+            why = "It was late." if step.failed == LATE else step.failed
+            notes.append(f"{_INSTEAD[step.name]} {why}")
+    return notes
 
 
 def _reason(step: Step) -> str:
