@@ -281,7 +281,7 @@ async def test_the_last_model_gets_the_rest_of_the_time() -> None:
 
 
 async def test_a_stream_that_has_begun_may_take_longer_than_its_share() -> None:
-    answer = Answer("Slow but sure, word by word.", chunk=14, chunk_delay=0.6)
+    answer = Answer("Slow but sure, word by word.", chunk=14, chunk_delay=0.7)
     async with (
         ScriptedModel(answer) as model,
         ScriptedModel() as other,
@@ -290,7 +290,7 @@ async def test_a_stream_that_has_begun_may_take_longer_than_its_share() -> None:
         with Watch() as watch:
             async with gateway.stream("x", Ask(deadline=6)) as stream:
                 assert (await stream.finish()).text == "Slow but sure, word by word."
-        assert watch.took > 3.1  # its share, until it began, was 3 s
+        assert watch.took > 3.0  # its share, until it began
         assert not other.requests
 
 
