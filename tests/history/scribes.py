@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import RenditionsConfig
 from perdure.core.levels import Level
 from perdure.core.messages import Message, assistant, user
@@ -13,7 +14,6 @@ from perdure.history.manifest import Place
 from perdure.history.reading import Reader
 from perdure.history.renditions.records import Rendition, Tiny
 from perdure.history.renditions.scribe import Made, Scribe, Wanted
-from perdure.session import Session
 from tests.history.talk import call, result
 
 END = 10**6
@@ -30,7 +30,7 @@ def scribe_for(
         bank.store,
         Reader(bank.store),
         bank.artifacts,
-        bank.meter,
+        bank.services.meter,
         config=config,
         gateway=gateway,
     )

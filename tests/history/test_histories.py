@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import Config, SecretsConfig
 from perdure.core.messages import Message, Role
 from perdure.core.turns import rounds
 from perdure.history.records import Piece
-from perdure.session import Session
 from perdure.storage.middleware import Call, Find, Get, Handler
 from tests.history.conftest import MakeBank, config_for
 from tests.history.talk import chat, numbers, one, problems, said, whole
@@ -54,7 +54,7 @@ async def test_any_history_is_kept(unmasked: Bank, messages: list[Message], cuts
         for round in turn.rounds
     ]
     assert found == rounds(messages)
-    await bank.meter.settle()
+    await bank.services.meter.settle()
     assert all(turn.tokens is not None for turn in await whole(session))
     # The artifacts that these histories refer to never were.
     broken = [each for each in await problems(bank) if "which is missing" not in each[1]]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.core.errors import Unavailable
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.tokens import o200k
@@ -34,7 +35,6 @@ from perdure.history.renditions.records import Rendition, Tiny, Work, working
 from perdure.history.renditions.scribe import Made, Scribe, Wanted
 from perdure.history.renditions.sources import Sources
 from perdure.history.tags import escape
-from perdure.session import Session
 from perdure.storage.middleware import Call, Commit, Find
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE
@@ -45,7 +45,7 @@ from tests.history.talk import Fault, Ledger, call, chat, fill, result, work
 
 @pytest.fixture
 def scribe(bank: Bank) -> Scribe:
-    return bank.scribe
+    return bank.services.scribe
 
 
 async def assert_sound(scribe: Scribe, session: Session) -> list[Made]:
@@ -126,8 +126,8 @@ async def test_a_turn_is_closed_by_the_next(bank: Bank, session: Session, scribe
 
 
 async def test_what_is_missing_is_made_at_once(bank: Bank, session: Session) -> None:
-    scribe = bank.scribe
-    bank.meter.join(_Nobody())
+    scribe = bank.services.scribe
+    bank.services.meter.join(_Nobody())
     await session.append([*labour(1), *labour(2), *work(3)], count=True)
     assert not await rows(bank, session.name)
     await assert_sound(scribe, session)
@@ -156,12 +156,12 @@ async def test_an_open_round_is_made_as_far_as_it_is_there(
 async def test_a_long_turn_is_not_read_from_its_beginning(make_bank: MakeBank) -> None:
     ledger = Ledger()
     bank = await make_bank(middleware=(ledger,))
-    scribe = bank.scribe
+    scribe = bank.services.scribe
     session = await bank.session("planner/auth")
     await session.append(user(LONG))
     for number in range(30):
         await session.append([call(f"c{number}"), result(f"c{number}", text=LONG)])
-        await bank.meter.settle()
+        await bank.services.meter.settle()
         await scribe.settle()
         reads = [each for each in ledger.calls if _reads_pieces(each)]
         ledger.calls.clear()
@@ -182,9 +182,9 @@ async def test_what_another_process_left_is_found(make_bank: MakeBank) -> None:
     one, other = await make_bank(), await make_bank()
     session = await one.session("planner/auth")
     await session.append(labour(1))
-    one.meter._last = float("inf")  # it never comes to it: it is about to die
+    one.services.meter._last = float("inf")  # it never comes to it: it is about to die
     assert await other.collection(Uncounted).query().count() == 1
-    scribe = other.scribe
+    scribe = other.services.scribe
     again = await other.session("planner/auth")
     await assert_sound(scribe, again)
     await other.settle()
@@ -200,7 +200,7 @@ async def test_marks_stay_until_renditions_are_made(
     fault.error = Unavailable("not now")
     await session.append(labour(1))
     with pytest.raises(Unavailable):
-        await bank.meter.settle()
+        await bank.services.meter.settle()
     assert await bank.collection(TurnCount).query().count() == 1
     assert await bank.collection(Uncounted).query().count() == 1
     fault.error = None
@@ -244,8 +244,8 @@ async def test_what_is_forgotten_while_it_is_made_is_not_stored(
 ) -> None:
     await session.append(labour(1), count=True)
     sources = Sources(bank.store, Reader(bank.store), bank.artifacts)
-    craft = Craft(sources, bank.meter)
-    maker = Maker(bank.store, sources, craft, bank.meter)
+    craft = Craft(sources, bank.services.meter)
+    maker = Maker(bank.store, sources, craft, bank.services.meter)
     true_variant = craft.variant
 
     async def variant(messages: tuple[Message, ...], place: Place) -> object:
@@ -364,23 +364,23 @@ async def test_a_rendition_that_cannot_be_read_is_made_anew(
 
 
 async def test_what_was_imported_is_made_in_the_background(bank: Bank, session: Session) -> None:
-    bank.meter.join(_Later(bank.scribe))
+    bank.services.meter.join(_Later(bank.services.scribe))
     for number in range(1, 60):
         await session.append(work(number), count=True)
     pieces = bank.collection(Piece)
     piece = (await pieces.query().prefix(f"{session.name}/00000030.").values())[0]
     await pieces.put(replace(piece, content=b"\xc1"))
-    bank.meter.join(bank.scribe)
+    bank.services.meter.join(bank.services.scribe)
     await bank.settle()
     assert sorted(await tinies(bank, session.name)) == [n for n in range(1, 60) if n != 30]
-    assert not bank.scribe.behind
+    assert not bank.services.scribe.behind
 
 
 async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) -> None:
-    bank.meter.join(_Nobody())
+    bank.services.meter.join(_Nobody())
     for number in range(1, 60):
         await session.append(work(number), count=True)
-    scribe = bank.scribe
+    scribe = bank.services.scribe
     (standing,) = await scribe.status(session.name)
     assert (standing.rounds, standing.turns, standing.missing) == (118, 59, 177)
     steps = list[tuple[str, int, int]]()
@@ -419,7 +419,7 @@ class _Later(_Nobody):
 async def test_a_damaged_turn_does_not_keep_others_from_theirs(
     bank: Bank, session: Session, scribe: Scribe
 ) -> None:
-    bank.meter.join(_Nobody())
+    bank.services.meter.join(_Nobody())
     await fill(session, 5)
     pieces = bank.collection(Piece)
     piece = (await pieces.query().prefix(f"{session.name}/00000003.").values())[0]
@@ -432,7 +432,7 @@ async def test_a_damaged_turn_does_not_keep_others_from_theirs(
 
 async def test_moved_content_is_put_back(make_bank: MakeBank, tmp_path: Path) -> None:
     bank = await make_bank(offload_over=256)
-    scribe = bank.scribe
+    scribe = bank.services.scribe
     session = await bank.session("planner/auth")
     await session.append([*labour(1), user("and " + LONG * 10)])
     await bank.settle()
@@ -441,8 +441,8 @@ async def test_moved_content_is_put_back(make_bank: MakeBank, tmp_path: Path) ->
 
 
 async def test_work_stops_when_it_is_told_to(bank: Bank, session: Session) -> None:
-    scribe = bank.scribe
-    bank.meter.join(_Nobody())  # no work but ours
+    scribe = bank.services.scribe
+    bank.services.meter.join(_Nobody())  # no work but ours
     turns = [message for n in range(1, 9) for message in labour(n, lines=3)]
     await session.append(turns, count=True)
     scribe.follow(session.record, 1, 8)
@@ -461,7 +461,7 @@ async def test_work_stops_when_it_is_told_to(bank: Bank, session: Session) -> No
 async def test_appends_that_never_pause_do_not_starve_it(
     bank: Bank, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bank.meter, "_idle", lambda: False)
+    monkeypatch.setattr(bank.services.meter, "_idle", lambda: False)
     async with asyncio.timeout(60):
         number = 0
         while not await rows(bank, session.name):
@@ -513,7 +513,7 @@ async def test_whatever_happens_everything_is_there(dice: random.Random) -> None
     """Writers, forks, undone turns, late results, background work that stops at any point."""
     bank = Bank("memory://")
     async with bank:
-        bank.meter._last = float("inf")  # no work but ours
+        bank.services.meter._last = float("inf")  # no work but ours
         sessions = [await bank.session("a/1"), await bank.session("a/1")]
         waiting = dict[int, str]()
         for step in range(dice.randrange(3, 14)):
@@ -532,18 +532,18 @@ async def test_whatever_happens_everything_is_there(dice: random.Random) -> None
                 case "fork" if newest(await session.head()) and len(sessions) < 5:
                     sessions.append(await session.fork(f"a/{len(sessions)}"))
                 case "work":
-                    await bank.scribe.work(lambda: dice.random() < 0.5)
+                    await bank.services.scribe.work(lambda: dice.random() < 0.5)
                 case "sizes":
-                    await sizes(bank.scribe, session)
-            bank.meter._last = float("inf")
+                    await sizes(bank.services.scribe, session)
+            bank.services.meter._last = float("inf")
         if dice.random() < 0.5:
             await bank.settle()
         for session in sessions:
-            before = await assert_sound(bank.scribe, session)
-            assert await sizes(bank.scribe, session) == before
+            before = await assert_sound(bank.services.scribe, session)
+            assert await sizes(bank.services.scribe, session) == before
         await bank.settle()
-        assert not bank.scribe.behind
+        assert not bank.services.scribe.behind
         for session in sessions:
-            await bank.scribe.catch_up(session.record)
-            (standing,) = await bank.scribe.status(session.name)
+            await bank.services.scribe.catch_up(session.record)
+            (standing,) = await bank.services.scribe.status(session.name)
             assert standing.missing == 0

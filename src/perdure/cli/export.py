@@ -19,7 +19,7 @@ from perdure.core.errors import AccessDenied, InvalidInput, PerdureError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from perdure.session import Session
+    from perdure.bank.session import Session
 
 
 class Format(StrEnum):

@@ -12,7 +12,7 @@ from perdure.core.naming import meant
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.session import Session
+    from perdure.bank.session import Session
 
 SessionArgument = Annotated[
     str,

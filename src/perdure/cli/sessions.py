@@ -13,7 +13,7 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import SessionInfo
-    from perdure.session import Session
+    from perdure.bank.session import Session
 
 
 @common_options()

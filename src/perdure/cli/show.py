@@ -13,10 +13,10 @@ from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from perdure.bank.session import Session
     from perdure.context.desk import Rendering
     from perdure.core.turns import Turn
     from perdure.history.records import Head
-    from perdure.session import Session
 
 
 PAGE_SIZE = 20

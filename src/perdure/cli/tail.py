@@ -12,8 +12,8 @@ from perdure.cli.names import SessionArgument
 from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
+    from perdure.bank.session_reader import Said
     from perdure.core.clock import Clock
-    from perdure.session import Said
 
 JsonLinesOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object a line for each message.")

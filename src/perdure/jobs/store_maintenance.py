@@ -27,7 +27,7 @@ _SIZES_EVERY = 60.0
 _RENEW_EVERY = 600.0
 
 
-class Care:
+class StoreMaintenance:
     """Looks after the storage of one bank, as far as its backend needs it."""
 
     def __init__(
