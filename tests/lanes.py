@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -106,11 +106,11 @@ def _is_on_postgresql(item: pytest.Item) -> bool:
 
 # ---- CPU seconds per file --------------------------------------------------------------------
 
-_spent = Counter[str]()
+_spent = defaultdict[str, float](float)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Note the CPU seconds before it, and set the limit."""
     item.stash[_before] = _cpu_seconds()
     limit = float(item.config.getini("faulthandler_timeout") or 0)
@@ -134,9 +134,9 @@ def _too_long(_signal: int, _frame: FrameType | None) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
-) -> Iterator[pytest.TestReport]:
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Send the CPU seconds with the last report, from whichever process it ran in."""
-    report: pytest.TestReport = yield
+    report = yield
     if call.when == "teardown":
         spent = max(0.0, _cpu_seconds() - item.stash[_before])
         report.user_properties.append((_CPU, round(spent, 3)))
@@ -146,15 +146,14 @@ def pytest_runtest_makereport(
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     for name, value in report.user_properties:
         if name == _CPU:
-            _spent[report.nodeid.partition("::")[0]] += value  # type: ignore[assignment]
+            _spent[report.nodeid.partition("::")[0]] += float(str(value))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not _spent:
         return
-    total = sum(_spent.values())
-    terminalreporter.section(f"CPU seconds: {total:.0f}")
-    for name, seconds in _spent.most_common(_MOST):
+    terminalreporter.section(f"CPU seconds: {sum(_spent.values()):.0f}")
+    for name, seconds in sorted(_spent.items(), key=lambda each: -each[1])[:_MOST]:
         terminalreporter.write_line(f"{seconds:8.1f}  {name}")
 
 
