@@ -15,9 +15,9 @@ from perdure.core.tokens import Counter
 from perdure.history.epochs import Epochs
 from perdure.history.intake import Intake
 from perdure.history.log import TurnLog
-from perdure.history.meter import Meter
 from perdure.history.reading import Reader
 from perdure.history.renditions.scribe import Scribe
+from perdure.history.token_counts import TokenCounts
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.storage.assembly import Chain
@@ -48,7 +48,7 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     artifacts: ArtifactStore
     log: TurnLog
     reader: Reader
-    meter: Meter
+    meter: TokenCounts
     scribe: Scribe
     epochs: Epochs
     make_gateway: Callable[[], Gateway]

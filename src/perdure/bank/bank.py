@@ -145,7 +145,6 @@ class Bank:
         self._is_open, self._was_closed = False, True
         services = self.services
         try:
-            await services.meter.stop()
             await services.scribe.stop()
             await self._stop_lazy()
             await self.jobs.stop(self.config.jobs.grace)
@@ -180,7 +179,7 @@ class Bank:
     async def settle(self) -> None:
         """Wait until background work that is due is done."""
         services = self.services
-        await services.meter.settle()
+        await self.jobs.settle_idle()
         await services.scribe.settle()
         await services.recall.start()
         await services.recall.settle()
@@ -337,7 +336,7 @@ class Bank:
 
     def _session(self, record: SessionRecord) -> Session:
         if self._is_open:  # not if only its store is, by a command that looks and changes nothing
-            self.services.meter.look(record)
+            self.services.log.look(record)
         return Session(self.services, record)
 
     # Records ----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any
 
@@ -114,6 +114,7 @@ class SessionWriter:
             artifacts=taken.moved,
             there=taken.there,
             options=options,
+            bulk=count,
             fresh=fresh,
             times=times,
         )
@@ -230,7 +231,7 @@ class SessionWriter:
             self.intake,
             self.cursor,
             self._writing,
-            self._commit,
+            services.log.write,
             turns_of,
         )
 
@@ -373,20 +374,9 @@ class SessionWriter:
                 self.cursor.own = answer.own
             if count:
                 hooks.append(self._services.meter.now(taken.moved))
-                written = await self._services.log.write(self.cursor, order, hooks)
-                self._services.meter.counted(written)
-            else:
-                written = await self._commit(self.cursor, order, hooks)
+            written = await self._services.log.write(self.cursor, order, hooks)
         if taken.moved:
             await self.intake.confirm(taken)
-        return written
-
-    async def _commit(self, writer: Writer, order: Order, hooks: Iterable[Hook] = ()) -> Written:
-        """Write, and have it counted."""
-        log, meter = self._services.log, self._services.meter
-        with meter.append():
-            written = await log.write(writer, order, (*hooks, meter.mark))
-            meter.note(written)
         return written
 
     async def _recent(self) -> list[Message]:

@@ -15,9 +15,9 @@ from perdure.core.errors import Closed, Unsupported
 from perdure.history.epochs import Epochs
 from perdure.history.forgetting import Forgetting
 from perdure.history.log import TurnLog, Written
-from perdure.history.meter import Meter
 from perdure.history.reading import Reader
 from perdure.history.renditions.scribe import Scribe
+from perdure.history.token_counts import TokenCounts
 from perdure.history.uses import Uses
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
@@ -85,9 +85,9 @@ def make_services(
     if chain.encryption is not None:
         chain.encryption.join(SealedObjects(artifacts))
     reader = Reader(store)
-    meter = Meter(store, reader, artifacts)
-    log, epochs = TurnLog(store, artifacts), Epochs(store)
     jobs = Runner(store, concurrency=config.jobs.concurrency)
+    meter = TokenCounts(store, reader, artifacts, jobs)
+    log, epochs = TurnLog(store, artifacts, jobs), Epochs(store)
     subscriptions = Subscriptions(store)
     maintenance = StoreMaintenance(store, chain, subscriptions, jobs, config)
 
@@ -142,6 +142,7 @@ def make_services(
             reader,
             artifacts,
             meter,
+            jobs,
             config=config.renditions,
             gateway=(lambda: services.gateway) if config.gateway.models.compress else None,
         ),
@@ -151,6 +152,8 @@ def make_services(
         make_masker=make_masker,
     )
     log.join(index)
+    log.listen(meter.note, meter.missed)
+    log.listen(services.scribe.note, services.scribe.missed)
     return services
 
 

@@ -22,7 +22,7 @@ from perdure.history.shown import Injected
 from perdure.history.strategies import ContextRequest
 from perdure.history.strategies.gradient import Gradient
 from perdure.recall.keys import everywhere, here, owner_of
-from perdure.recall.memories.desk import MemoryDesk
+from perdure.recall.memories.memory_tools import MemoryTools
 from perdure.recall.steps.excerpts import excerpt, looked_for
 from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Filters, Hit, Question
@@ -272,14 +272,14 @@ class SessionTools:
         await self._followed(name)
         return await self._memories_of(record).reference_get(name)
 
-    async def memories(self) -> MemoryDesk:
+    async def memories(self) -> MemoryTools:
         """The memories that this session's model may change."""
         record, _ = await self._current_state()
         return self._memories_of(record)
 
-    def _memories_of(self, record: SessionRecord) -> MemoryDesk:
+    def _memories_of(self, record: SessionRecord) -> MemoryTools:
         recall, now = self._services.recall, self._services.store.now
-        return MemoryDesk(recall.memories, recall.references, record.agent, now)
+        return MemoryTools(recall.memories, recall.references, record.agent, now)
 
     async def _found(
         self, query: str, limit: int, filters: Filters, *, explains: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.context.desk import Findings, SessionTools
 from perdure.context.toolbox import PAST, Arguments, Kind, bounded, brief, tool
 from perdure.history.tags import escape
-from perdure.recall.memories.records import KINDS
+from perdure.recall.memories.memory_records import KINDS
 
 _MOST_FOUND, _FOUND = 50, 5
 #: Characters of what is said about an answer.

@@ -32,7 +32,6 @@ from perdure.history.epochs import (
 from perdure.history.escaping import escaped
 from perdure.history.gradient import TURN_TAGS, Marks, plan, total
 from perdure.history.manifest import Element, Manifest, Place
-from perdure.history.meter import Meter
 from perdure.history.reading import Reader
 from perdure.history.reducing import reduced
 from perdure.history.renditions.scribe import Scribe
@@ -47,6 +46,7 @@ from perdure.history.strategies.planning import (
 )
 from perdure.history.strategies.rendering import Rendered, Renderer, range_text
 from perdure.history.strategies.rounds import Rounds, Said
+from perdure.history.token_counts import TokenCounts
 from perdure.storage.conflicts import ATTEMPTS
 
 #: Turns after which an epoch is considered, mark or no mark.
@@ -95,7 +95,7 @@ class Gradient:
         self,
         reader: Reader,
         artifacts: ArtifactStore,
-        meter: Meter,
+        meter: TokenCounts,
         scribe: Scribe,
         epochs: Epochs,
         marks: Marks = Marks(),  # noqa: B008 (frozen)

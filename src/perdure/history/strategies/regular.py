@@ -10,12 +10,12 @@ from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Message
 from perdure.core.tokens import count_messages
 from perdure.history.manifest import Place
-from perdure.history.meter import Meter
 from perdure.history.reading import Reader
 from perdure.history.reducing import reduced
 from perdure.history.shown import Injected, Native, Shown
 from perdure.history.strategies import ContextRequest, Name, VisibleRounds, WindowPreview
 from perdure.history.strategies.rounds import Rounds, Said
+from perdure.history.token_counts import TokenCounts
 
 #: Turns that are read first, from the newest back.
 _STEP = 50
@@ -30,7 +30,7 @@ class Regular:
 
     name: Final[Name] = "regular"
 
-    def __init__(self, reader: Reader, artifacts: ArtifactStore, meter: Meter) -> None:
+    def __init__(self, reader: Reader, artifacts: ArtifactStore, meter: TokenCounts) -> None:
         self._rounds = Rounds(reader, artifacts, meter)
 
     async def standing_since(self, request: ContextRequest) -> int:
