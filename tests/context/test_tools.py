@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -20,6 +20,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.tokens import o200k
 from perdure.core.turns import Position
+from perdure.recall.memories.memory_tools import MemoryTools
 from perdure.recall.tool_names import NAMES
 from tests.wire.strategies import VALUES
 
@@ -97,6 +98,9 @@ class Table(SessionTools):
 
     async def memory_edit(self, id: str, text: str) -> str:
         return f"{id} {text}"
+
+    async def memories(self) -> MemoryTools:
+        return cast("MemoryTools", self)
 
     async def memory_merge(self, ids: Sequence[str], text: str | None) -> str:
         return f"{' '.join(ids)} {text}"
