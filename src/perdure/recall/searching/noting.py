@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from perdure.recall.indexing.documents import read_notes
+from perdure.recall.indexing.passages import read_notes
 from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS, spot
 from perdure.recall.scoping.filters import Passing, passes
 from perdure.recall.searching.cues import Cues
 from perdure.recall.searching.evidence import Array, Evidence, sittings
 from perdure.recall.searching.features import spoken_by
 from perdure.recall.searching.ranking import rough_order
+from perdure.recall.searching.rounds import among, distinct, inside
 from perdure.recall.searching.searcher import MOST
-from perdure.recall.searching.sets import among, distinct, inside
 from perdure.recall.values import Filters, Note, Question
 
 if TYPE_CHECKING:
