@@ -45,7 +45,7 @@ from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.indexing.passages import document, passage
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.scoping.scope import Scopes
-from perdure.recall.searching import noting, ranking
+from perdure.recall.searching import ranking
 from perdure.recall.searching.searcher import Found, Searcher
 from perdure.recall.values import Question
 from perdure.storage.options import DEFAULT, Options
@@ -322,7 +322,7 @@ def _wider() -> Iterator[None]:
     """Let searchers weigh many more turns than they do."""
     with (
         patch.object(ranking, "TURNS", _WIDE_TURNS),
-        patch.object(noting, "CHUNK", _WIDE_ROUNDS),
+        patch.object(ranking, "CHUNK", _WIDE_ROUNDS),
     ):
         yield
 
