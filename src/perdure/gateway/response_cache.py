@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import DeadlineExceeded, InvalidValue, StorageError
 from perdure.core.messages import Message, sound
-from perdure.gateway.calls import Answered
-from perdure.gateway.names import indexable
+from perdure.gateway.calls import Answered, indexable
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 from perdure.storage.store import Store
@@ -141,3 +140,40 @@ def _encoded(answered: Answered) -> bytes:
     except UnicodeEncodeError:
         plain = sound(msgspec.to_builtins(answered, builtin_types=(bytes,)))
         return _encode(msgspec.convert(plain, Answered))
+
+
+class _Scope(Protocol):
+    """What is to be forgotten: sessions, or some turns of one, or all of an agent."""
+
+    @property
+    def sessions(self) -> tuple[str, ...]: ...
+    @property
+    def turns(self) -> tuple[int, ...]: ...
+    @property
+    def agent(self) -> str | None: ...
+
+
+class GatewayRecords:
+    """Cached answers, outcomes, budgets: a place that forgets (see `history.forgetting`).
+
+    Cached answers of a session go with any of its turns, since they are not kept by turn. Outcomes
+    lose the names in them and stay: what was spent stays spent. Works in a process that calls no
+    models, too; `flush` writes what this one has noted and not written.
+    """
+
+    collections = frozenset({"perdure_answers", "perdure_outcomes", "perdure_budgets"})
+
+    def __init__(self, store: Store, flush: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._flush = flush
+
+    async def forget(self, scope: _Scope) -> None:
+        from perdure.gateway import ledger, outcomes
+
+        await self._flush()
+        await ResponseCache(self._store, ttl=1.0).forget(scope.sessions, scope.agent)
+        if scope.turns:
+            return
+        await outcomes.forget(self._store, scope.sessions, scope.agent)
+        if scope.agent is not None:
+            await ledger.Ledger(self._store).forget(scope.agent)

@@ -89,6 +89,20 @@ async def key_for(
     return Secret(key)
 
 
+async def require_key(provider: Provider, environ: Mapping[str, str]) -> str | None:
+    """The key itself; None if there is none and none is needed. Raises `Unauthorized` else."""
+    if not provider.key_variable:
+        return None
+    found = await key_for(provider, environ)
+    if found is None and provider.needs_key:
+        raise Unauthorized(
+            f"There is no key for {provider.name}.",
+            hint=f"Set {provider.key_variable}, or keep it in the system's keyring:"
+            f" keyring set {SERVICE} {provider.key_variable}.",
+        )
+    return None if found is None else found.reveal()
+
+
 def secrets_of(provider: Provider, key: str | None, *others: str) -> list[str]:
     """What must not be shown of a call, the longest first; headers may hold further keys."""
     held = [(key or "").strip(), *provider.headers.values(), *others]

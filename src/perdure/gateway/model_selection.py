@@ -1,4 +1,4 @@
-"""How models have been doing lately, per kind of work: what shifts preferences among candidates.
+"""Who is asked first: how models have been doing lately, and the order that follows from it.
 
 Each call leaves a mark that fades with time and with the calls after it. A model's *preference* is
 the share of calls that succeeded, among the marks that are left and a little good will:
@@ -12,9 +12,17 @@ failures fade and good will does not.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+
+from perdure.gateway.breaker import State
+from perdure.gateway.calls import Ask
+
+if TYPE_CHECKING:
+    from perdure.gateway.catalog import ModelCandidate
+
 
 #: Calls without a failure that everybody is taken to have had.
 GOOD_WILL = 2.0
@@ -107,3 +115,51 @@ class _Marks(msgspec.Struct):
     successes: float = 0.0
     timed: float = 0.0
     seconds: float = 0.0
+
+
+class CandidateStatus(msgspec.Struct, frozen=True):
+    """What is known of a candidate at the moment of choosing."""
+
+    #: Of its circuit breaker.
+    state: State = "closed"
+    #: For this kind of work.
+    health: HealthView = HealthView()
+    #: Seconds until its gate lets anybody in.
+    paused: float = 0.0
+
+
+class Selector(Protocol):
+    """Puts candidates in the order in which they are to be tried."""
+
+    def order(
+        self, ask: Ask, candidates: list[ModelCandidate], standings: Mapping[str, CandidateStatus]
+    ) -> list[ModelCandidate]:
+        """The candidates, the first to be asked first.
+
+        Leaving one out means that it is not asked. `standings` go by the candidates' names; one
+        that is not in it has never been called. Must be quick, and must not raise.
+        """
+
+
+class ByHealth:
+    """The configured order, adjusted by health: the default.
+
+    A candidate that does badly at this kind of work, or that would keep the call waiting for more
+    than `patience` seconds, goes behind those that do well; one whose circuit is open goes last.
+    Otherwise the order stays as configured, which keeps a conversation where its prompt cache is.
+    """
+
+    def __init__(self, *, patience: float = 1.0) -> None:
+        self._patience = patience
+
+    def order(
+        self, ask: Ask, candidates: list[ModelCandidate], standings: Mapping[str, CandidateStatus]
+    ) -> list[ModelCandidate]:
+        return sorted(candidates, key=lambda each: self._rank(standings.get(each.name)))
+
+    def _rank(self, standing: CandidateStatus | None) -> int:
+        if standing is None:
+            return 0
+        if standing.state == "open":
+            return 2
+        return int(not standing.health.healthy or standing.paused > self._patience)

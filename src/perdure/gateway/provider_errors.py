@@ -9,14 +9,17 @@ no status at all: then the provider's names for errors stand in for it (`_STATUS
 from __future__ import annotations
 
 import re
+import socket
+import ssl
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from perdure.core.errors import (
+    BadAnswer,
     GatewayError,
     PromptTooLong,
     ProviderDown,
@@ -25,6 +28,9 @@ from perdure.core.errors import (
     Unauthorized,
 )
 from perdure.gateway.calls import Headers
+
+if TYPE_CHECKING:
+    import httpx2
 
 #: Characters of the provider's own words that are shown.
 MAX_WORDS = 300
@@ -355,7 +361,7 @@ def _number(text: str | None) -> float | None:
 
 def _reset(headers: Headers, now: float | None) -> float | None:
     """Seconds until what was used up is there again, as the headers of limits tell."""
-    from perdure.gateway.limits import read  # which reads spans of time as we do
+    from perdure.gateway.rate_limits import read  # which reads spans of time as we do
 
     found = read(headers, now=now)
     if found is None:
@@ -370,3 +376,113 @@ def _header(headers: Headers, name: str) -> str | None:
     if found is None:
         found = next((value for key, value in headers.items() if key.lower() == name), None)
     return found
+
+
+def from_exception(
+    exc: Exception, said: str, *, where: str, url: httpx2.URL | None
+) -> GatewayError:
+    """The error that something raised by httpx2 means. `where` is ``provider/model``.
+
+    `said` is its message as it may be shown: some quote what was sent or received.
+    """
+    import httpx2
+
+    if isinstance(exc, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
+        return Rejected(
+            f"The address of {where} cannot be used.",
+            hint="Set the provider's base_url to something like https://api.example.com/v1.",
+        )
+    if isinstance(exc, httpx2.LocalProtocolError | UnicodeError):
+        return Rejected(
+            f"A header for {where} holds characters that no header may have.",
+            hint="Check the provider's headers in the configuration.",
+        )
+    if isinstance(exc, httpx2.DecodingError):
+        return BadAnswer(
+            f"{where} answered with something that cannot be decompressed.",
+            hint="Try again; if it stays, look for a proxy on the way.",
+        )
+    words = one_line(said, 200).rstrip(".")
+    if isinstance(exc, httpx2.ProxyError):
+        return ProviderDown(
+            f"The proxy on the way to {where} does not let us pass: {words}.",
+            hint="Check the variables HTTPS_PROXY and NO_PROXY.",
+        )
+    host = "" if url is None else url.netloc.decode("ascii", "replace")
+    if isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return _unreachable(exc, where, host)
+    if isinstance(exc, httpx2.RemoteProtocolError):
+        return ProviderDown(
+            f"{where} broke off, or does not speak HTTP at {host}: {words}.",
+            hint="Try again; if it stays, check base_url (http or https?) and what is on the way.",
+        )
+    return ProviderDown(
+        f"{where} broke the connection to {host}.",
+        hint="Try again; if it stays, look for a proxy or a firewall on the way.",
+    )
+
+
+def overdue(
+    *, where: str, timeout: float, silence: float, began: bool, silent: bool
+) -> ProviderDown:
+    """The error for a provider that took too long: for one pause, if `silent`, or altogether."""
+    if silent:
+        return ProviderDown(
+            f"{where} fell silent in the middle of its answer, for {silence:g} s.",
+            hint="Try again, or allow a longer silence.",
+        )
+    done = "finish its answer" if began else "begin to answer"
+    error = ProviderDown(
+        f"{where} did not {done} within {timeout:.3g} s.",
+        hint="Allow more time, ask for less, or add another model to fall back to.",
+    )
+    # It may be at work still: asking again would be paid for again, and take as long.
+    error.retryable = False
+    return error
+
+
+def _unreachable(exc: Exception, where: str, host: str) -> Unreachable:
+    what, hint = _why_unreachable(exc, host)
+    return Unreachable(f"{where} cannot be {what}.", hint=hint)
+
+
+def _why_unreachable(exc: Exception, host: str) -> tuple[str, str]:
+    import httpx2
+
+    if isinstance(exc, httpx2.ConnectTimeout):
+        return (
+            f"reached: no connection to {host} in time",
+            "Check base_url and the network; a firewall may swallow the packets.",
+        )
+    for cause in _causes(exc):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                f"trusted: {cause.verify_message} ({host})",
+                "Check base_url; for a certificate authority of your own set SSL_CERT_FILE.",
+            )
+        if isinstance(cause, ssl.SSLError):
+            return (
+                f"reached: no TLS with {host} ({cause.reason or 'broken off'})",
+                "Check base_url: does this port speak https?",
+            )
+        if isinstance(cause, socket.gaierror):
+            return (
+                f"reached: nobody knows the name {host}",
+                "Check base_url, the network, and the name server of this machine.",
+            )
+        if isinstance(cause, ConnectionRefusedError):
+            return f"reached: nothing listens at {host}", "Start the server, or check base_url."
+    reasons = (each.strerror for each in _causes(exc) if isinstance(each, OSError))
+    reason = next((text for text in reasons if text), "the connection broke")
+    return f"reached at {host}: {reason}", "Check base_url and the network."
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    """An exception and what led to it, the latest first; of several at once, all."""
+    yield exc
+    if isinstance(exc, BaseExceptionGroup):
+        for each in exc.exceptions:
+            yield from _causes(each)
+    earlier = exc.__cause__ or exc.__context__
+    if earlier is not None:
+        yield from _causes(earlier)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
@@ -17,10 +17,10 @@ from perdure.gateway.calls import (
     Reply,
     TextDelta,
 )
-from perdure.gateway.flights import Flights
+from perdure.gateway.fallback import OpenCalls
 
 
-class Begun:
+class StartedStream:
     """A stream whose first delta is there, or that ended without one."""
 
     def __init__(
@@ -47,7 +47,6 @@ class Begun:
         return await anext(self._deltas, None)
 
     async def close(self) -> None:
-        """End the call, wherever it is."""
         await self._deltas.aclose()
 
 
@@ -60,17 +59,19 @@ class Stream:
     call; what was said by then may have been charged for.
     """
 
-    def __init__(self, begin: Callable[[], Awaitable[Begun]], flights: Flights) -> None:
-        self._begin = begin
-        self._flights = flights
-        self._begun: Begun | None = None
+    def __init__(
+        self, start: Callable[[], Awaitable[StartedStream]], open_calls: OpenCalls
+    ) -> None:
+        self._start = start
+        self._open_calls = open_calls
+        self._started: StartedStream | None = None
         self._ended = False
 
     async def __aenter__(self) -> Self:
-        if self._begun is not None:
+        if self._started is not None:
             raise InvalidInput("This stream was read already.", hint="Ask again.")
-        self._begun = await self._begin()
-        self._flights.keep(self._begun)
+        self._started = await self._start()
+        self._open_calls.streams[self] = self._started.close
         return self
 
     async def __aexit__(
@@ -79,24 +80,25 @@ class Stream:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._begun is not None:
-            self._flights.drop(self._begun)
-            await self._begun.close()
+        if self._started is not None:
+            self._open_calls.streams.pop(self, None)
+            await self._started.close()
 
-    def __aiter__(self) -> AsyncIterator[Delta]:
-        if self._begun is None:
+    def __aiter__(self) -> Self:
+        # No generator: those are ended in their own time if one leaves the loop.
+        if self._started is None:
             raise InvalidInput(
                 "This stream has not begun.", hint="Read it inside `async with … as stream`."
             )
-        return _Reading(self._next)
+        return self
 
-    async def _next(self) -> Delta | None:
-        assert self._begun is not None  # noqa: S101 (for the type checker)
-        if self._ended:
-            return None
-        delta = await self._flights.run(self._begun.next)
-        # An answer that was broken off, and is asked for more, has no more; nor is it complete.
-        self._ended = delta is None and self._begun.complete()
+    async def __anext__(self) -> Delta:
+        assert self._started is not None  # noqa: S101 (for the type checker)
+        delta = None if self._ended else await self._open_calls.run(self._started.next)
+        if delta is None:
+            # An answer that was broken off, and is asked for more, has no more; nor is it complete.
+            self._ended = self._started.complete()
+            raise StopAsyncIteration
         return delta
 
     async def finish(self) -> Reply:
@@ -108,36 +110,13 @@ class Stream:
     @property
     def reply(self) -> Reply:
         """The whole answer. Raises `InvalidInput` before its end has been read."""
-        if self._begun is None or not self._ended:
+        if self._started is None or not self._ended:
             raise InvalidInput("The answer is not complete yet.", hint="Read it to its end first.")
-        return self._begun.reply()
-
-
-class _Reading:
-    """One loop over a stream. No generator: those are ended in their own time if one leaves."""
-
-    __slots__ = ("_read",)
-
-    def __init__(self, read: Callable[[], Awaitable[Delta | None]]) -> None:
-        self._read = read
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Delta:
-        delta = await self._read()
-        if delta is None:
-            raise StopAsyncIteration
-        return delta
+        return self._started.reply()
 
 
 async def deltas_of(message: Message) -> AsyncGenerator[Delta, None]:
     """A message that is there already, as it would have arrived."""
-    for delta in _deltas(message):
-        yield delta
-
-
-def _deltas(message: Message) -> Iterator[Delta]:
     calls = 0
     for part in message.parts:
         if isinstance(part, Text):

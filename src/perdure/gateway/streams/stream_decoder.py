@@ -8,7 +8,9 @@ and there is one place that knows what a body means.
 from __future__ import annotations
 
 import json
+import sys
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,12 +18,14 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.errors import BadAnswer, GatewayError, InvalidInput
-from perdure.core.messages import Message, Text, sound
+from perdure.core.messages import Message, Text, Usage, sound
 from perdure.gateway.calls import Answered, Delta, Finish
-from perdure.gateway.failures import from_event
+from perdure.gateway.provider_errors import from_event
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams.sse import ServerEvent
 from perdure.wire import codec
+from perdure.wire.chat.reading import usage_of
+from perdure.wire.media import from_base64
 from perdure.wire.notes import notes_of
 from perdure.wire.plain import Item
 
@@ -200,3 +204,54 @@ def _marks(notes: Mapping[str, Any]) -> tuple[Any, Any]:
 def present(item: Mapping[str, Any]) -> Item:
     """The fields that say something: a stream leaves out what a body says as null."""
     return {name: value for name, value in item.items() if value is not None}
+
+
+Vectors = tuple[tuple[float, ...], ...]
+
+
+def read(body: dict[str, Any]) -> tuple[Vectors, Usage | None]:
+    """The vectors in the order of the texts, and what they took.
+
+    A vector is a list of numbers, or 32-bit floats in base64. Raises `BadAnswer` if one is missing
+    or cannot be read, or if they differ in length.
+    """
+    data = body.get("data")
+    if not isinstance(data, list) or not data:
+        raise _unreadable("it has no data")
+    placed: dict[int, tuple[float, ...]] = {}
+    for at, entry in enumerate(data):
+        if not isinstance(entry, dict):
+            raise _unreadable(f"data[{at}] is no vector")
+        index = entry.get("index")
+        placed[index if type(index) is int else at] = _vector(entry.get("embedding"), at)
+    if sorted(placed) != list(range(len(data))):
+        raise _unreadable("not every text has its vector")
+    vectors = tuple(placed[at] for at in range(len(data)))
+    if len({len(vector) for vector in vectors}) > 1:
+        raise _unreadable("its vectors differ in length")
+    return vectors, usage_of(body.get("usage"))
+
+
+def _vector(said: Any, at: int) -> tuple[float, ...]:
+    if isinstance(said, str):
+        raw = from_base64(said)
+        if not raw or len(raw) % 4:
+            raise _unreadable(f"data[{at}] holds no 32-bit floats in base64")
+        numbers = array("f", raw)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        return tuple(numbers)
+    try:
+        vector = msgspec.convert(said, tuple[float, ...])
+    except msgspec.ValidationError as exc:
+        raise _unreadable(f"data[{at}] is no vector") from exc
+    if not vector:
+        raise _unreadable(f"data[{at}] is an empty vector")
+    return vector
+
+
+def _unreadable(why: str) -> BadAnswer:
+    return BadAnswer(
+        f"The answer with embeddings cannot be read: {why}.",
+        hint="Check the provider's address, and that the model is one for embeddings.",
+    )

@@ -20,11 +20,11 @@ from typing import Self
 import msgspec
 
 from perdure.core.errors import RateLimited
-from perdure.gateway.calls import Headers, Limits
-from perdure.gateway.failures import span
+from perdure.gateway.calls import Headers, RateLimits
+from perdure.gateway.provider_errors import span
 
 
-def read(headers: Headers, *, now: float | None = None) -> Limits | None:
+def read(headers: Headers, *, now: float | None = None) -> RateLimits | None:
     """What the headers of an answer say is left; None if they say nothing about it.
 
     Knows OpenAI's ``x-ratelimit-*`` and Anthropic's ``anthropic-ratelimit-*``. What cannot be read
@@ -44,7 +44,7 @@ def read(headers: Headers, *, now: float | None = None) -> Limits | None:
     at = time.time() if now is None else now
     # Anthropic's “tokens” is whichever of input and output is the closer one; not always there.
     tokens = "tokens" if "remaining-tokens" in found else "input-tokens"
-    limits = Limits(
+    limits = RateLimits(
         requests=_count(found.get("remaining-requests")),
         requests_reset=_seconds(found.get("reset-requests"), at),
         tokens=_count(found.get(f"remaining-{tokens}")),
@@ -179,7 +179,7 @@ class Gate:
         self._unseen -= 1
         self._unseen_tokens -= tokens
 
-    def _observe(self, limits: Limits | None) -> None:
+    def _observe(self, limits: RateLimits | None) -> None:
         # The provider has counted the call that brought this; those on their way, perhaps not.
         now = self._clock()
         limits = limits or _NOTHING
@@ -254,7 +254,7 @@ class Slot:
         self._patience = patience
         self._seen = False
 
-    def observe(self, limits: Limits | None) -> None:
+    def observe(self, limits: RateLimits | None) -> None:
         """Take note of what the answer's headers say; call it as soon as they are there.
 
         With None too: an answer shows that the provider has counted the call.
@@ -319,7 +319,7 @@ class _Left:
             self._until = -math.inf  # it is not told any more
 
 
-_NOTHING = Limits()
+_NOTHING = RateLimits()
 
 
 def _count(text: str | None) -> int | None:

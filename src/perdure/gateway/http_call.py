@@ -16,11 +16,11 @@ import msgspec
 
 from perdure.core.errors import BadAnswer, GatewayError, Rejected
 from perdure.core.messages import sound
-from perdure.gateway import failures
-from perdure.gateway.catalog import Candidate
-from perdure.gateway.keys import secrets_of
+from perdure.gateway import provider_errors
+from perdure.gateway.catalog import ModelCandidate
+from perdure.gateway.provider_keys import secrets_of
 from perdure.gateway.providers import Provider
-from perdure.gateway.requests import Call, authorization
+from perdure.gateway.requests import ProviderRequest, authorization
 
 if TYPE_CHECKING:
     import httpx2
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _holds_key = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE).search
 
 
-class Watch:
+class CallTimeouts:
     """The clocks of one call: for all of it, until something comes, and between two parts."""
 
     __slots__ = (
@@ -67,9 +67,7 @@ class Watch:
         self.limit.reschedule(min(self._ends, self._clock() + self._silence))
 
     def overdue(self, where: str) -> GatewayError:
-        from perdure.gateway import outages
-
-        return outages.overdue(
+        return provider_errors.overdue(
             where=where,
             timeout=self._timeout if self.began else self._patience,
             silence=self._silence,
@@ -79,10 +77,10 @@ class Watch:
         )
 
 
-class Errand:
+class HttpCall:
     """One call: where it goes, with what, and what must not be shown of it."""
 
-    def __init__(self, provider: Provider, call: Call, key: str | None) -> None:
+    def __init__(self, provider: Provider, call: ProviderRequest, key: str | None) -> None:
         self._provider = provider
         self._call = call
         self._key = key or ""
@@ -93,7 +91,7 @@ class Errand:
     @property
     def where(self) -> str:
         model = self._call.body.get("model")
-        return Candidate(self._provider, str(model)).name if model else self._provider.name
+        return ModelCandidate(self._provider, str(model)).name if model else self._provider.name
 
     @property
     def keyless(self) -> str:
@@ -141,7 +139,7 @@ class Errand:
         )
 
     @contextmanager
-    def translated(self, watch: Watch) -> Iterator[None]:
+    def translated(self, watch: CallTimeouts) -> Iterator[None]:
         """Turns what httpx2 and the clocks raise inside into errors of ours."""
         import httpx2
 
@@ -152,10 +150,8 @@ class Errand:
                 raise
             raise watch.overdue(self.where) from None
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeEncodeError) as exc:
-            from perdure.gateway import outages
-
             said = self.masked_text(str(exc))
-            error = outages.from_exception(exc, said, where=self.where, url=self._url)
+            error = provider_errors.from_exception(exc, said, where=self.where, url=self._url)
             if isinstance(exc, httpx2.RequestError) and self._url is not None:
                 # Its request holds the key, and some reporters show all they find.
                 exc.request = httpx2.Request("POST", self._url)
@@ -185,7 +181,7 @@ class Errand:
 
     def complaint(self, error: dict[str, Any]) -> GatewayError:
         """The error that an error object in a body with status 200 means."""
-        return failures.from_event(error, where=self.where, keyless=self.keyless)
+        return provider_errors.from_event(error, where=self.where, keyless=self.keyless)
 
     def nowhere(self, status: int) -> Rejected:
         """The error of an address at which there is no API, as it seems."""

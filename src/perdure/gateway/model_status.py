@@ -11,17 +11,16 @@ import msgspec
 
 from perdure.core.errors import GatewayError, InvalidConfig
 from perdure.gateway import local
-from perdure.gateway.books import key_of
 from perdure.gateway.breaker import BreakerView
-from perdure.gateway.builtin import LOCAL
 from perdure.gateway.calls import PURPOSES, Ask, Complexity, Purpose
-from perdure.gateway.catalog import Candidate
-from perdure.gateway.failures import one_line
+from perdure.gateway.catalog import ModelCandidate
 from perdure.gateway.gateway import Gateway
-from perdure.gateway.health import HealthView
-from perdure.gateway.limits import GateView
+from perdure.gateway.model_selection import HealthView
 from perdure.gateway.prices import Price
-from perdure.gateway.providers import Provider
+from perdure.gateway.provider_errors import one_line
+from perdure.gateway.provider_keys import require_key
+from perdure.gateway.providers import LOCAL, Provider
+from perdure.gateway.rate_limits import GateView
 
 _LEVELS: tuple[Complexity, ...] = ("simple", "moderate", "complex")
 #: Seconds for a server to show that it is there.
@@ -33,7 +32,7 @@ _MOST_NAMES = 5
 _LONGEST_NAME = 80
 
 
-class Use(msgspec.Struct, frozen=True):
+class ModelUse(msgspec.Struct, frozen=True):
     """What a model is a candidate for, and at which place."""
 
     purpose: Purpose
@@ -49,7 +48,7 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     wire: str
     base_url: str
-    uses: tuple[Use, ...]
+    uses: tuple[ModelUse, ...]
     #: Where its key comes from, and whether there is one. Never the key.
     key_variable: str
     key: bool
@@ -70,8 +69,8 @@ async def models(gateway: Gateway, *, reach: bool = False) -> list[ModelView]:
     Raises `InvalidConfig` for a model whose provider cannot be made of the configuration, and
     `NoModel` for one that is to do what its provider does not.
     """
-    uses = dict[str, list[Use]]()
-    candidates = dict[str, Candidate]()
+    uses = dict[str, list[ModelUse]]()
+    candidates = dict[str, ModelCandidate]()
     for purpose in PURPOSES:
         if not gateway.has(purpose):
             continue
@@ -79,7 +78,7 @@ async def models(gateway: Gateway, *, reach: bool = False) -> list[ModelView]:
             found = gateway.catalog.candidates(Ask(purpose=purpose, complexity=level))
             for place, candidate in enumerate(found, 1):
                 candidates[candidate.name] = candidate
-                uses.setdefault(candidate.name, []).append(Use(purpose, level, place))
+                uses.setdefault(candidate.name, []).append(ModelUse(purpose, level, place))
     problems = await _problems(gateway, candidates.values(), uses) if reach else {}
     return [
         await _view(gateway, candidate, uses[name], problems.get(name))
@@ -88,7 +87,7 @@ async def models(gateway: Gateway, *, reach: bool = False) -> list[ModelView]:
 
 
 async def _view(
-    gateway: Gateway, candidate: Candidate, uses: list[Use], problem: str | None
+    gateway: Gateway, candidate: ModelCandidate, uses: list[ModelUse], problem: str | None
 ) -> ModelView:
     provider = candidate.provider
     target = gateway.targets.get(candidate.name)
@@ -114,16 +113,16 @@ async def _view(
 
 
 async def _problems(
-    gateway: Gateway, candidates: Iterable[Candidate], uses: Mapping[str, Sequence[Use]]
+    gateway: Gateway, candidates: Iterable[ModelCandidate], uses: Mapping[str, Sequence[ModelUse]]
 ) -> dict[str, str]:
     """What keeps each model from being called; empty if nothing does."""
     servers = dict[str, asyncio.Task[tuple[str, ...] | None]]()  # each is asked once
 
     async def listed(provider: Provider) -> tuple[str, ...] | None:
-        key = await key_of(provider, gateway.catalog.environ)
+        key = await require_key(provider, gateway.catalog.environ)
         return await gateway.transport.reach(provider, key, timeout=_PATIENCE)
 
-    async def problem(candidate: Candidate) -> str:
+    async def problem(candidate: ModelCandidate) -> str:
         provider = candidate.provider
         purposes = [use.purpose for use in uses[candidate.name]]
         try:
@@ -151,7 +150,7 @@ def _check_local(model: str, purposes: Sequence[Purpose]) -> None:
     local.check(model)
 
 
-def _missing(candidate: Candidate, listed: Sequence[str]) -> str:
+def _missing(candidate: ModelCandidate, listed: Sequence[str]) -> str:
     """That a server has no such model, if its list says so, read kindly."""
     provider, model = candidate.provider.name, candidate.model
     if not listed:
