@@ -23,7 +23,6 @@ import zstandard
 
 from perdure.core.errors import Conflict, Corrupted, KeyRefused
 from perdure.storage.adapter import Adapter
-from perdure.storage.collection import ATTEMPTS, back_off
 from perdure.storage.compression.dictionaries import (
     WORTH_IT,
     Edition,
@@ -34,6 +33,7 @@ from perdure.storage.compression.dictionaries import (
     named,
     train,
 )
+from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.middleware import Get, Handler, Rewrite
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.rows import Check, Recode, Row, checksum
