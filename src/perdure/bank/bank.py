@@ -143,7 +143,7 @@ class Bank(House):
 
     def _session(self, record: SessionRecord) -> Session:
         if self._is_open:  # not if only its store is, by a command that looks and changes nothing
-            self.meter.look(record)
+            self.log.look(record)
         return Session(self._rooms, record, self._intake(record.id))
 
     # Records ----------------------------------------------------------------------------------
