@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from perdure.core.errors import Conflict, InvalidInput, PerdureError
 from perdure.history.tags import escape
+from perdure.recall.memories.contradictions import line
 from perdure.recall.memories.memories import Memories
-from perdure.recall.memories.records import Memory, machine, parse_key, shown
-from perdure.recall.memories.wording import line
+from perdure.recall.memories.memory_records import Memory, machine, parse_key, shown
 
 if TYPE_CHECKING:
     from perdure.recall.references.references import References
@@ -26,7 +26,7 @@ _SOURCES = 5
 _ALIKE = 0.5
 
 
-class MemoryDesk:
+class MemoryTools:
     """Memories and reference layers, for the model of one agent."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How memories are written inside a transaction: compared, linked, versioned, indexed."""
+"""How memories are written inside a transaction: who may, compared, linked, versioned, indexed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from perdure.core.clock import SECOND
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import Conflict, InvalidInput, PerdureError
 from perdure.history.lines import owners
 from perdure.history.records import Head, Piece, SessionRecord, turn_prefix
-from perdure.recall.memories import records
-from perdure.recall.memories.records import Author, FormerMemory, LastNumber, Memory
-from perdure.recall.memories.resembling import Related, Resemblance
+from perdure.recall.memories import memory_records as records
+from perdure.recall.memories.memory_records import (
+    MAX_TAGS,
+    Author,
+    FormerMemory,
+    LastNumber,
+    Memory,
+    joined,
+    shown,
+)
+from perdure.recall.memories.similar_memories import SimilarMemories
 from perdure.recall.places import memories_of
 from perdure.recall.values import Note
 from perdure.storage.options import STRONG
@@ -33,13 +41,88 @@ class Indexer(Protocol):
     async def withdraw(self, transaction: Transaction, group: str, ordinal: int) -> None: ...
 
 
-class Writing:
+def refusal(
+    id: str, memory: Memory | None, author: Author, expected: int | None = None
+) -> PerdureError | None:
+    """Why a memory is not to be changed, if so."""
+    if memory is None:
+        return missing(id)
+    if expected is not None and memory.version != expected:
+        return Conflict("memories", memory.name, expected=expected, found=memory.version)
+    if memory.by_person and not author.person:
+        return Conflict(
+            "memories",
+            memory.name,
+            message=f"{memory.name} was written or edited by a person, and no machine changes it.",
+            hint="Add what you know as a memory of its own: if it contradicts, the newer leads.",
+        )
+    return None
+
+
+def missing(id: str) -> InvalidInput:
+    return InvalidInput(
+        f"There is no memory {shown(id)}.", hint="It may have been deleted; look for it."
+    )
+
+
+def out_of_use(memory: Memory) -> InvalidInput | None:
+    """Why nothing is to be done with a memory that is not recalled any more."""
+    if memory.is_active:
+        return None
+    into = "" if memory.into is None else f" into {shown(memory.into)}"
+    status = f"merged{into}" if memory.status == "merged" else memory.status
+    return InvalidInput(
+        f"{memory.name} is {status}, and not recalled any more.", hint="Restore it first."
+    )
+
+
+def set_aside(memory: Memory, into: str | None) -> Memory:
+    """A memory that is not to be recalled any more. What does not come does not come first."""
+    return replace(memory, status="superseded" if into else "retired", into=into, pinned=False)
+
+
+def several(ids: Sequence[str]) -> list[str]:
+    """Ids of memories that can be merged, each once. Raises `InvalidInput`."""
+    found = list(dict.fromkeys(ids))
+    if len(found) < 2:
+        raise InvalidInput(
+            "Merging takes two memories, or more.", hint="Name the one that stays, then the others."
+        )
+    if len({id.rpartition("/")[0] for id in found}) > 1:
+        raise InvalidInput(
+            "Memories of different agents are not merged.",
+            hint="Share one of them, and retire the other.",
+        )
+    return found
+
+
+def merged(target: Memory, others: Sequence[Memory], text: str | None, now: int) -> Memory:
+    """The first of several memories, now that it stands for all."""
+    every = (target, *others)
+    sources = tuple(source for memory in every for source in memory.provenance)
+    tags = sorted({tag for memory in every for tag in memory.tags})
+    return replace(
+        target,
+        text=target.text if text is None else text,
+        mixed=True,
+        weight=max(memory.weight for memory in every),
+        tags=tuple(tags[:MAX_TAGS]),
+        provenance=joined(sources, ()),
+        seen=sum(memory.seen for memory in every),
+        first=min(memory.first for memory in every),
+        last=max(memory.last for memory in every),
+        since=target.since if text is None else now,
+        pinned=any(memory.pinned for memory in every),
+    )
+
+
+class MemoryWriter:
     """Writes memories. Whoever calls it has a transaction, and repeats it on conflict."""
 
-    def __init__(self, store: Store, index: Indexer | None, resemblance: Resemblance) -> None:
+    def __init__(self, store: Store, index: Indexer | None, similar: SimilarMemories) -> None:
         self._store = store
         self._index = index
-        self._resemblance = resemblance
+        self._similar = similar
 
     async def add(self, transaction: Transaction, draft: Memory) -> Memory:
         """Give a new memory its number, unless an older one says the same: that is seen again.
@@ -52,15 +135,11 @@ class Writing:
         last = await numbers.get(key) or LastNumber(key)
         sources = await self._owned(transaction, draft.provenance)
         new = replace(draft, provenance=sources)
-        related = await self._related(transaction, new)
-        for memory, says in related:
-            if says == "same":
-                return await self._seen_again(transaction, memory, new)
+        for memory in await self._similar.same(new, transaction.collection(Memory).get_many):
+            return await self._seen_again(transaction, memory, new)
         number = last.last + 1
         await numbers.put(replace(last, last=number))
-        numbered = replace(new, id=records.memory_id(new.agent, number))
-        linked = await self._linked(transaction, numbered, [rival for rival, _ in related])
-        return await self.write(transaction, linked)
+        return await self.write(transaction, replace(new, id=records.memory_id(new.agent, number)))
 
     async def change(
         self, transaction: Transaction, former: Memory, changed: Memory, author: Author
@@ -77,17 +156,21 @@ class Writing:
             by_person=former.by_person or author.person,
             version=former.version + 1,
         )
-        says_anew = written.text != former.text or not former.is_active
-        if says_anew and written.is_active:
-            related = await self._related(transaction, written)
-            rivals = [rival for rival, says in related if says == "contrary"]
-            written = await self._linked(transaction, written, rivals)
-        elif not written.is_active:  # what is not recalled contradicts nothing
-            written = await self._linked(transaction, written, ())
+        if written.text != former.text or not written.is_active:
+            # What was contradicted is not said any more, or not recalled.
+            await self._unlink(transaction, written, written.contradicts)
+            written = replace(written, contradicts=())
         if _is_found_alike(written, former):  # to index it anew would cost its vectors
             await transaction.collection(Memory).put(written)
             return written
         return await self.write(transaction, written)
+
+    async def contradict(self, transaction: Transaction, memories: Sequence[Memory]) -> None:
+        """Note that these cannot all hold: each names the others."""
+        for memory in memories:
+            others = {other.id for other in memories if other.id != memory.id}
+            named = tuple(sorted(others.union(memory.contradicts)))
+            await transaction.collection(Memory).put(replace(memory, contradicts=named))
 
     async def write(self, transaction: Transaction, memory: Memory) -> Memory:
         """Write a memory as it is given, in the index too."""
@@ -127,9 +210,6 @@ class Writing:
 
     # ------------------------------------------------------------------------------------------
 
-    async def _related(self, transaction: Transaction, new: Memory) -> list[Related]:
-        return await self._resemblance.related(new, transaction.collection(Memory).get_many)
-
     async def _seen_again(self, transaction: Transaction, memory: Memory, new: Memory) -> Memory:
         """An older memory, now that it was said once more."""
         seen = replace(
@@ -155,19 +235,6 @@ class Writing:
             better = replace(seen, text=new.text)
             return await self.change(transaction, memory, better, new.author)
         return await self.write(transaction, replace(seen, is_shared=bool(seen.shared)))
-
-    async def _linked(
-        self, transaction: Transaction, memory: Memory, rivals: Sequence[Memory]
-    ) -> Memory:
-        """The memory with the names of those that it contradicts now; they get its name."""
-        memories = transaction.collection(Memory)
-        ids = tuple(sorted(rival.id for rival in rivals))
-        await self._unlink(transaction, memory, [i for i in memory.contradicts if i not in ids])
-        for rival in rivals:
-            if memory.id not in rival.contradicts:
-                named = tuple(sorted((*rival.contradicts, memory.id)))
-                await memories.put(replace(rival, contradicts=named))
-        return replace(memory, contradicts=ids)
 
     async def _unlink(
         self, transaction: Transaction, memory: Memory, rivals: Iterable[str]

@@ -27,7 +27,7 @@ from perdure.history.lines import Owned
 from perdure.history.reading import Reader
 from perdure.history.records import SessionRecord, Stretch, agent_of
 from perdure.recall.memories.memories import Memories
-from perdure.recall.memories.records import (
+from perdure.recall.memories.memory_records import (
     FormerMemory,
     LastNumber,
     Memory,
@@ -56,7 +56,7 @@ class MemoryTraces:
 
     async def forget(self, scope: Scope) -> int:
         """Destroy what belongs to the scope; returns how many memories are gone."""
-        self._memories.resemblance.drop()
+        self._memories.similarity.drop()
         touched = [
             (memory.id, memory.name)
             async for memory in self._all(Memory)
@@ -142,7 +142,7 @@ class MemoryTraces:
             # One may be gone with another that it was merged into.
             return sum(
                 [
-                    len(await self._memories.writing.remove(transaction, memory))
+                    len(await self._memories.writer.remove(transaction, memory))
                     for memory in found
                     if await memories.get(memory.id) is not None
                 ]
@@ -165,19 +165,19 @@ class MemoryTraces:
 
     async def _lose(self, transaction: Transaction, id: str, scope: Scope) -> int:
         """Take from a memory what belongs to the scope; returns how many are gone with that."""
-        memories, writing = transaction.collection(Memory), self._memories.writing
+        memories, writer = transaction.collection(Memory), self._memories.writer
         memory = await memories.get(id)
         if memory is None or not _is_touched(memory, scope):
             return 0
         left = _without(memory, scope)
         if left is not None:
-            await writing.write(transaction, left)
+            await writer.write(transaction, left)
             return 0
         for part in await memories.query().where("into", "=", id).values():
             freed = _without(part, scope)
             if part.status == "merged" and freed is not None:
-                await writing.write(transaction, replace(freed, status="active", into=None))
-        return len(await writing.remove(transaction, memory))
+                await writer.write(transaction, replace(freed, status="active", into=None))
+        return len(await writer.remove(transaction, memory))
 
     async def _all(self, cls: type[T], prefix: str = "") -> AsyncIterator[T]:
         finder = self._store.collection(cls).query().prefix(prefix).order_by("key").limit(_PAGE)

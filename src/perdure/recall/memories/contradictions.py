@@ -1,4 +1,6 @@
-"""A memory in words, as it stands beside a prompt. Whoever puts it there escapes it.
+"""A memory in words, with what contradicts it; and the order in which such memories are read.
+
+Whoever puts the words into a prompt escapes them.
 
 M-7 (preference, 2 months ago): Prefers small commits.
 M-9 (fact, 3 days ago): since 2026-05-01: The port is 9000. (before: The port is 8123.)
@@ -7,11 +9,18 @@ M-8 (fact, 5 days ago): The port is 8123. (but since 2026-05-01, M-9: The port i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from perdure.core.clock import to_datetime
 from perdure.recall.injecting import ago
-from perdure.recall.memories.records import Memory, shown
+from perdure.recall.memories.memory_records import Memory, shown
+from perdure.recall.values import Candidate
+
+if TYPE_CHECKING:
+    from perdure.recall.steps.showing import Shown
 
 
 def line(memory: Memory, moment: int, rivals: Iterable[Memory] = (), *, agent: str = "") -> str:
@@ -85,3 +94,52 @@ def _age(memory: Memory) -> tuple[int, int, str]:
 
 def _day(memory: Memory) -> str:
     return f"{to_datetime(memory.since):%Y-%m-%d}"
+
+
+def in_reading_order(
+    candidates: Sequence[Candidate], texts: Mapping[int, Shown]
+) -> tuple[Candidate, ...]:
+    """The same, but what holds stands directly before what it contradicts, where the best of them
+    stood, and is as likely as that. Only what was read, and is there, is moved.
+    """
+    by_key = {each.key: each for each in candidates if each.kind == "memory"}
+    leads = {
+        each.place: by_key[behind]
+        for each in candidates
+        if (behind := _behind(each, texts)) in by_key
+    }
+    if not leads:
+        return tuple(candidates)
+    followers = dict[int, list[Candidate]]()
+    for each in candidates:
+        if each.place in leads:
+            followers.setdefault(leads[each.place].place, []).append(each)
+    ordered = dict[int, Candidate]()
+
+    def put(candidate: Candidate) -> None:
+        if candidate.place in ordered:
+            return
+        behind = followers.get(candidate.place, [])
+        score = max(each.score for each in (candidate, *behind))
+        ordered[candidate.place] = replace(candidate, score=score)
+        for each in behind:
+            put(each)
+
+    for each in candidates:
+        put(_first(each, leads))
+        put(each)
+    return tuple(ordered.values())
+
+
+def _behind(candidate: Candidate, texts: Mapping[int, Shown]) -> str:
+    shown = texts.get(candidate.place)
+    return "" if shown is None else shown.behind
+
+
+def _first(candidate: Candidate, leads: Mapping[int, Candidate]) -> Candidate:
+    """The one that holds, of those that hold above each other."""
+    passed = set[int]()
+    while candidate.place in leads and candidate.place not in passed:
+        passed.add(candidate.place)  # one may have been pinned between two looks
+        candidate = leads[candidate.place]
+    return candidate
