@@ -14,7 +14,7 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.recall.memories.records import FormerMemory, Memory
+    from perdure.recall.memories.memory_records import FormerMemory, Memory
 
 app = typer.Typer(
     help="Look at memories, what an agent has learnt, and correct them.",
@@ -142,7 +142,7 @@ def show(settings: Settings, key: KeyArgument) -> None:
     if settings.json:
         terminal.emit(memory_words.plain(memory))
         return
-    from perdure.recall.memories.wording import said
+    from perdure.recall.memories.contradictions import said
 
     for line in terminal.lines(said(memory, rivals.values())):
         terminal.say(line)

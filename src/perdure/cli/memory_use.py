@@ -15,7 +15,7 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.recall.memories.records import Author, Memory
+    from perdure.recall.memories.memory_records import Author, Memory
 
 KeyArgument = Annotated[str, typer.Argument(metavar="MEMORY", help="Its key: planner/M-7.")]
 #: Changes a memory on behalf of somebody.

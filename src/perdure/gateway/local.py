@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.core.errors import NoModel
 from perdure.core.messages import Usage
-from perdure.gateway.builtin import LOCAL, LOCAL_MODEL
+from perdure.gateway.providers import LOCAL, LOCAL_MODEL
 
 if TYPE_CHECKING:
     import numpy as np
