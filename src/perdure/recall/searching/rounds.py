@@ -18,10 +18,7 @@ from perdure.recall.places import PART_BITS, ROUND_BITS
 if TYPE_CHECKING:
     from perdure.storage.searching import Range
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Array: TypeAlias = np.ndarray
+Array: TypeAlias = np.ndarray
 
 _NUMBERS = (1 << ROUND_BITS - PART_BITS) - 1
 
@@ -66,9 +63,6 @@ class Positions(NamedTuple):
 def _number(places: Array) -> Array:
     number: Array = np.maximum(places >> PART_BITS & _NUMBERS, 1)
     return number
-
-
-Array: TypeAlias = np.ndarray
 
 
 def distinct(values: Array) -> Array:
