@@ -33,7 +33,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 @pytest.fixture(autouse=True)
 def zone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readable, "absolute", lambda _: "2026-02-12 16:02")
+    monkeypatch.setattr(readable, "absolute_time", lambda _: "2026-02-12 16:02")
 
 
 def turn_of(*rounds: tuple[Message, ...], status: Status = "closed", **facts: object) -> Turn:
