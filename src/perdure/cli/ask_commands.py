@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from perdure.core.messages import Message
     from perdure.gateway import calls
     from perdure.gateway.calls import Reply, Request
-    from perdure.gateway.catalog import Candidate
-    from perdure.gateway.stream import Stream
+    from perdure.gateway.catalog import ModelCandidate
+    from perdure.gateway.reply_stream import Stream
 
 STDIN = "-"
 
@@ -262,7 +262,7 @@ class AnswerPrinter:
 
 
 @contextlib.contextmanager
-def waiting(candidates: Sequence[Candidate]) -> Iterator[None]:
+def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
     """Say on stderr who is waited for, once that takes longer than `PATIENCE`.
 
     Around work on an event loop. Silent where stderr is not a terminal.
@@ -299,17 +299,19 @@ async def _ask(
     import time
 
     from perdure.bank import Bank
-    from perdure.gateway.catalog import Catalog
+    from perdure.gateway.catalog import ModelCatalog
 
     config = settings.load()
-    candidates = Catalog(config.gateway).candidates(asked)  # before a bank is made for nothing
+    candidates = ModelCatalog(config.gateway).candidates(asked)  # before a bank is made for nothing
     async with Bank(config=config) as bank:
         start = time.perf_counter()
         reply = await _listen(bank.gateway.stream(request, asked), voice, candidates)
         return reply, time.perf_counter() - start
 
 
-async def _listen(stream: Stream, voice: AnswerPrinter, candidates: Sequence[Candidate]) -> Reply:
+async def _listen(
+    stream: Stream, voice: AnswerPrinter, candidates: Sequence[ModelCandidate]
+) -> Reply:
     with contextlib.ExitStack() as silence:
         silence.enter_context(waiting(candidates))
         async with stream:

@@ -15,8 +15,8 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.config import Config
-    from perdure.gateway.outcomes import Row
-    from perdure.gateway.pots import Standing
+    from perdure.gateway.budgets import BudgetStatus
+    from perdure.gateway.outcomes import CostRow
 
 SINCE = "30d"
 _SUMMED = (
@@ -41,8 +41,8 @@ class SpentCosts(NamedTuple):
 
     by: CostGrouping
     since: datetime
-    rows: list[Row]
-    budgets: list[Standing]
+    rows: list[CostRow]
+    budgets: list[BudgetStatus]
     #: Microseconds.
     now: int
     #: Whether there is a bank at all.
@@ -115,18 +115,19 @@ async def _costs(settings: Settings, by: CostGrouping, since: datetime) -> Spent
     return SpentCosts(by, since, rows, budgets, now, has_bank=bank.url != model_commands.NOWHERE)
 
 
-def _with_untouched(standings: list[Standing], config: Config, now: int) -> list[Standing]:
+def _with_untouched(standings: list[BudgetStatus], config: Config, now: int) -> list[BudgetStatus]:
     """With the budgets for each agent of which nobody has spent anything yet."""
-    from perdure.gateway.budgets import Budget
-    from perdure.gateway.pots import Pot, Standing
+    from perdure.gateway.budgets import Budget, BudgetPeriod, BudgetStatus
 
-    found = list[Standing]()
+    found = list[BudgetStatus]()
     for budget in map(Budget.configured, config.gateway.budgets):
         own = [each for each in standings if each.budget.name == budget.name]
         if not own:
             period, renews = budget.period(now)
-            pot = Pot(id=f"{budget.name}/{period}", agent=budget.agent)
-            own = [Standing(budget=budget, agent=pot.agent, period=period, renews=renews, pot=pot)]
+            pot = BudgetPeriod(id=f"{budget.name}/{period}", agent=budget.agent)
+            own = [
+                BudgetStatus(budget=budget, agent=pot.agent, period=period, renews=renews, pot=pot)
+            ]
         found += own
     return found
 
@@ -152,7 +153,7 @@ def _priced(figures: dict[str, Any], cost: int | None) -> dict[str, Any]:
     return {**figures, "cost": cost, "dollars": readable.in_dollars(cost)}
 
 
-def _budget(standing: Standing) -> dict[str, Any]:
+def _budget(standing: BudgetStatus) -> dict[str, Any]:
     from perdure.core import clock
     from perdure.gateway.budgets import EACH
 

@@ -25,7 +25,7 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.recall.memories.memories import Memories
-    from perdure.recall.memories.records import Author, Memory
+    from perdure.recall.memories.memory_records import Author, Memory
 
 app = typer.Typer(
     help="Look at memories, what an agent has learnt, and correct them.",
@@ -141,7 +141,7 @@ async def show(settings: Settings, key: KeyArgument) -> None:
     if settings.json:
         terminal.emit(memory_json(memory))
         return
-    from perdure.recall.memories.wording import said
+    from perdure.recall.memories.contradictions import said
 
     for line in terminal.lines(said(memory, rivals.values())):
         terminal.say(line)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from perdure.bank import Bank
     from perdure.cli.circuit_replay import ReplayedCircuit
     from perdure.cli.conversation_page import Sheet
+    from perdure.gateway.model_status import ModelUse, ModelView
     from perdure.gateway.prices import Price
-    from perdure.gateway.views import ModelView, Use
 
 
 #: The address of the bank that is looked at if there is none.
@@ -102,7 +102,7 @@ def _rates(price: Price) -> dict[str, float | None]:
 async def _models(settings: Settings, *, reach: bool) -> ListedModels:
     from perdure import config as configuration
     from perdure.cli import circuit_replay
-    from perdure.gateway import views
+    from perdure.gateway import model_status
     from perdure.gateway.calls import PURPOSES
     from perdure.gateway.gateway import Gateway
 
@@ -111,7 +111,7 @@ async def _models(settings: Settings, *, reach: bool) -> ListedModels:
         async with any_bank(settings) as bank:
             gateway = Gateway(bank.store, config.gateway)
             try:
-                found = await views.models(gateway, reach=reach)
+                found = await model_status.models(gateway, reach=reach)
                 lately = await circuit_replay.recent_circuits(bank.store)
                 needing = gateway.catalog.find
                 models = [
@@ -207,7 +207,7 @@ def _fact(sheet: Sheet, name: str, words: str, style: str = "") -> None:
     sheet.block(f"  {name:<8}", [terminal.printable(words)], style, None, depth=11)
 
 
-def _uses(uses: tuple[Use, ...], lengths: dict[tuple[str, str], int]) -> str:
+def _uses(uses: tuple[ModelUse, ...], lengths: dict[tuple[str, str], int]) -> str:
     """``chat (1 of 2); compress (complex 1 of 1)``."""
     places = dict[str, dict[str, str]]()
     for use in uses:

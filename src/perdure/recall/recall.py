@@ -22,8 +22,8 @@ from perdure.recall.indexing import telling
 from perdure.recall.indexing.forgetting import IndexPlace
 from perdure.recall.injecting import Item, Limits, MemoryLayer
 from perdure.recall.keys import everywhere
-from perdure.recall.memories.forgetting import MemoryTraces
-from perdure.recall.memories.records import shown as shown_key
+from perdure.recall.memories.memory_forgetting import MemoryTraces
+from perdure.recall.memories.memory_records import shown as shown_key
 from perdure.recall.scoping.missing import loosened, missed
 from perdure.recall.scoping.names import Names
 from perdure.recall.scoping.sharing import Sharing
