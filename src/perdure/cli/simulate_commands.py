@@ -9,6 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
     from perdure.simulation import Comparison, History
@@ -23,7 +24,7 @@ _COMMON = (*("budget", "requests", "turns", "tokens", "system", "injection", "pr
 
 
 @common_options(without=("bank",))
-def simulate(
+async def simulate(
     settings: Settings,
     paths: Annotated[
         list[Path],
@@ -74,25 +75,21 @@ def simulate(
     are the tokens that the provider's prompt cache would have served, what the rest would have
     cost, and how much of the history each request still stands for.
     """
-    import asyncio
-
-    history, compared = asyncio.run(
-        _simulate(
-            settings,
-            paths,
-            kind,
-            prices=prices,
-            model=model,
-            policies=policy,
-            limits={"budget": budget, "system": system, "injection": injection},
-        )
+    history, compared = await _simulate(
+        settings,
+        paths,
+        kind,
+        prices=prices,
+        model=model,
+        policies=policy,
+        limits={"budget": budget, "system": system, "injection": injection},
     )
     if settings.json:
         terminal.emit(_described(history, compared))
     else:
-        from perdure.cli import policies
+        from perdure.cli import charts
 
-        policies.show(history, compared)
+        charts.show_policies(history, compared)
 
 
 async def _simulate(
@@ -105,7 +102,6 @@ async def _simulate(
     policies: list[str] | None,
     limits: dict[str, int],
 ) -> tuple[History, Comparison]:
-    from perdure.cli.progress import Bar
     from perdure.gateway.prices import Prices
     from perdure.simulation import POLICIES, read_history, rules_for
     from perdure.simulation import simulate as compare
@@ -117,7 +113,7 @@ async def _simulate(
     chosen = policies or list(POLICIES)
     for name in chosen:
         policy_named(name)
-    with Bar("reading") as bar:
+    with ProgressBar("reading") as bar:
         history = await read_history(paths, kind, bar)
         compared = await compare(history, policies=chosen, bill=bill, progress=bar, **limits)
         return history, compared

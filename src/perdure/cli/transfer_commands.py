@@ -1,17 +1,27 @@
-"""``perdure import``: conversations that other programs have kept."""
+"""``perdure import`` and ``perdure export``: conversations from and to files."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from perdure.cli import terminal
+from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
+from perdure.core.errors import AccessDenied, InvalidInput, PerdureError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from perdure.importers import Imported, SessionImport
+    from perdure.session import Session
 
 #: What a JSON object tells of each session; others depend on these names.
 _FIELDS = ("name", "turns", "rounds", "messages", "tokens", "tool_calls", "skipped")
@@ -20,7 +30,7 @@ _REASONS = 6
 
 
 @common_options()
-def import_(
+async def import_(
     settings: Settings,
     kind: Annotated[
         str,
@@ -49,20 +59,17 @@ def import_(
     Importing again adds only what is new. The bank is made if it is not there. What is wrong with a
     file is counted and told, and does not stop the import.
     """
-    import asyncio
-
-    asyncio.run(_import(settings, kind, paths or None, session, watch=watch))
+    await _import(settings, kind, paths or None, session, watch=watch)
 
 
 async def _import(
     settings: Settings, kind: str, paths: list[Path] | None, session: str | None, *, watch: bool
 ) -> None:
     from perdure.bank import Bank
-    from perdure.cli.progress import Bar
     from perdure.importers import import_files, importer_for
 
     importer_for(kind)  # raises before a bank is made
-    with Bar("importing") as bar:
+    with ProgressBar("importing") as bar:
 
         def heard(added: SessionImport) -> None:
             if settings.json:
@@ -163,3 +170,124 @@ def _left_out(skipped: dict[str, int]) -> str:
     if len(ranked) > _REASONS:
         named.append(f"{sum(count for _, count in ranked[_REASONS:]):,} others")
     return f"Skipped {terminal.plural(sum(skipped.values()), 'record')}: {', '.join(named)}."
+
+
+class ExportFormat(StrEnum):
+    """What a session can be exported to."""
+
+    JSONL = "jsonl"
+    MARKDOWN = "markdown"
+
+
+ExportJsonOption = Annotated[
+    bool, typer.Option("--json", help="With -o: print what was written as a JSON object.")
+]
+
+
+@common_options(json=ExportJsonOption)
+async def export(
+    settings: Settings,
+    session: SessionArgument,
+    *,
+    kind: Annotated[
+        ExportFormat,
+        typer.Option("--format", help="jsonl can be imported again; markdown is for people."),
+    ] = ExportFormat.JSONL,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write here; else to stdout."),
+    ] = None,
+) -> None:
+    """Write a session to a file: JSON lines, or Markdown.
+
+    The file stands by itself: content from the artifact store is in it, and the turns that a fork
+    shares. `perdure import perdure FILE` brings it back.
+    """
+    if output is not None and str(output) == "-":
+        output = None
+    if settings.json and output is None:
+        raise InvalidInput(
+            "--json tells what was written to a file, and there is none.",
+            hint="Add -o FILE, or leave --json out: the export itself is JSON, line by line.",
+        )
+    written = await _export(settings, session, kind, output)
+    if settings.json:
+        terminal.emit(written)
+    elif output is not None:
+        size = terminal.size(written["bytes"])
+        terminal.say(f"Wrote {written['session']} to {output} ({size}).")
+
+
+async def _export(
+    settings: Settings, name: str, kind: ExportFormat, output: Path | None
+) -> dict[str, Any]:
+    missing = list[PerdureError]()
+    total = 0
+    with ProgressBar("exporting") as bar:
+        async with existing_bank(settings) as bank:
+            session = await find_session(bank, name)
+            with _opened(output) as out:
+                async for piece in _pieces(session, kind, missing):
+                    out.write(piece)
+                    total += len(piece)
+                    bar(f"exporting {session.name}", total, 0)
+    for error in missing:
+        terminal.note(f"Its reference stands in the file instead: {error.message}")
+    return {
+        "session": session.name,
+        "format": kind.value,
+        "file": None if output is None else str(output),
+        "bytes": total,
+        "missing": [error.message for error in missing],
+    }
+
+
+async def _pieces(
+    session: Session, kind: ExportFormat, missing: list[PerdureError]
+) -> AsyncIterator[bytes]:
+    if kind is ExportFormat.JSONL:
+        from perdure.history.export import jsonl
+
+        async for line in jsonl(session, on_missing=missing.append):
+            yield line
+    else:
+        from perdure.history.markdown import markdown
+
+        async for section in markdown(session, on_missing=missing.append):
+            yield section.encode()
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[BinaryIO | _Terminal]:
+    """Where the file goes. One that is there is replaced when the new one is whole.
+
+    Raises `AccessDenied` if it cannot be written.
+    """
+    if output is None:
+        yield _Terminal() if sys.stdout.isatty() else sys.stdout.buffer
+        sys.stdout.flush()
+        return
+    # What is no plain file, such as a pipe, is written to directly.
+    plain = not output.exists() or output.is_file()
+    place = output.with_name(f".{output.name}.part") if plain else output
+    try:
+        with place.open("wb") as file:
+            yield file
+        if plain:
+            place.replace(output)
+    except OSError as exc:
+        raise AccessDenied(
+            f"{output} cannot be written: {exc.strerror or exc}.", hint="Name another file."
+        ) from exc
+    finally:
+        if plain:
+            with suppress(OSError):  # it has its name by now, or was never made
+                place.unlink()
+
+
+class _Terminal:
+    """A terminal, which what is written there does not steer."""
+
+    def write(self, piece: bytes) -> None:
+        for line in piece.decode().removesuffix("\n").split("\n"):
+            print(terminal.visible(line))

@@ -1,28 +1,30 @@
-"""``perdure show`` and ``perdure turn``: what was said."""
+"""``perdure show``, ``turn`` and ``tail``: what was said, and what is being said."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.names import SessionArgument
+from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.context.desk import Rendering
+    from perdure.core.clock import Clock
     from perdure.core.turns import Turn
     from perdure.history.records import Head
-    from perdure.session import Session
-
+    from perdure.session import Said, Session
 
 PAGE_SIZE = 20
 
 
-class Wanted(NamedTuple):
+class PageRequest(NamedTuple):
     """Which turns are asked for."""
 
     page: int
@@ -50,7 +52,7 @@ class Wanted(NamedTuple):
         return self.since is not None or self.until is not None or bool(self.tags)
 
 
-class Found(NamedTuple):
+class SessionPage(NamedTuple):
     """A page of a session."""
 
     session: str
@@ -63,7 +65,7 @@ class Found(NamedTuple):
 
 
 @common_options()
-def show(
+async def show(
     settings: Settings,
     session: SessionArgument,
     *,
@@ -89,12 +91,10 @@ def show(
     undone: Annotated[bool, typer.Option("--undone", help="Turns that were undone, too.")] = False,
 ) -> None:
     """Show a page of a session: its newest turns, or older."""
-    import asyncio
-
-    wanted = Wanted(page, size, since, until, tags_in(tag or []), undone, full)
-    found = asyncio.run(_show(settings, session, wanted))
+    wanted = PageRequest(page, size, since, until, tags_in(tag or []), undone, full)
+    found = await _show(settings, session, wanted)
     if settings.json:
-        turns = [described(turn) for turn in found.turns]
+        turns = [turn_json(turn) for turn in found.turns]
         terminal.emit(
             {"session": found.session, "page": page, "older": found.older, "turns": turns}
         )
@@ -103,7 +103,7 @@ def show(
 
 
 @common_options()
-def turn(
+async def turn(
     settings: Settings,
     session: SessionArgument,
     id: Annotated[
@@ -129,8 +129,6 @@ def turn(
     ] = False,
 ) -> None:
     """Show one turn or round, with what its tools answered."""
-    import asyncio
-
     if full and prune:
         raise InvalidInput("A turn is shown in full or pruned.", hint="Choose one of them.")
     if level is not None:
@@ -138,20 +136,20 @@ def turn(
             raise InvalidInput(
                 "A rendition is shown as it is.", hint="Leave out --full, --prune and --resolve."
             )
-        _show_rendition(settings, asyncio.run(_rendition(settings, session, id, level)))
+        _show_rendition(settings, await _rendition(settings, session, id, level))
         return
-    found, folder = asyncio.run(_turn(settings, session, id, resolve=resolve or full, prune=prune))
+    found, folder = await _turn(settings, session, id, resolve=resolve or full, prune=prune)
     if settings.json:
-        terminal.emit(described(found))
+        terminal.emit(turn_json(found))
         return
-    from perdure.cli import conversation
+    from perdure.cli import conversation_page
     from perdure.core import clock
 
-    detail = conversation.FULL if full or prune else conversation.TURN
-    conversation.Page(detail, clock.now(), folder).turn(found)
+    detail = conversation_page.FULL if full or prune else conversation_page.TURN
+    conversation_page.ConversationPage(detail, clock.now(), folder).turn(found)
 
 
-def described(turn: Turn) -> dict[str, Any]:
+def turn_json(turn: Turn) -> dict[str, Any]:
     """A turn as a JSON object: what was said, and how many tags leaked into it."""
     import msgspec
 
@@ -162,18 +160,15 @@ def described(turn: Turn) -> dict[str, Any]:
     return {"id": turn.id, **fields, "tokens": turn.tokens, "leaked": leaked}
 
 
-async def _show(settings: Settings, name: str, wanted: Wanted) -> Found:
-    from perdure.cli import names, places
-    from perdure.cli.progress import Bar
-
-    with Bar("reading"):
-        async with places.existing_bank(settings, settings.load()) as bank:
-            session = await names.find(bank, name)
+async def _show(settings: Settings, name: str, wanted: PageRequest) -> SessionPage:
+    with ProgressBar("reading"):
+        async with existing_bank(settings) as bank:
+            session = await find_session(bank, name)
             head = await session.head()
             return await _page(session, head, wanted)
 
 
-async def _page(session: Session, head: Head, wanted: Wanted) -> Found:
+async def _page(session: Session, head: Head, wanted: PageRequest) -> SessionPage:
     """The turns of a page, and one more is looked for to know whether it is the last."""
 
     async def turns(before: int | None = None) -> list[Turn]:
@@ -198,10 +193,10 @@ async def _page(session: Session, head: Head, wanted: Wanted) -> Found:
             f"{session.name} has no page {wanted.page}.", hint="Ask for one with a lower number."
         )
     shown = found[-wanted.size :]
-    return Found(session.name, head.newest, _folder(session), shown, len(found) > len(shown))
+    return SessionPage(session.name, head.newest, _folder(session), shown, len(found) > len(shown))
 
 
-def _first_behind(head: Head, wanted: Wanted) -> int:
+def _first_behind(head: Head, wanted: PageRequest) -> int:
     """The number of the turn behind a page."""
     number, left = head.newest + 1, (wanted.page - 1) * wanted.size
     while left and number > 1:
@@ -214,19 +209,15 @@ def _first_behind(head: Head, wanted: Wanted) -> int:
 async def _turn(
     settings: Settings, name: str, id: str, *, resolve: bool, prune: bool
 ) -> tuple[Turn, str]:
-    from perdure.cli import names, places
-
-    async with places.existing_bank(settings, settings.load()) as bank:
-        session = await names.find(bank, name)
+    async with existing_bank(settings) as bank:
+        session = await find_session(bank, name)
         found = await session.turn(position(id), resolve=resolve, prune=prune)
         return found, _folder(session)
 
 
 async def _rendition(settings: Settings, name: str, id: str, level: str) -> Rendering:
-    from perdure.cli import names, places
-
-    async with places.existing_bank(settings, settings.load()) as bank:
-        session = await names.find(bank, name)
+    async with existing_bank(settings) as bank:
+        session = await find_session(bank, name)
         return await session.turn(position(id), level=level)
 
 
@@ -263,22 +254,22 @@ def tags_in(given: list[str]) -> dict[str, str]:
     return found
 
 
-def _print(found: Found, wanted: Wanted) -> None:
-    from perdure.cli import conversation
+def _print(found: SessionPage, wanted: PageRequest) -> None:
+    from perdure.cli import conversation_page
     from perdure.core import clock
 
     if not found.turns:
         what = "no such turns" if wanted.filtered else "no turns yet"
         terminal.say(f"{found.session} has {what}.")
         return
-    detail = conversation.FULL if wanted.full else conversation.PAGE
-    page = conversation.Page(detail, clock.now(), found.folder)
+    detail = conversation_page.FULL if wanted.full else conversation_page.PAGE
+    page = conversation_page.ConversationPage(detail, clock.now(), found.folder)
     for turn in found.turns:
         page.turn(turn)
     page.footer(_ways_on(found, wanted))
 
 
-def _ways_on(found: Found, wanted: Wanted) -> list[str]:
+def _ways_on(found: SessionPage, wanted: PageRequest) -> list[str]:
     """Which turns were shown, and the commands that show the others."""
     name = shlex.quote(found.session)
     first, last = found.turns[0].id, found.turns[-1].id
@@ -292,3 +283,71 @@ def _ways_on(found: Found, wanted: Wanted) -> list[str]:
     if len(facts) == 1:
         facts.append(f"one of them: perdure turn {name} {last}")
     return facts
+
+
+JsonLinesOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object a line for each message.")
+]
+
+
+@common_options(json=JsonLinesOption)
+async def tail(
+    settings: Settings,
+    session: SessionArgument,
+    *,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", metavar="T-3", help="Begin with this turn; else with what is new."),
+    ] = None,
+) -> None:
+    """Follow a session: print messages as they are written.
+
+    By whatever process. Goes on until it is interrupted.
+    """
+    await _tail(settings, session, since)
+
+
+async def _tail(settings: Settings, name: str, since: str | None) -> None:
+    from perdure.core.turns import Position
+
+    after = None if since is None else Position.parse(position(since)).turn - 1
+    async with existing_bank(settings) as bank:
+        session = await find_session(bank, name)
+        if not settings.json:
+            newest = (await session.head()).turn
+            stands = f"its newest turn is T-{newest}" if newest else "it has no turns yet"
+            terminal.note(f"Following {session.name}; {stands}. Ctrl-C ends.")
+        show = _emit_message if settings.json else _MessagePrinter(bank.store.now)
+        async for said in session.tail(after=after):
+            show(said)
+
+
+def _emit_message(said: Said) -> None:
+    import json
+
+    import msgspec
+
+    from perdure.history import leaks
+
+    plain = msgspec.to_builtins(said, str_keys=True)
+    _, leaked = leaks.hidden_tags((said.message,))
+    print(json.dumps({"id": said.id, **plain, "leaked": leaked}), flush=True)
+
+
+class _MessagePrinter:
+    """Prints messages for people, with a heading where a turn begins or is gone back to."""
+
+    def __init__(self, now: Clock) -> None:
+        from perdure.cli import conversation_page
+
+        self._now = now
+        self._page = conversation_page.ConversationPage(conversation_page.PAGE, now())
+        self._turn = 0
+
+    def __call__(self, said: Said) -> None:
+        if said.turn != self._turn:
+            self._turn = said.turn
+            time = said.message.time
+            self._page.announce(said.turn, self._now() if time is None else time)
+        self._page.message(said.message)
+        sys.stdout.flush()

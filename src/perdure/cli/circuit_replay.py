@@ -30,7 +30,7 @@ _MEANS: dict[str, PerdureError] = {
 _NOTHING = PerdureError()
 
 
-class Circuit(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayedCircuit(msgspec.Struct, frozen=True, kw_only=True):
     """How a model did lately, and how its circuit would stand."""
 
     state: State
@@ -43,7 +43,7 @@ class Circuit(msgspec.Struct, frozen=True, kw_only=True):
     next_probe: float | None
 
 
-async def lately(store: Store) -> dict[tuple[str, str], Circuit]:
+async def recent_circuits(store: Store) -> dict[tuple[str, str], ReplayedCircuit]:
     """The circuits of models that were called lately, by provider and model."""
     now = store.now()
     finder = store.collection(Outcome).query().where("started", ">=", now - WINDOW * clock.SECOND)
@@ -52,10 +52,10 @@ async def lately(store: Store) -> dict[tuple[str, str], Circuit]:
     for outcome in found:
         if not outcome.cached:
             tried.setdefault((outcome.provider, outcome.model), []).append(outcome)
-    return {key: replayed(outcomes, now) for key, outcomes in tried.items()}
+    return {key: replay_circuit(outcomes, now) for key, outcomes in tried.items()}
 
 
-def replayed(outcomes: Iterable[Outcome], now: int) -> Circuit:
+def replay_circuit(outcomes: Iterable[Outcome], now: int) -> ReplayedCircuit:
     """The circuit that these outcomes, in any order, would have led to."""
     ordered = sorted(outcomes, key=_end)
     at = [0.0]
@@ -71,7 +71,7 @@ def replayed(outcomes: Iterable[Outcome], now: int) -> Circuit:
     view = breaker.view()
     failed = (each.error for each in ordered if not each.success)
     errors = [error for error in failed if error != CANCELLED]
-    return Circuit(
+    return ReplayedCircuit(
         state=view.state,
         calls=len(ordered),
         failures=len(errors),

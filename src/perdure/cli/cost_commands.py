@@ -10,6 +10,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _SUMMED = (
 )
 
 
-class By(StrEnum):
+class CostGrouping(StrEnum):
     """What calls have in common."""
 
     AGENT = "agent"
@@ -35,10 +36,10 @@ class By(StrEnum):
     DAY = "day"
 
 
-class Spent(NamedTuple):
+class SpentCosts(NamedTuple):
     """What was found."""
 
-    by: By
+    by: CostGrouping
     since: datetime
     rows: list[CostRow]
     budgets: list[BudgetStatus]
@@ -59,10 +60,12 @@ class Spent(NamedTuple):
 
 
 @common_options()
-def costs(
+async def costs(
     settings: Settings,
     *,
-    by: Annotated[By, typer.Option("--by", help="What calls are grouped by.")] = By.MODEL,
+    by: Annotated[
+        CostGrouping, typer.Option("--by", help="What calls are grouped by.")
+    ] = CostGrouping.MODEL,
     since: Annotated[
         str, typer.Option("--since", metavar="TIME", help="From then on: 2026-02-12, 30d.")
     ] = SINCE,
@@ -72,16 +75,14 @@ def costs(
     A cost that is not known is named as such, and never counted as zero. Exits with 0 also if there
     is no bank: no model was called then.
     """
-    import asyncio
-
     first = _moment(since)
-    spent = asyncio.run(_costs(settings, by, first))
+    spent = await _costs(settings, by, first)
     if settings.json:
         terminal.emit(_described(spent))
     else:
-        from perdure.cli import chart
+        from perdure.cli import charts
 
-        chart.show(spent)
+        charts.show_costs(spent)
 
 
 def _moment(since: str) -> datetime:
@@ -94,15 +95,14 @@ def _moment(since: str) -> datetime:
         raise typer.BadParameter(str(exc), param_hint="--since") from exc
 
 
-async def _costs(settings: Settings, by: By, since: datetime) -> Spent:
-    from perdure.cli import models
-    from perdure.cli.progress import Bar
+async def _costs(settings: Settings, by: CostGrouping, since: datetime) -> SpentCosts:
+    from perdure.cli import model_commands
     from perdure.gateway import outcomes
     from perdure.gateway.gateway import Gateway
 
     config = settings.load()
-    with Bar("adding up"):
-        async with models.any_bank(settings) as bank:
+    with ProgressBar("adding up"):
+        async with model_commands.any_bank(settings) as bank:
             now = bank.store.now()
             gateway = Gateway(bank.store, config.gateway)
             try:
@@ -110,9 +110,9 @@ async def _costs(settings: Settings, by: By, since: datetime) -> Spent:
                 budgets = _with_untouched(await gateway.budgets(), config, now)
             finally:
                 await gateway.close()
-    if by is not By.DAY:  # the dearest first, then the busiest
+    if by is not CostGrouping.DAY:  # the dearest first, then the busiest
         rows.sort(key=lambda row: (-(row.cost or 0), -row.input - row.output, -row.calls, row.of))
-    return Spent(by, since, rows, budgets, now, has_bank=bank.url != models.NOWHERE)
+    return SpentCosts(by, since, rows, budgets, now, has_bank=bank.url != model_commands.NOWHERE)
 
 
 def _with_untouched(standings: list[BudgetStatus], config: Config, now: int) -> list[BudgetStatus]:
@@ -135,7 +135,7 @@ def _with_untouched(standings: list[BudgetStatus], config: Config, now: int) -> 
 # As a JSON object -------------------------------------------------------------------------------
 
 
-def _described(spent: Spent) -> dict[str, Any]:
+def _described(spent: SpentCosts) -> dict[str, Any]:
     import msgspec
 
     return {
@@ -148,9 +148,9 @@ def _described(spent: Spent) -> dict[str, Any]:
 
 
 def _priced(figures: dict[str, Any], cost: int | None) -> dict[str, Any]:
-    from perdure.cli import money
+    from perdure.cli import readable
 
-    return {**figures, "cost": cost, "dollars": money.number(cost)}
+    return {**figures, "cost": cost, "dollars": readable.in_dollars(cost)}
 
 
 def _budget(standing: BudgetStatus) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
+from perdure.cli.bank_access import existing_bank, find_session
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
     from perdure.history.renditions.standing import Standing
@@ -18,7 +20,7 @@ _STATES = ("missing", "pending", "failed", "given_up", "stale")
 
 
 @common_options()
-def renditions(
+async def renditions(
     settings: Settings,
     words: Annotated[
         list[str] | None,
@@ -36,10 +38,8 @@ def renditions(
     and at once when they are needed: `perdure renditions make SESSION` makes them now. Shares are
     of the tokens that the same rounds and turns have as they were said.
     """
-    import asyncio
-
     make, session = _parsed(words or [])
-    made, found = asyncio.run(_renditions(settings, session, make=make))
+    made, found = await _renditions(settings, session, make=make)
     if settings.json:
         terminal.emit({"made": made, "sessions": [_described(each) for each in found]})
     else:
@@ -65,13 +65,10 @@ def _parsed(words: list[str]) -> tuple[bool, str | None]:
 async def _renditions(
     settings: Settings, session: str | None, *, make: bool
 ) -> tuple[int | None, list[Standing]]:
-    from perdure.cli import names, places
-    from perdure.cli.progress import Bar
-
     made = None
-    async with places.existing_bank(settings, settings.load()) as bank:
-        record = None if session is None else (await names.find(bank, session)).record
-        with Bar("looking at renditions") as bar:
+    async with existing_bank(settings) as bank:
+        record = None if session is None else (await find_session(bank, session)).record
+        with ProgressBar("looking at renditions") as bar:
             if make and record is not None:
                 made = await bank.scribe.catch_up(record, bar)
             found = await bank.scribe.status(None if record is None else record.id)
@@ -88,7 +85,7 @@ def _show(found: list[Standing], *, alone: bool) -> None:
     if alone:
         _show_one(found[0])
         return
-    from perdure.cli import money
+    from perdure.cli import readable
 
     rows = [
         [
@@ -96,7 +93,7 @@ def _show(found: list[Standing], *, alone: bool) -> None:
             *(_number(getattr(each, state)) for state in _STATES),
             _number(each.by_model),
             *(_share(each, level) for level in _NAMES),
-            money.amount(each.cost) if each.calls else "",
+            readable.cost_in_words(each.cost) if each.calls else "",
         ]
         for each in found
     ]
@@ -105,7 +102,7 @@ def _show(found: list[Standing], *, alone: bool) -> None:
 
 
 def _show_one(standing: Standing) -> None:
-    from perdure.cli import money
+    from perdure.cli import readable
 
     turns = terminal.plural(standing.turns, "turn")
     terminal.say(f"{standing.session}: {turns}, {terminal.plural(standing.rounds, 'round')}.")
@@ -128,7 +125,7 @@ def _show_one(standing: Standing) -> None:
         terminal.say(f"{count:,} × {problem}")
     if standing.calls:
         calls = terminal.plural(standing.calls, "model call")
-        terminal.say(f"{calls}: {money.amount(standing.cost)}.")
+        terminal.say(f"{calls}: {readable.cost_in_words(standing.cost)}.")
 
 
 def _number(count: int) -> str:
@@ -147,11 +144,11 @@ def _share(standing: Standing, level: str) -> str:
 def _described(standing: Standing) -> dict[str, Any]:
     import msgspec
 
-    from perdure.cli import money
+    from perdure.cli import readable
 
     levels = {
         name: {"tokens": level.tokens, "raw": level.raw, "ratio": level.ratio}
         for name, level in standing.levels.items()
     }
     plain = {**msgspec.structs.asdict(standing), "levels": levels}
-    return {**plain, "dollars": money.number(standing.cost)}
+    return {**plain, "dollars": readable.in_dollars(standing.cost)}

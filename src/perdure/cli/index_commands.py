@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from perdure.cli import terminal
+from perdure.cli.bank_access import existing_bank
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,17 +25,15 @@ app = typer.Typer(
 
 @app.command()
 @common_options()
-def check(settings: Settings) -> None:
+async def check(settings: Settings) -> None:
     """Compare the index with the turns that it is about.
 
     Reads every turn, and changes nothing. Exits with 0 if all is well, and with 1 if it is not;
     what still waits for its vector is no fault.
     """
-    import asyncio
-
     import msgspec
 
-    report = asyncio.run(_check(settings))
+    report = await _check(settings)
     if settings.json:
         terminal.emit({"ok": not report.problems, **msgspec.structs.asdict(report)})
     else:
@@ -44,18 +44,16 @@ def check(settings: Settings) -> None:
 
 @app.command()
 @common_options()
-def rebuild(settings: Settings) -> None:
+async def rebuild(settings: Settings) -> None:
     """Make the index anew, with all vectors.
 
     From the turns, memories and reference layers of the bank. Everybody may go on reading and
     writing meanwhile. Nothing is lost if it is interrupted: the same command, or whoever opens the
     bank next, completes it.
     """
-    import asyncio
-
     import msgspec
 
-    report = asyncio.run(_rebuild(settings))
+    report = await _rebuild(settings)
     if settings.json:
         terminal.emit({"ok": not report.problems, **msgspec.structs.asdict(report)})
     else:
@@ -65,24 +63,19 @@ def rebuild(settings: Settings) -> None:
 
 
 async def _check(settings: Settings) -> IndexReport:
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
-
-    async with places.existing_bank(settings, settings.load()) as bank:
-        with Bar("checking the index") as progress:
+    async with existing_bank(settings) as bank:
+        with ProgressBar("checking the index") as progress:
             return await bank.index.check(progress)
 
 
 async def _rebuild(settings: Settings) -> IndexReport:
     from perdure.bank import Bank
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
 
     config = settings.load()
-    async with places.existing_bank(settings, config):
+    async with existing_bank(settings, config):
         pass  # it is there
     async with Bank(config=config) as bank:  # with its models
-        with Bar("rebuilding the index") as progress:
+        with ProgressBar("rebuilding the index") as progress:
             await bank.index.rebuild(progress)
             return await bank.index.check(progress)
 

@@ -1,7 +1,7 @@
 """What ``perdure doctor`` looks at.
 
-Each part is looked at by itself and gets a `Check`; whatever goes wrong with one becomes part of
-the report, and the others are looked at all the same.
+Each part is looked at by itself. Whatever goes wrong with one becomes part of the report, and the
+others are looked at all the same.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from perdure import __version__
 from perdure import config as configuration
 from perdure.artifacts.addresses import S3Address
 from perdure.bank import Bank
-from perdure.cli import places, terminal
+from perdure.cli import terminal
+from perdure.cli.bank_access import existing_bank
 from perdure.cli.options import Settings
-from perdure.cli.progress import Bar
+from perdure.cli.terminal import ProgressBar
 from perdure.config import Config
 from perdure.core.errors import PerdureError, Unavailable
 from perdure.storage import urls
@@ -37,7 +38,22 @@ _DEADLINE = 20.0
 _FREE_BYTES = 64_000_000
 
 
-class Check(msgspec.Struct, frozen=True):
+class FolderUse(msgspec.Struct, frozen=True):
+    """What a folder takes on disk."""
+
+    folder: str
+    exists: bool
+    files: int = 0
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        if not self.exists:
+            return f"{self.folder} (none yet)"
+        files = terminal.plural(self.files, "file")
+        return f"{self.folder} ({files}, {terminal.size(self.bytes)})"
+
+
+class DiagnosedPart(msgspec.Struct, frozen=True):
     """What was found of one part, and what to do about it."""
 
     part: str
@@ -46,12 +62,12 @@ class Check(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-class Report:
+class Diagnosis:
     """What was found: facts, as they stand in the JSON object, and one check per part."""
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] = {}
-        self.checks: list[Check] = []
+        self.checks: list[DiagnosedPart] = []
 
     @property
     def ok(self) -> bool:
@@ -59,17 +75,17 @@ class Report:
         return all(check.ok for check in self.checks)
 
     def add(self, part: str, what: str, *, ok: bool = True, advice: str = "") -> None:
-        self.checks.append(Check(part, ok, what, advice))
+        self.checks.append(DiagnosedPart(part, ok, what, advice))
 
     def add_fault(self, part: str, error: PerdureError) -> None:
         """A part that does not work, with the error's own advice."""
         self.add(part, error.message, ok=False, advice=error.hint)
 
 
-async def examine(settings: Settings) -> Report:
+async def diagnose(settings: Settings) -> Diagnosis:
     """Look at every part. Raises nothing: what cannot be looked at is a fault in the report."""
-    report = Report()
-    with Bar("asking the bank"):
+    report = Diagnosis()
+    with ProgressBar("asking the bank"):
         _examine_libraries(report)
         config = _examine_config(report, settings)
         if config is not None:
@@ -78,7 +94,7 @@ async def examine(settings: Settings) -> Report:
     return report
 
 
-def _examine_libraries(report: Report) -> None:
+def _examine_libraries(report: Diagnosis) -> None:
     python = platform.python_version()
     versions: dict[str, str | None] = {"python": python, "perdure": __version__}
     report.facts["versions"] = versions
@@ -99,7 +115,7 @@ def _examine_libraries(report: Report) -> None:
         report.add("psycopg", found)
 
 
-def _examine_sqlite(report: Report, versions: dict[str, str | None]) -> None:
+def _examine_sqlite(report: Diagnosis, versions: dict[str, str | None]) -> None:
     try:
         import apsw
     except ImportError as exc:
@@ -115,7 +131,7 @@ def _examine_sqlite(report: Report, versions: dict[str, str | None]) -> None:
         report.add("SQLite", f"{found} can damage a bank.", ok=False, advice=advice)
 
 
-def _examine_config(report: Report, settings: Settings) -> Config | None:
+def _examine_config(report: Diagnosis, settings: Settings) -> Config | None:
     file = settings.config or configuration.config_file()
     found = file.is_file()
     report.facts["config"] = {"file": str(file), "found": found}
@@ -130,7 +146,7 @@ def _examine_config(report: Report, settings: Settings) -> Config | None:
     return config
 
 
-async def _examine_bank(report: Report, settings: Settings, config: Config) -> None:
+async def _examine_bank(report: Diagnosis, settings: Settings, config: Config) -> None:
     facts: dict[str, Any] = {
         "url": urls.shown(config.bank_url()),
         "reachable": False,
@@ -138,7 +154,7 @@ async def _examine_bank(report: Report, settings: Settings, config: Config) -> N
     }
     report.facts["bank"] = facts
     try:
-        async with asyncio.timeout(_DEADLINE), places.existing_bank(settings, config) as bank:
+        async with asyncio.timeout(_DEADLINE), existing_bank(settings, config) as bank:
             found = await bank.info()
     except Exception as exc:  # noqa: BLE001  # whatever is wrong with it belongs in the report
         if settings.debug:
@@ -158,12 +174,12 @@ async def _examine_bank(report: Report, settings: Settings, config: Config) -> N
     report.add("Bank", f"{found.url} ({records}, {terminal.size(facts['bytes'])})")
 
 
-def _examine_disk(report: Report, config: Config) -> None:
+def _examine_disk(report: Diagnosis, config: Config) -> None:
     try:
         folder = Bank(config=config).artifacts.place
     except PerdureError:
         return  # there is no such backend, and the bank's check has said so
-    use = places.folder_use(folder)
+    use = folder_use(folder)
     if isinstance(use, S3Address) or isinstance(folder, S3Address):  # both are, then
         report.facts["artifacts"] = str(use)
         report.add("Artifacts", str(use))
@@ -203,3 +219,23 @@ def _version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def folder_use(folder: Path | S3Address) -> FolderUse | S3Address:
+    """What a folder takes. Files that vanish or cannot be seen meanwhile are not counted.
+
+    A place on S3 is only named: to list it takes long, and may cost.
+    """
+    if isinstance(folder, S3Address):
+        return folder
+    if not folder.is_dir():
+        return FolderUse(str(folder), exists=False)
+    files = total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(parent) / name).lstat().st_size
+            except OSError:
+                continue
+            files += 1
+    return FolderUse(str(folder), True, files, total)

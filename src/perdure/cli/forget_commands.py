@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
+from perdure.cli.bank_access import existing_bank, find_session
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ _LISTED = 20
 
 
 @common_options()
-def forget(
+async def forget(
     settings: Settings,
     session: Annotated[
         str | None,
@@ -48,8 +50,6 @@ def forget(
     hash that proves the rest stay. Memories that machines made of it go, too, and with an agent all
     that it has. Shows what would go, and asks.
     """
-    import asyncio
-
     turns = turn or []
     if (session is None) == (agent is None):
         raise InvalidInput("Name a session, or an agent with --agent.", hint="One of them.")
@@ -57,7 +57,7 @@ def forget(
         raise InvalidInput("An agent is forgotten whole.", hint="Leave --turn out.")
     if settings.json and not yes:
         raise InvalidInput("With --json nobody is asked.", hint="Add --yes to forget it.")
-    gone = asyncio.run(_forget(settings, session, turns, agent, reroot=reroot, yes=yes))
+    gone = await _forget(settings, session, turns, agent, reroot=reroot, yes=yes)
     if gone is None:
         terminal.note("Nothing was forgotten.")
         raise typer.Exit(1)
@@ -94,18 +94,16 @@ async def _forget(
 ) -> Forgotten | None:
     """What was forgotten; None if it was not wanted after all."""
     from perdure.bank.sessions import whole_turns
-    from perdure.cli import names, places
-    from perdure.cli.progress import Bar
-    from perdure.cli.show import position
+    from perdure.cli.show_commands import position
 
-    async with places.existing_bank(settings, settings.load()) as bank:
-        session = None if name is None else await names.find(bank, name)
+    async with existing_bank(settings) as bank:
+        session = None if name is None else await find_session(bank, name)
         if session is not None and turns:
             numbers = whole_turns(map(position, turns), session.record)
             found = [await session.turn(number) for number in numbers]
             if not yes and not _agreed(_turns_in_words(session, found)):
                 return None
-            with Bar("forgetting"):
+            with ProgressBar("forgetting"):
                 return await bank.forget(session.name, turns=numbers)
         going = await _going(bank, session, agent, reroot=reroot)
         memories = [] if agent is None else await bank.memories.list(agent, status=None)
@@ -116,7 +114,7 @@ async def _forget(
             )
         if not yes and not _agreed(_sessions_in_words(going, len(memories))):
             return None
-        with Bar("forgetting"):
+        with ProgressBar("forgetting"):
             if session is not None:
                 return await bank.forget(session.name, reroot=reroot)
             return await bank.forget_agent(str(agent), reroot=reroot)
@@ -165,10 +163,11 @@ def _sessions_in_words(going: list[SessionInfo], memories: int) -> list[str]:
 
 
 def _turns_in_words(session: Session, turns: list[Turn]) -> list[str]:
-    from perdure.cli import moments
+    from perdure.cli import readable
 
     lines = [
-        f"  {turn.id}, {moments.absolute(turn.started)}: {_gist(turn)}" for turn in turns[:_LISTED]
+        f"  {turn.id}, {readable.absolute_time(turn.started)}: {_gist(turn)}"
+        for turn in turns[:_LISTED]
     ]
     if len(turns) > _LISTED:
         lines.append(f"  and {len(turns) - _LISTED:,} more")

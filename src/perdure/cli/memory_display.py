@@ -25,7 +25,7 @@ def person_here(bank: Bank) -> Author:
     return person(actor.name if actor is not None else bank.config.audit.actor or system_user())
 
 
-def plain(memory: Memory) -> dict[str, Any]:
+def memory_json(memory: Memory) -> dict[str, Any]:
     """A memory as JSON has it: keys as people write them, times as ISO 8601."""
     import msgspec
 
@@ -44,7 +44,7 @@ def plain(memory: Memory) -> dict[str, Any]:
     return {"key": memory.name, **found, **times, **links, "into": into, "author": author}
 
 
-async def found(bank: Bank, key: str) -> Memory:
+async def existing_memory(bank: Bank, key: str) -> Memory:
     """The memory of this key. Raises `InvalidInput` if there is none."""
     memory = await bank.memories.get(key)
     if memory is None:
@@ -52,12 +52,14 @@ async def found(bank: Bank, key: str) -> Memory:
     return memory
 
 
-def tell(settings: Settings, memory: Memory, words: str, doubles: Sequence[Memory] = ()) -> None:
+def tell_change(
+    settings: Settings, memory: Memory, words: str, doubles: Sequence[Memory] = ()
+) -> None:
     """Say what became of a memory, and which others say the same."""
     from perdure.recall.memories.memory_records import shown
 
     if settings.json:
-        terminal.emit(plain(memory))
+        terminal.emit(memory_json(memory))
         return
     terminal.say(words)
     if memory.contradicts:
@@ -70,7 +72,7 @@ def tell(settings: Settings, memory: Memory, words: str, doubles: Sequence[Memor
         terminal.note(f"{others} says the same: `perdure memory merge` makes them one.")
 
 
-def table(memories: Sequence[Memory]) -> None:
+def memory_table(memories: Sequence[Memory]) -> None:
     """Print memories, a line each."""
     rows = [
         (
@@ -79,7 +81,7 @@ def table(memories: Sequence[Memory]) -> None:
             "pinned" if memory.pinned and memory.is_active else memory.status,
             f"{memory.weight:.2f}",
             f"{memory.seen:,}",
-            in_words(memory.text),
+            first_words(memory.text),
         )
         for memory in memories
     ]
@@ -87,7 +89,7 @@ def table(memories: Sequence[Memory]) -> None:
         terminal.table(("Memory", "Kind", "Status", "Weight", "Seen", "Text"), rows)
 
 
-class Version(NamedTuple):
+class MemoryVersion(NamedTuple):
     """A version of a memory: when it was made, and what was new in it."""
 
     memory: Memory
@@ -95,7 +97,7 @@ class Version(NamedTuple):
     new: list[str]
 
 
-def versions(memory: Memory, former: Sequence[FormerMemory]) -> list[Version]:
+def memory_versions(memory: Memory, former: Sequence[FormerMemory]) -> list[MemoryVersion]:
     """The versions of a memory, oldest first."""
     from perdure.core.clock import to_datetime
 
@@ -103,7 +105,7 @@ def versions(memory: Memory, former: Sequence[FormerMemory]) -> list[Version]:
     times = [every[0].first, *(each.until for each in former)]
     new = [["all"], *(_differences(old, new) for old, new in pairwise(every))]
     return [
-        Version(each, to_datetime(time), what)
+        MemoryVersion(each, to_datetime(time), what)
         for each, time, what in zip(every, times, new, strict=True)
     ]
 
@@ -113,9 +115,9 @@ def _differences(old: Memory, new: Memory) -> list[str]:
     return [name for name in names if getattr(old, name) != getattr(new, name)]
 
 
-def facts(memory: Memory) -> list[tuple[str, str]]:
+def memory_facts(memory: Memory) -> list[tuple[str, str]]:
     """What is known about a memory beside its text, by name."""
-    from perdure.cli import moments
+    from perdure.cli import readable
     from perdure.recall.memories.memory_records import shown
 
     into = "" if memory.into is None else f" ({shown(memory.into)})"
@@ -127,25 +129,25 @@ def facts(memory: Memory) -> list[tuple[str, str]]:
         ("Status", f"{memory.status}{into}{', pinned' if memory.pinned else ''}"),
         ("Weight", f"{memory.weight:.2f}"),
         ("Tags", ", ".join(memory.tags)),
-        ("Seen", f"{memory.seen:,}, last {moments.absolute(memory.last)}"),
-        ("First", moments.absolute(memory.first)),
+        ("Seen", f"{memory.seen:,}, last {readable.absolute_time(memory.last)}"),
+        ("First", readable.absolute_time(memory.first)),
         ("From", ", ".join(memory.provenance)),
         ("Contradicts", ", ".join(map(shown, memory.contradicts))),
         ("Anchor", " ".join(filter(None, places))),
         ("Shared with", ", ".join(memory.shared)),
-        ("Changed by", who(memory.author)),
+        ("Changed by", author_in_words(memory.author)),
         ("Machines", "may not change it" if memory.by_person else ""),
     ]
     return [(name, value) for name, value in known if value]
 
 
-def who(author: Author) -> str:
+def author_in_words(author: Author) -> str:
     """Who changed a memory, in words."""
     kind = "a person" if author.person else "a machine"
     return f"{author.name} ({kind})" if author.name else kind
 
 
-def in_words(text: str, length: int = 100) -> str:
+def first_words(text: str, length: int = 100) -> str:
     """The beginning of a text, on one line."""
     line = " ".join(text.split())
     return f"{line[: length - 1]}…" if len(line) > length else line

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
+from perdure.cli.bank_access import existing_bank
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _LISTED = 50
 
 @app.command("list")
 @common_options()
-def list_(
+async def list_(
     settings: Settings,
     *,
     limit: Annotated[
@@ -37,9 +39,7 @@ def list_(
     ] = _LISTED,
 ) -> None:
     """Show the artifacts, what they take, and how many refer to each."""
-    import asyncio
-
-    found = asyncio.run(_list(settings, limit))
+    found = await _list(settings, limit)
     if settings.json:
         terminal.emit(found)
         return
@@ -65,7 +65,7 @@ def list_(
 
 @app.command()
 @common_options()
-def check(
+async def check(
     settings: Settings,
     *,
     orphans: Annotated[
@@ -77,9 +77,7 @@ def check(
     Names those that are damaged, missing, not to be read, or of another size. Exits with 0 if all
     is well, and with 1 if it is not; orphans are no fault.
     """
-    import asyncio
-
-    checked, faults = asyncio.run(_check(settings, orphans=orphans))
+    checked, faults = await _check(settings, orphans=orphans)
     bad = [fault for fault in faults if fault.kind != "orphan"]
     if settings.json:
         terminal.emit({"ok": not bad, "checked": checked, "faults": faults})
@@ -94,7 +92,7 @@ def check(
 
 @app.command()
 @common_options()
-def collect(
+async def collect(
     settings: Settings,
     *,
     grace: Annotated[
@@ -110,9 +108,7 @@ def collect(
     Records refer to them by fields of the type Artifact, turns by what was moved out of them. Safe
     while the bank is in use.
     """
-    import asyncio
-
-    done = asyncio.run(_collect(settings, 0.0 if grace in {"0", "0s"} else grace, dry_run=dry_run))
+    done = await _collect(settings, 0.0 if grace in {"0", "0s"} else grace, dry_run=dry_run)
     if settings.json:
         terminal.emit(done)
         return
@@ -125,7 +121,7 @@ def collect(
 
 @app.command()
 @common_options()
-def move(
+async def move(
     settings: Settings,
     place: Annotated[
         str, typer.Argument(metavar="PLACE", help="A folder, or s3://bucket/prefix?region=….")
@@ -146,8 +142,6 @@ def move(
     into the configuration (artifacts.folder or artifacts.url), restart what uses the bank, and move
     once more with --from the old place, for what came in between.
     """
-    import asyncio
-
     from perdure.artifacts import place_of
 
     old = place_of(source) if source else None
@@ -159,7 +153,7 @@ def move(
             hint="Move without --delete, set artifacts.folder or artifacts.url to the new place,"
             " then move again with --from the old one and --delete.",
         )
-    done = asyncio.run(_move(settings, place_of(place), old, delete=delete))
+    done = await _move(settings, place_of(place), old, delete=delete)
     if settings.json:
         terminal.emit(done)
     else:
@@ -180,14 +174,13 @@ def move(
 
 
 async def _list(settings: Settings, limit: int) -> dict[str, Any]:
-    from perdure.cli import moments, places
-    from perdure.cli.progress import Bar
+    from perdure.cli import readable
     from perdure.core.clock import to_datetime
 
     shown: list[dict[str, Any]] = []
     count = size = 0
-    with Bar("listing artifacts") as bar:
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("listing artifacts") as bar:
+        async with existing_bank(settings) as bank:
             async for each in bank.artifacts.located():
                 count += 1
                 size += each.bytes
@@ -198,7 +191,7 @@ async def _list(settings: Settings, limit: int) -> dict[str, Any]:
                     {
                         "artifact": each.artifact,
                         "place": str(each.place),
-                        "put": moments.absolute(to_datetime(each.modified_us)),
+                        "put": readable.absolute_time(to_datetime(each.modified_us)),
                         "bytes": each.bytes,
                         "references": await bank.artifacts.count(each.artifact),
                     }
@@ -208,20 +201,17 @@ async def _list(settings: Settings, limit: int) -> dict[str, Any]:
 
 
 async def _check(settings: Settings, *, orphans: bool) -> tuple[int, list[Fault]]:
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
-
     faults: list[Fault] = []
     checked = 0
 
-    with Bar("checking artifacts") as bar:
+    with ProgressBar("checking artifacts") as bar:
 
         def count(what: str, done: int, total: int) -> None:
             nonlocal checked
             checked = done
             bar(what, done, total)
 
-        async with places.existing_bank(settings, settings.load()) as bank:
+        async with existing_bank(settings) as bank:
             async for fault in bank.artifacts.check(referred=True, orphans=orphans, progress=count):
                 faults.append(fault)
                 if not settings.json:
@@ -231,20 +221,14 @@ async def _check(settings: Settings, *, orphans: bool) -> tuple[int, list[Fault]
 
 
 async def _collect(settings: Settings, grace: str | float, *, dry_run: bool) -> Collected:
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
-
-    with Bar("looking at artifacts") as bar:
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("looking at artifacts") as bar:
+        async with existing_bank(settings) as bank:
             return await bank.artifacts.collect(grace=grace, dry_run=dry_run, progress=bar)
 
 
 async def _move(
     settings: Settings, to: PlaceAddress, source: PlaceAddress | None, *, delete: bool
 ) -> Moved:
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
-
-    with Bar("copying artifacts") as bar:
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("copying artifacts") as bar:
+        async with existing_bank(settings) as bank:
             return await bank.artifacts.move(to, source=source, delete=delete, progress=bar)

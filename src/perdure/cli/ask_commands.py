@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STDIN = "-"
 
 
-class Purpose(StrEnum):
+class AskPurpose(StrEnum):
     """What a question can be for. Nothing is answered for `embed`."""
 
     CHAT = "chat"
@@ -38,7 +38,7 @@ class Purpose(StrEnum):
     REFLECT = "reflect"
 
 
-class Complexity(StrEnum):
+class AskComplexity(StrEnum):
     """How hard it is."""
 
     SIMPLE = "simple"
@@ -64,13 +64,13 @@ def ask(
         ),
     ] = "",
     purpose: Annotated[
-        Purpose, typer.Option("--purpose", help="Whose models are asked.")
-    ] = Purpose.CHAT,
+        AskPurpose, typer.Option("--purpose", help="Whose models are asked.")
+    ] = AskPurpose.CHAT,
     task: Annotated[
         str, typer.Option("--task", metavar="NAME", help="The kind of work, such as code-review.")
     ] = "",
     complexity: Annotated[
-        Complexity | None,
+        AskComplexity | None,
         typer.Option("--complexity", help="How hard it is; else as is known of the task."),
     ] = None,
     system: Annotated[
@@ -114,7 +114,7 @@ def ask(
         model=model,
         cache=cache,
     )
-    voice = Voice(reasoning=reasoning, silent=settings.json)
+    voice = AnswerPrinter(reasoning=reasoning, silent=settings.json)
     try:
         reply, took = asyncio.run(_ask(settings, request, asked, voice))
     except StreamBroken as exc:
@@ -132,15 +132,15 @@ def ask(
         voice.end()
         raise
     if settings.json:
-        terminal.emit(described(reply))
+        terminal.emit(reply_json(reply))
         return
     voice.end()
-    terminal.aside(summary(reply, took))
+    terminal.aside(reply_summary(reply, took))
 
 
-def described(reply: Reply) -> dict[str, Any]:
+def reply_json(reply: Reply) -> dict[str, Any]:
     """An answer as a JSON object."""
-    from perdure.cli import money
+    from perdure.cli import readable
 
     usage = reply.usage
     counted = ("input", "output", "cache_read", "cache_write", "reasoning")
@@ -152,7 +152,7 @@ def described(reply: Reply) -> dict[str, Any]:
         "model": reply.model,
         "usage": None if usage is None else {kind: getattr(usage, kind) for kind in counted},
         "cost": reply.cost,
-        "dollars": money.number(reply.cost),
+        "dollars": readable.in_dollars(reply.cost),
         "cached": reply.cached,
         "fallback": reply.fallback,
         "first_token": reply.first_token,
@@ -161,9 +161,9 @@ def described(reply: Reply) -> dict[str, Any]:
     }
 
 
-def summary(reply: Reply, took: float) -> str:
+def reply_summary(reply: Reply, took: float) -> str:
     """What an answer took, in one line; `took` is in seconds, with all that was tried for it."""
-    from perdure.cli import money
+    from perdure.cli import readable
 
     usage = reply.usage
     joint = "#" if "://" in reply.provider else "/"
@@ -175,7 +175,7 @@ def summary(reply: Reply, took: float) -> str:
     else:
         cached = f" ({usage.cache_read:,} from its cache)" if usage.cache_read else ""
         facts.append(f"{_count(usage.input)} in{cached}, {_count(usage.output)} out")
-    facts += [money.amount(reply.cost), f"{took:.2f} s"]
+    facts += [readable.cost_in_words(reply.cost), f"{took:.2f} s"]
     if reply.fallback:
         facts.append(f"fallback, after {terminal.plural(reply.fallback, 'other')}")
     if reply.finish in _CUT:
@@ -190,7 +190,7 @@ _CUT = {
 }
 
 
-class Voice:
+class AnswerPrinter:
     """Says what arrives: the answer on stdout, thoughts on stderr.
 
     On a terminal, what would steer it is shown as an escape. Elsewhere the answer is left as it is:
@@ -273,7 +273,7 @@ def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
     from rich.spinner import Spinner
     from rich.text import Text
 
-    from perdure.cli.progress import PATIENCE
+    from perdure.cli.terminal import PATIENCE
 
     first, *others = candidates
     more = f", or {terminal.plural(len(others), 'other')}" if others else ""
@@ -293,7 +293,7 @@ def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
 
 
 async def _ask(
-    settings: Settings, request: Request, asked: calls.Ask, voice: Voice
+    settings: Settings, request: Request, asked: calls.Ask, voice: AnswerPrinter
 ) -> tuple[Reply, float]:
     """The answer, and the seconds until it was there, from the first try on."""
     import time
@@ -309,7 +309,9 @@ async def _ask(
         return reply, time.perf_counter() - start
 
 
-async def _listen(stream: Stream, voice: Voice, candidates: Sequence[ModelCandidate]) -> Reply:
+async def _listen(
+    stream: Stream, voice: AnswerPrinter, candidates: Sequence[ModelCandidate]
+) -> Reply:
     with contextlib.ExitStack() as silence:
         silence.enter_context(waiting(candidates))
         async with stream:

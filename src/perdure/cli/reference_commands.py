@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.opened import change_bank, with_bank
+from perdure.cli.bank_access import changed_bank, existing_bank
 from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from perdure.bank import Bank
-    from perdure.recall.references.files import Problem
-    from perdure.recall.references.layers import Layer, LayerRecord
+    from perdure.recall.references.layers import LayerRecord
     from perdure.recall.references.references import Synced
 
 app = typer.Typer(
@@ -28,7 +26,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The layer's n
 
 @app.command()
 @common_options()
-def add(
+async def add(
     settings: Settings,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A Markdown file; - reads what is typed.")
@@ -49,30 +47,23 @@ def add(
     not be added: they are found by themselves.
     """
     typed = None if str(file) != "-" else typer.get_text_stream("stdin").read()
-
-    async def work(bank: Bank) -> LayerRecord:
+    async with changed_bank(settings) as bank:
         if typed is not None:
-            return await bank.references.add(typed, name=name, replace=replace)
-        return await bank.references.add_file(file, name=name, replace=replace)
-
-    def tell(made: LayerRecord) -> None:
+            made = await bank.references.add(typed, name=name, replace=replace)
+        else:
+            made = await bank.references.add_file(file, name=name, replace=replace)
         if settings.json:
             terminal.emit(_plain(made))
         else:
             terminal.say(f"{made.name} is kept: {terminal.plural(made.tokens, 'token')}.")
 
-    change_bank(settings, work, tell)
-
 
 @app.command("list")
 @common_options()
-def list_(settings: Settings) -> None:
+async def list_(settings: Settings) -> None:
     """Show the reference layers. Looks for new and changed files first."""
-
-    async def work(bank: Bank) -> tuple[Synced, list[LayerRecord]]:
-        return await bank.references.sync(), await bank.references.list()
-
-    change_bank(settings, work, lambda listed: _list(settings, *listed))
+    async with changed_bank(settings) as bank:
+        _list(settings, await bank.references.sync(), await bank.references.list())
 
 
 def _list(settings: Settings, synced: Synced, found: list[LayerRecord]) -> None:
@@ -102,19 +93,15 @@ def _list(settings: Settings, synced: Synced, found: list[LayerRecord]) -> None:
 
 @app.command()
 @common_options()
-def show(settings: Settings, name: NameArgument) -> None:
+async def show(settings: Settings, name: NameArgument) -> None:
     """Show what a reference layer says."""
-
-    async def work(bank: Bank) -> Layer:
+    async with existing_bank(settings) as bank:
         await bank.references.sync()
         layer = await bank.references.get(name)
-        if layer is None:
-            raise InvalidInput(
-                f"There is no reference layer {name!r}.", hint="`perdure reference list` has all."
-            )
-        return layer
-
-    layer = with_bank(settings, work)
+    if layer is None:
+        raise InvalidInput(
+            f"There is no reference layer {name!r}.", hint="`perdure reference list` has all."
+        )
     if settings.json:
         terminal.emit(layer)
         return
@@ -124,7 +111,7 @@ def show(settings: Settings, name: NameArgument) -> None:
 
 @app.command()
 @common_options()
-def check(settings: Settings) -> None:
+async def check(settings: Settings) -> None:
     """Look for what is wrong with reference layers and their files. Changes nothing.
 
     Names faults in front matter, names that two have, files that cannot be read; warns of sizes
@@ -132,7 +119,8 @@ def check(settings: Settings) -> None:
     gone, also of those that were added.
     Exits with 1 if there is a fault; warnings are none.
     """
-    found: list[Problem] = with_bank(settings, lambda bank: bank.references.check())
+    async with existing_bank(settings) as bank:
+        found = await bank.references.check()
     faults = [problem for problem in found if not problem.warning]
     if settings.json:
         terminal.emit({"ok": not faults, "problems": found})
@@ -148,12 +136,13 @@ def check(settings: Settings) -> None:
 
 @app.command()
 @common_options()
-def remove(settings: Settings, name: NameArgument) -> None:
+async def remove(settings: Settings, name: NameArgument) -> None:
     """Remove a reference layer that was added, or whose file is out of sight.
 
     That of a file of the folder goes with its file.
     """
-    erased = with_bank(settings, lambda bank: bank.references.remove(name))
+    async with existing_bank(settings) as bank:
+        erased = await bank.references.remove(name)
     if settings.json:
         terminal.emit({"name": name, "removed": True, "erased": erased})
         return

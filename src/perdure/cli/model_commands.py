@@ -10,11 +10,12 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.cli.circuits import Circuit
-    from perdure.cli.sheet import Sheet
+    from perdure.cli.circuit_replay import ReplayedCircuit
+    from perdure.cli.conversation_page import Sheet
     from perdure.gateway.model_status import ModelUse, ModelView
     from perdure.gateway.prices import Price
 
@@ -23,19 +24,19 @@ if TYPE_CHECKING:
 NOWHERE = "memory://"
 
 
-class Model(NamedTuple):
+class ListedModel(NamedTuple):
     """A model, and what else is known of it."""
 
     view: ModelView
     #: ``variable``, ``keyring``, ``missing``, or ``not_needed``.
     key: str
-    circuit: Circuit | None
+    circuit: ReplayedCircuit | None
 
 
-class Found(NamedTuple):
+class ListedModels(NamedTuple):
     """What is configured."""
 
-    models: list[Model]
+    models: list[ListedModel]
     #: Purposes that have no model.
     missing: list[str]
     #: The day of the prices that ship.
@@ -44,7 +45,7 @@ class Found(NamedTuple):
 
 
 @common_options()
-def models(
+async def models(
     settings: Settings,
     *,
     reach: Annotated[
@@ -56,13 +57,11 @@ def models(
 
     Asking costs no tokens. Keys are never shown. Exits with 0 also if a model cannot be reached.
     """
-    import asyncio
-
-    found = asyncio.run(_models(settings, reach=reach))
+    found = await _models(settings, reach=reach)
     if settings.json:
         terminal.emit(
             {
-                "models": [described(model) for model in found.models],
+                "models": [model_json(model) for model in found.models],
                 "missing": found.missing,
                 "prices_as_of": found.as_of,
             }
@@ -71,7 +70,7 @@ def models(
         _show(found)
 
 
-def described(model: Model) -> dict[str, Any]:
+def model_json(model: ListedModel) -> dict[str, Any]:
     """A model as a JSON object."""
     view = model.view
     return {
@@ -91,33 +90,32 @@ def described(model: Model) -> dict[str, Any]:
 
 def _rates(price: Price) -> dict[str, float | None]:
     """Dollars for a million tokens of each kind."""
-    from perdure.cli import money
+    from perdure.cli import readable
 
     kinds = ("input", "output", "cache_read", "cache_write")
-    return {kind: money.per_million(getattr(price.rates, kind)) for kind in kinds}
+    return {kind: readable.dollars_per_million(getattr(price.rates, kind)) for kind in kinds}
 
 
 # Finding ----------------------------------------------------------------------------------------
 
 
-async def _models(settings: Settings, *, reach: bool) -> Found:
+async def _models(settings: Settings, *, reach: bool) -> ListedModels:
     from perdure import config as configuration
-    from perdure.cli import circuits
-    from perdure.cli.progress import Bar
+    from perdure.cli import circuit_replay
     from perdure.gateway import model_status
     from perdure.gateway.calls import PURPOSES
     from perdure.gateway.gateway import Gateway
 
     config = settings.load()
-    with Bar("asking the servers"):
+    with ProgressBar("asking the servers"):
         async with any_bank(settings) as bank:
             gateway = Gateway(bank.store, config.gateway)
             try:
                 found = await model_status.models(gateway, reach=reach)
-                lately = await circuits.lately(bank.store)
+                lately = await circuit_replay.recent_circuits(bank.store)
                 needing = gateway.catalog.find
                 models = [
-                    Model(
+                    ListedModel(
                         view,
                         _key(view, needs_key=needing(view.name).provider.needs_key),
                         lately.get((view.provider, view.model)),
@@ -126,7 +124,7 @@ async def _models(settings: Settings, *, reach: bool) -> Found:
                 ]
             finally:
                 await gateway.close()
-    return Found(
+    return ListedModels(
         models,
         [purpose for purpose in PURPOSES if not gateway.has(purpose)],
         gateway.prices.as_of.isoformat(),
@@ -164,8 +162,8 @@ def _key(view: ModelView, *, needs_key: bool) -> str:
 # Showing ----------------------------------------------------------------------------------------
 
 
-def _show(found: Found) -> None:
-    from perdure.cli.sheet import Sheet
+def _show(found: ListedModels) -> None:
+    from perdure.cli.conversation_page import Sheet
 
     sheet = Sheet()
     lengths = dict[tuple[str, str], int]()
@@ -181,7 +179,7 @@ def _show(found: Found) -> None:
         terminal.prose(f"Prices are those of {found.as_of}, or your own.", "dim")
 
 
-def _show_model(sheet: Sheet, model: Model, lengths: dict[tuple[str, str], int]) -> None:
+def _show_model(sheet: Sheet, model: ListedModel, lengths: dict[tuple[str, str], int]) -> None:
     from rich.text import Text
 
     view = model.view
@@ -225,7 +223,7 @@ def _uses(uses: tuple[ModelUse, ...], lengths: dict[tuple[str, str], int]) -> st
     return "; ".join(said)
 
 
-def _key_in_words(model: Model) -> str:
+def _key_in_words(model: ListedModel) -> str:
     variable = model.view.key_variable
     return {
         "variable": f"from {variable}",
@@ -236,7 +234,7 @@ def _key_in_words(model: Model) -> str:
 
 
 def _price_in_words(price: Price | None) -> str:
-    from perdure.cli import money
+    from perdure.cli import readable
 
     if price is None:
         return "unknown; set it in gateway.prices"
@@ -249,23 +247,27 @@ def _price_in_words(price: Price | None) -> str:
         "read from cache": rates.cache_read,
         "written to it": rates.cache_write,
     }
-    said = [f"{money.rate(rate)} {kind}" for kind, rate in kinds.items() if rate is not None]
+    said = [
+        f"{readable.price_in_words(rate)} {kind}"
+        for kind, rate in kinds.items()
+        if rate is not None
+    ]
     longer = f"; dearer above {price.above:,} tokens" if price.above is not None else ""
     return f"{', '.join(said)}, for a million tokens{longer}"
 
 
-def _circuit_in_words(circuit: Circuit) -> str:
-    from perdure.cli import circuits
+def _circuit_in_words(circuit: ReplayedCircuit) -> str:
+    from perdure.cli import circuit_replay
 
     state = circuit.state.replace("_", " ")
     if circuit.next_probe is not None:
         state += f", probed in {circuit.next_probe:.0f} s"
-    calls = f"{terminal.plural(circuit.calls, 'call')} in {circuits.WINDOW // 60} min"
+    calls = f"{terminal.plural(circuit.calls, 'call')} in {circuit_replay.WINDOW // 60} min"
     failed = f", {circuit.failures:,} failed ({circuit.error})" if circuit.failures else ""
     return f"{state}; {calls}{failed}"
 
 
-def _advise(found: Found) -> None:
+def _advise(found: ListedModels) -> None:
     """What to set for the purposes that have no model."""
     if "chat" in found.missing:
         terminal.prose("No model is configured to chat. Name one, for example:")

@@ -1,4 +1,4 @@
-"""``perdure sessions`` and ``perdure fork``: which conversations there are, and another one."""
+"""``perdure sessions``, ``fork`` and ``share``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.names import SessionArgument
+from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from perdure.bank import SessionInfo
+    from perdure.bank import Bank, SessionInfo
     from perdure.session import Session
 
 
 @common_options()
-def sessions(
+async def sessions(
     settings: Settings,
     *,
     agent: Annotated[
@@ -29,9 +30,7 @@ def sessions(
     ] = False,
 ) -> None:
     """List the sessions, the most recently used first."""
-    import asyncio
-
-    found = asyncio.run(_sessions(settings, agent, archived=archived))
+    found = await _sessions(settings, agent, archived=archived)
     if settings.json:
         terminal.emit({"sessions": found})
     elif found:
@@ -44,7 +43,7 @@ def sessions(
 
 
 @common_options()
-def fork(
+async def fork(
     settings: Settings,
     session: SessionArgument,
     new: Annotated[
@@ -60,9 +59,7 @@ def fork(
 
     It shares the turns up to there: nothing is copied. Its next turn has the next number.
     """
-    import asyncio
-
-    made = asyncio.run(_fork(settings, session, new, at))
+    made = await _fork(settings, session, new, at)
     record = made.record
     if settings.json:
         terminal.emit({"name": made.name, "parent": record.parent, "forked_at": record.forked_at})
@@ -74,20 +71,16 @@ def fork(
 
 
 async def _sessions(settings: Settings, agent: str | None, *, archived: bool) -> list[SessionInfo]:
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
-
-    with Bar("looking at the sessions"):
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("looking at the sessions"):
+        async with existing_bank(settings) as bank:
             return await bank.sessions(agent=agent, archived=archived)
 
 
 async def _fork(settings: Settings, session: str, new: str, at: str | None) -> Session:
-    from perdure.cli import names, places
     from perdure.history.records import SessionRecord, agent_of
 
-    async with places.existing_bank(settings, settings.load()) as bank:
-        parent = await names.find(bank, session)
+    async with existing_bank(settings) as bank:
+        parent = await find_session(bank, session)
         name = new if "/" in new else f"{parent.agent}/{new}"
         agent_of(name)
         if await bank.collection(SessionRecord).get(name) is not None:
@@ -117,10 +110,10 @@ def _show(found: list[SessionInfo], *, tree: bool) -> None:
 
 
 def _age(info: SessionInfo, now: int) -> str:
-    from perdure.cli import moments
+    from perdure.cli import readable
 
     newest = info.newest or info.active
-    return "archived" if info.archived or newest is None else moments.relative(newest, now)
+    return "archived" if info.archived or newest is None else readable.relative_time(newest, now)
 
 
 def _about(info: SessionInfo) -> str:
@@ -155,3 +148,81 @@ def _branches(found: list[SessionInfo]) -> list[tuple[str, SessionInfo]]:
             fork, trunk = ("└─ ", "   ") if number == 0 else ("├─ ", "│  ")
             waiting.append((child, below + fork, below + trunk))
     return rows
+
+
+@common_options()
+async def share(
+    settings: Settings,
+    session: Annotated[
+        str,
+        typer.Argument(metavar="SESSION", help="Its name, or a unique beginning or end of it."),
+    ],
+    agents: Annotated[
+        list[str] | None, typer.Argument(metavar="[AGENT]...", help="Who may recall it.")
+    ] = None,
+    *,
+    with_all: Annotated[
+        bool, typer.Option("--with-all", help="Everybody may, now and later.")
+    ] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="They may not any more.")] = False,
+    stop_all: Annotated[bool, typer.Option("--stop-all", help="Nobody else may any more.")] = False,
+) -> None:
+    """Let other agents recall a session, or show who may.
+
+    A session is its agent's own until it is shared; what a fork has from its parent is shared with
+    the parent. Stopping holds at once, everywhere.
+    """
+    named = list(agents or [])
+    if with_all and named:
+        raise InvalidInput("With all, or with some?", hint="Name agents, or give --with-all.")
+    if stop_all and (named or with_all or stop):
+        raise InvalidInput("All, or some?", hint="Give --stop-all alone, or --stop with agents.")
+    if with_all:
+        named = ["*"]
+    if stop and not named:
+        raise InvalidInput(
+            "No agent is named, and nothing was changed.",
+            hint="Name those who may not recall it any more; for all of them, use --stop-all.",
+        )
+    name, shared, notes = await _shared(settings, session, named, stop=stop, stop_all=stop_all)
+    for note in notes:
+        terminal.note(note)
+    if settings.json:
+        terminal.emit({"session": name, "shared_with": shared})
+    elif shared:
+        everybody = "*" in shared
+        terminal.say(f"{name} is shared with {'everybody' if everybody else ', '.join(shared)}.")
+    else:
+        terminal.say(f"{name} is not shared.")
+
+
+async def _shared(
+    settings: Settings, name: str, agents: list[str], *, stop: bool, stop_all: bool
+) -> tuple[str, list[str], list[str]]:
+    """The session's name and who may recall it, after what was asked for was done.
+
+    And which of the agents there are not, or not yet.
+    """
+    async with existing_bank(settings) as bank:
+        session = await find_session(bank, name)
+        if stop_all:
+            await session.unshare_all()
+        elif stop:
+            await session.unshare(*agents)
+        elif agents:
+            await session.share(*agents)
+        return session.name, await session.shared_with(), await _unknown(bank, agents)
+
+
+async def _unknown(bank: Bank, agents: list[str]) -> list[str]:
+    """A note for each agent that has no session. That is no mistake, but it may be one."""
+    from perdure.core.naming import meant
+    from perdure.history.records import SessionRecord
+
+    found = await bank.collection(SessionRecord).query().group_by("agent").aggregate(all="count")
+    known = {str(row["agent"]) for row in found}
+    return [
+        f"There is no agent {each!r} yet. {meant(each, known)}".rstrip()
+        for each in agents
+        if each != "*" and each not in known
+    ]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.names import SessionArgument
+from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _HURRIED = "that takes longer than the deadline"
 
 
 @common_options()
-def recall(
+async def recall(
     settings: Settings,
     session: SessionArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for.")],
@@ -115,9 +116,7 @@ def recall(
     agent. Options narrow that; what is given twice may be either. Memories of an agent that has no
     session: perdure memory list AGENT --words WORDS.
     """
-    import asyncio
-
-    from perdure.cli.show import tags_in
+    from perdure.cli.show_commands import tags_in
     from perdure.core import clock
 
     now = clock.now()
@@ -142,14 +141,14 @@ def recall(
 
     def show(found: Recalled, agent: str, unmeant: str) -> None:
         if settings.json:
-            terminal.emit(described(found))
+            terminal.emit(recalled_json(found))
         else:
             _print(found, query, agent, now, unmeant)
 
-    asyncio.run(_recall(settings, session, query, asked, show))
+    await _recall(settings, session, query, asked, show)
 
 
-def described(found: Recalled) -> dict[str, Any]:
+def recalled_json(found: Recalled) -> dict[str, Any]:
     """What was recalled, as a JSON object; `notes` are in it if there are any."""
     notes = {"notes": list(found.notes)} if found.notes else {}
     return {
@@ -178,17 +177,16 @@ async def _recall(
     asked: dict[str, Any],
     show: Callable[[Recalled, str, str], None],
 ) -> None:
-    from perdure.cli import names, places
-    from perdure.cli.progress import Bar
-
     config = settings.load()
     timed = _timed(config, asked)
-    async with places.existing_bank(settings, timed) as bank:
+    async with existing_bank(settings, timed) as bank:
         session = await _session(bank, name)
         if asked["sessions"] is not None:
-            asked["sessions"] = [(await names.find(bank, each)).name for each in asked["sessions"]]
+            asked["sessions"] = [
+                (await find_session(bank, each)).name for each in asked["sessions"]
+            ]
         _load_search()
-        with Bar("searching; by meaning once the model is loaded"):
+        with ProgressBar("searching; by meaning once the model is loaded"):
             found = await session.recall(query, **asked)
         # Here: a model that is still being loaded keeps the process from ending, not the answer.
         hurried = bool(config.recall.vectors) and not timed.recall.vectors
@@ -199,10 +197,8 @@ async def _recall(
 
 async def _session(bank: Bank, name: str) -> Session:
     """The session that asks. Raises `InvalidInput`, which tells of memories that can be listed."""
-    from perdure.cli import names
-
     try:
-        return await names.find(bank, name)
+        return await find_session(bank, name)
     except InvalidInput as exc:
         agent = name.partition("/")[0]
         if any(memory.agent == agent for memory in await bank.memories.list()):
@@ -285,12 +281,12 @@ _BY = {
 
 def _title(hit: Hit, agent: str, now: int) -> str:
     """What it is, by the name that other commands take, how old, and how sure."""
-    from perdure.cli import moments
+    from perdure.cli import readable
 
     name = hit.turn or hit.key
     if hit.kind != "turn":
         owned = hit.kind == "memory" and "/" not in name
         name = f"{hit.kind} {agent}/{name}" if owned else f"{hit.kind} {name}"
-    when = f", {moments.relative(hit.time, now)}" if hit.time else ""
+    when = f", {readable.relative_time(hit.time, now)}" if hit.time else ""
     beside = ", comes along" if hit.neighbour else f", {hit.score:.2f}"
     return f"{name}{when}{beside}"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.names import SessionArgument
+from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
 from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ PLACEHOLDER = "…"
 Wire = Literal["chat", "responses", "messages"]
 
 
-class Asked(NamedTuple):
+class PromptOptions(NamedTuple):
     """Which prompt is asked for."""
 
     prompt: str | None = None
@@ -38,11 +39,11 @@ class Asked(NamedTuple):
     @property
     def is_new(self) -> bool:
         """Something is said of a prompt that was not sent yet."""
-        return self._replace(at=None) != Asked()
+        return self._replace(at=None) != PromptOptions()
 
 
 @common_options()
-def context(
+async def context(
     settings: Settings,
     session: SessionArgument,
     *,
@@ -89,32 +90,30 @@ def context(
     Looking changes nothing: no epoch is recorded. With --at it is a prompt that was sent, put
     together again byte for byte; turns that were forgotten since are tombstones in it.
     """
-    import asyncio
-
-    asked = Asked(prompt, system, tools, budget, model, at)
+    asked = PromptOptions(prompt, system, tools, budget, model, at)
     if epochs:
-        if asked != Asked() or wire is not None or text:
+        if asked != PromptOptions() or wire is not None or text:
             raise InvalidInput("--epochs lists all of them.", hint="Give it alone, or with --json.")
-        name, made = asyncio.run(_epochs(settings, session))
+        name, made = await _epochs(settings, session)
         _show_epochs(settings, name, made)
         return
-    found = asyncio.run(_context(settings, session, asked))
+    found = await _context(settings, session, asked)
     if settings.json:
-        terminal.emit(described(found, wire, text=text))
+        terminal.emit(context_json(found, wire, text=text))
     elif wire is not None:
-        terminal.emit(body(found, wire))
+        terminal.emit(request_body(found, wire))
     else:
         _show(found, text=text)
 
 
-def body(found: Context, wire: Wire) -> dict[str, Any]:
+def request_body(found: Context, wire: Wire) -> dict[str, Any]:
     """What is sent to an API, but for the model's name and settings."""
     if wire == "chat":
         return found.to_chat()
     return found.to_responses() if wire == "responses" else found.to_messages()
 
 
-def described(found: Context, wire: Wire | None, *, text: bool) -> dict[str, Any]:
+def context_json(found: Context, wire: Wire | None, *, text: bool) -> dict[str, Any]:
     """A context as a JSON object."""
     fields: dict[str, Any] = {
         "session": found.session,
@@ -128,31 +127,29 @@ def described(found: Context, wire: Wire | None, *, text: bool) -> dict[str, Any
     }
     if text:
         fields["text"] = "\n".join(_lines(found))
-    return fields if wire is None else {**fields, "wire": wire, "body": body(found, wire)}
+    return fields if wire is None else {**fields, "wire": wire, "body": request_body(found, wire)}
 
 
 # Looking ---------------------------------------------------------------------------------------
 
 
-async def _context(settings: Settings, name: str, asked: Asked) -> Context:
-    from perdure.cli import names, places
-    from perdure.cli.progress import Bar
-    from perdure.cli.show import position
+async def _context(settings: Settings, name: str, asked: PromptOptions) -> Context:
+    from perdure.cli.show_commands import position
 
     if asked.at is not None and asked.is_new:
         raise InvalidInput(
             "--at shows a prompt as it was sent.",
             hint="Leave out --prompt, --system, --tools, --budget and --model.",
         )
-    with Bar("putting it together"):
-        async with places.existing_bank(settings, settings.load()) as bank:
-            session = await names.find(bank, name)
+    with ProgressBar("putting it together"):
+        async with existing_bank(settings) as bank:
+            session = await find_session(bank, name)
             if asked.at is not None:
                 return await session.past_context(position(asked.at))
             return await _next(session, asked)
 
 
-async def _next(session: Session, asked: Asked) -> Context:
+async def _next(session: Session, asked: PromptOptions) -> Context:
     """What would be sent now."""
     from perdure.context.tools import HISTORY_TOOLS
 
@@ -174,10 +171,8 @@ async def _next(session: Session, asked: Asked) -> Context:
 
 
 async def _epochs(settings: Settings, name: str) -> tuple[str, list[Epoch]]:
-    from perdure.cli import names, places
-
-    async with places.existing_bank(settings, settings.load()) as bank:
-        session = await names.find(bank, name)
+    async with existing_bank(settings) as bank:
+        session = await find_session(bank, name)
         return session.name, await session.epochs()
 
 
@@ -185,7 +180,7 @@ async def _epochs(settings: Settings, name: str) -> tuple[str, list[Epoch]]:
 
 
 def _show(found: Context, *, text: bool) -> None:
-    from perdure.cli.bands import Bands
+    from perdure.cli.charts import BandChart
 
     out = terminal.console()
     terminal.say(
@@ -195,7 +190,7 @@ def _show(found: Context, *, text: bool) -> None:
     )
     terminal.say()
     with out.capture() as picture:
-        out.print(Bands(found.bands, found.budget))
+        out.print(BandChart(found.bands, found.budget))
     print("\n".join(line.rstrip() for line in picture.get().splitlines()))
     terminal.say()
     terminal.table(
@@ -249,7 +244,7 @@ def _said(message: Message, part: Part) -> str:
 
 
 def _show_epochs(settings: Settings, name: str, made: list[Epoch]) -> None:
-    from perdure.cli import moments
+    from perdure.cli import readable
     from perdure.core import clock
 
     if settings.json:
@@ -267,7 +262,7 @@ def _show_epochs(settings: Settings, name: str, made: list[Epoch]) -> None:
                 str(each.at),
                 each.reason,
                 "forced" if each.forced else "",
-                moments.relative(each.time, now),
+                readable.relative_time(each.time, now),
                 f"{each.budget:,}",
                 f"{each.before:,}" if each.before else "",
                 f"{each.after:,}",
