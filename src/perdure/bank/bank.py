@@ -42,7 +42,7 @@ from perdure.storage.windows import MemoryWindows
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
-    from perdure.bank.restoring import Moved
+    from perdure.bank.bank_copy import BankCopy
     from perdure.gateway.gateway import Gateway
     from perdure.recall.indexing.index import RecallIndex
     from perdure.recall.memories.memories import Memories
@@ -431,11 +431,11 @@ class Bank:
         overwrite: bool = False,
         verify: bool = True,
         progress: Progress | None = None,
-    ) -> Moved:
-        """Copy this bank as it is now to another address; see `perdure.bank.restoring`."""
-        from perdure.bank.restoring import copy
+    ) -> BankCopy:
+        """Copy this bank as it is now to another address; see `perdure.bank.bank_copy`."""
+        from perdure.bank.bank_copy import copy_bank
 
-        return await copy(
+        return await copy_bank(
             self,
             url,
             config=config,

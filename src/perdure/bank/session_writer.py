@@ -26,7 +26,7 @@ from perdure.history.intake import Taken, resolved
 from perdure.history.log import Hook, Order, Writer, Written
 from perdure.history.records import Draft, Head, SessionRecord, Span, agent_of, turn_key
 from perdure.history.strategies.rounds import prompt_of
-from perdure.recall.scoping.undone import note_undone
+from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
 from perdure.storage.options import Options
 from perdure.storage.transaction import Transaction

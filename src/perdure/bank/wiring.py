@@ -159,7 +159,7 @@ def make_services(
 
 def make_forgetting(services: Services) -> Forgetting:
     """What forgets, everywhere that content is kept."""
-    from perdure.gateway.traces import Traces
+    from perdure.gateway.response_cache import GatewayRecords
 
     async def flush_outcomes() -> None:
         if services.made("gateway"):
@@ -168,7 +168,7 @@ def make_forgetting(services: Services) -> Forgetting:
     made = Forgetting(
         services.store, services.reader, services.artifacts, services.maintenance.cleanse
     )
-    made.join(Traces(services.store, flush_outcomes))
+    made.join(GatewayRecords(services.store, flush_outcomes))
     made.join(services.epochs)
     services.recall.join(made)
     made.join(Shows(services.store, services.epochs))

@@ -28,9 +28,8 @@ from perdure.history.records import SessionRecord, turn_key
 from perdure.history.shown import Shown
 from perdure.history.strategies import ContextRequest, WindowPreview
 from perdure.history.strategies.rounds import prompt_of
-from perdure.recall.injecting import MemoryLayer
+from perdure.recall.injecting import MemoryLayer, Window
 from perdure.recall.keys import everywhere, owner_of
-from perdure.recall.window import Window
 from perdure.services import Services
 
 #: What is recalled takes at most this share of a budget, and of what the prompt leaves of it.
