@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -110,6 +109,7 @@ class Bank:
         self.subscriptions, self.metrics = services.subscriptions, services.chain.metrics
         self.windows = MemoryWindows(self.store)
         self.contexts = ContextStore(self.store, Context)
+        self._forgetting: Forgetting | None = None
         self._starting_recall: asyncio.Task[None] | None = None
 
     # Its life ---------------------------------------------------------------------------------
@@ -253,10 +253,12 @@ class Bank:
         """The cache of records, if `cache.entries` asks for one."""
         return self.services.chain.cache
 
-    @functools.cached_property
+    @property
     def forgetting(self) -> Forgetting:
         """Forgets, everywhere that content is kept."""
-        return make_forgetting(self.services)
+        if self._forgetting is None:
+            self._forgetting = make_forgetting(self.services)
+        return self._forgetting
 
     # Sessions ---------------------------------------------------------------------------------
 
