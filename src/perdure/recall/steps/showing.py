@@ -19,7 +19,7 @@ from perdure.core.levels import Level
 from perdure.core.tokens import Estimate
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord
-from perdure.history.renditions.scribe import Made, Scribe, Wanted
+from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
 from perdure.recall.keys import owner_of
 from perdure.recall.steps.cabinets import Cabinet
 from perdure.recall.steps.excerpts import count, excerpt, looked_for

@@ -16,7 +16,7 @@ from perdure.history.log import TURNS
 from perdure.history.manifest import Place
 from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
 from perdure.history.renditions.records import Rendition, rendition_key
-from perdure.history.renditions.scribe import Made, Scribe
+from perdure.history.renditions.rendition_service import Made, Scribe
 from perdure.jobs import marks_of
 from perdure.recall.values import Candidate
 from perdure.storage.store import Store
