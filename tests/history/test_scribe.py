@@ -329,7 +329,7 @@ async def test_a_new_recipe_makes_only_what_is_shown_anew(
     texts = await words(scribe, session, before)
     monkeypatch.setattr(algorithm, "RECIPE", "a99")
     monkeypatch.setattr(algorithm, "both", lambda _, place: (f"S {place}", "C"))
-    monkeypatch.setattr("perdure.history.renditions.rendition_service.RECIPE", "a99")
+    monkeypatch.setattr("perdure.history.renditions.rendition_status.RECIPE", "a99")
     (standing,) = await scribe.status(session.name)
     assert (standing.stale, standing.missing) == (6, 0)
     assert await sizes(scribe, session) == before

@@ -27,7 +27,8 @@ from perdure.core.messages import Message, assistant, user
 from perdure.history.manifest import Place
 from perdure.history.renditions import model_renditions, rendition_service
 from perdure.history.renditions.records import Rendition, Tiny
-from perdure.history.renditions.rendition_service import Scribe, Standing, Wanted
+from perdure.history.renditions.rendition_service import Scribe, Wanted
+from perdure.history.renditions.rendition_status import Standing
 from perdure.session import Session
 from perdure.testing import Answer, Fault, ManualClock, Received, Script, ScriptedModel
 from tests.history.scribes import LONG, labour, rows, scribe_for, sizes, tinies
@@ -460,5 +461,5 @@ async def test_text_that_gives_orders_is_given_as_a_record(make_desk: MakeDesk) 
 
 
 def test_the_lease_outlasts_a_call() -> None:
-    assert model_renditions._LEASE > model_renditions.DEADLINE * SECOND
+    assert model_renditions._LEASE > model_renditions._DEADLINE * SECOND
     assert model_renditions._LEASE > model_renditions._ALONG < model_renditions._BACK_OFF

@@ -10,7 +10,7 @@ from perdure.cli import terminal
 from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
-    from perdure.history.renditions.rendition_service import Standing
+    from perdure.history.renditions.rendition_status import Standing
 
 _MAKE = "make"
 _NAMES = {"S": "smoothed", "C": "compressed", "T": "tiny"}
