@@ -246,7 +246,7 @@ class ModelRenditions:
         key = turn_key(job.session, job.turn)
 
         async def body(transaction: Transaction) -> None:
-            # Before the pieces: see `renditions.making`.
+            # Before the pieces: see `rendition_store`.
             count = await transaction.collection(TurnCount).get(key)
             told = await self._maker.told(Owned(job.session, job.turn, job.turn))
             if count is None or not told:
