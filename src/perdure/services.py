@@ -16,7 +16,7 @@ from perdure.history.epochs import Epochs
 from perdure.history.intake import Intake
 from perdure.history.log import TurnLog
 from perdure.history.reading import Reader
-from perdure.history.renditions.scribe import Scribe
+from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.token_counts import TokenCounts
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance

@@ -16,7 +16,7 @@ from perdure.history.epochs import Epochs
 from perdure.history.forgetting import Forgetting
 from perdure.history.log import TurnLog, Written
 from perdure.history.reading import Reader
-from perdure.history.renditions.scribe import Scribe
+from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.token_counts import TokenCounts
 from perdure.history.uses import Uses
 from perdure.jobs import Runner

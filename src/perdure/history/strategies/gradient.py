@@ -34,7 +34,7 @@ from perdure.history.gradient import TURN_TAGS, Marks, plan, total
 from perdure.history.manifest import Element, Manifest, Place
 from perdure.history.reading import Reader
 from perdure.history.reducing import reduced
-from perdure.history.renditions.scribe import Scribe
+from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.shown import Block, Native, Shown
 from perdure.history.strategies import ContextRequest, Name, VisibleRounds, WindowPreview
 from perdure.history.strategies.planning import (
