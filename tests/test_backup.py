@@ -87,7 +87,7 @@ async def live(url: str, config: Config | None = None) -> None:
         await bank.subscribe("reader", _not_now, ["note.*"])
         async with bank.transaction() as transaction:
             transaction.emit("note.added", {"n": 1}, key="k")
-        await bank.jobs.enqueue("tidy", {"what": "the attic"})
+        await bank.jobs.enqueue(None, "tidy", {"what": "the attic"})
 
 
 def _not_now(event: perdure.EventReceived) -> None:

@@ -24,7 +24,7 @@ from perdure.storage.registry import adapter_for
 from tests.conftest import DURABLE
 from tests.fire.movers import ACCOUNTS, SUM, Account, Transfer, config_in
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.repeated
 
 ROOT = Path(__file__).parents[2]
 KILLS = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 3

@@ -334,4 +334,4 @@ class Machine(RuleBasedStateMachine):
             assert view.next_probe is None
 
 
-TestWhateverHappens = pytest.mark.long(Machine.TestCase)
+TestWhateverHappens = pytest.mark.repeated(Machine.TestCase)

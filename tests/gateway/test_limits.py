@@ -366,7 +366,7 @@ callers = st.lists(
 )
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(callers, st.integers(1, 4))
 def test_whatever_callers_do_the_gate_keeps_its_word(plans: list[Caller], concurrency: int) -> None:
     async def main() -> None:

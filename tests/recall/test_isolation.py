@@ -38,7 +38,7 @@ def test_a_scope_is_exactly_what_may_be_seen(deeds: Deeds) -> None:
     asyncio.run(_is_exact(deeds))
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(deeds=deeds)
 @settings(max_examples=30)
 def test_a_scope_is_exact_in_many_banks(deeds: Deeds) -> None:
@@ -130,7 +130,7 @@ def test_recall_and_tools_show_no_more_than_that(deeds: Deeds) -> None:
     asyncio.run(_shows_no_more(deeds))
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(deeds=deeds)
 @settings(max_examples=8, phases=_AS_IT_IS)
 def test_nothing_is_shown_that_may_not_be_in_many_banks(deeds: Deeds) -> None:

@@ -41,11 +41,11 @@ from perdure.storage.subscriptions import Subscriptions
 from perdure.storage.windows import MemoryWindows
 
 if TYPE_CHECKING:
-    from perdure.bank.recall_room import RecallRoom
     from perdure.gateway.gateway import Gateway
     from perdure.history.secrets import Masker
     from perdure.recall.indexing.index import RecallIndex
     from perdure.recall.memories.memories import Memories
+    from perdure.recall.recall import Recall
     from perdure.recall.references.references import References
     from perdure.storage.cache import Cache
     from perdure.storage.encryption import Encryption
@@ -146,7 +146,7 @@ class House:
                 self.store,
                 desk,
                 self.config.history,
-                recalling=lambda: self._recalling.room.recall,
+                recalling=lambda: self._recalling.recall,
                 plain=self._plain,
             ),
         )
@@ -268,22 +268,22 @@ class House:
     @property
     def index(self) -> RecallIndex:
         """What recall searches in: see `perdure index`."""
-        return self._recalling.room.index
+        return self._recalling.recall.index
 
     @property
     def memories(self) -> Memories:
         """What was distilled: lessons, preferences, patterns, decisions, facts, topics."""
-        return self._recalling.room.memories
+        return self._recalling.recall.memories
 
     @property
     def references(self) -> References:
         """The reference layers."""
-        return self._recalling.room.references
+        return self._recalling.recall.references
 
-    def _make_recall(self) -> RecallRoom:
-        from perdure.bank.recall_room import RecallRoom
+    def _make_recall(self) -> Recall:
+        from perdure.recall.services import make_recall
 
-        return RecallRoom(
+        return make_recall(
             self.store,
             self._reader,
             self.scribe,
@@ -308,7 +308,7 @@ class House:
         made = Forgetting(self.store, self._reader, self.artifacts, self._care.cleanse)
         made.join(Traces(self.store, self._flush_outcomes))
         made.join(self.epochs)
-        self._recalling.room.join(made)
+        self._recalling.recall.join(made)
         made.join(self._shows)
         return made
 

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput, StreamBroken
 
 if TYPE_CHECKING:
@@ -53,8 +46,9 @@ class Complexity(StrEnum):
     COMPLEX = "complex"
 
 
+@common_options()
 def ask(
-    ctx: typer.Context,
+    settings: Settings,
     question: Annotated[
         list[str] | None,
         typer.Argument(
@@ -100,10 +94,6 @@ def ask(
     reasoning: Annotated[
         bool, typer.Option("--reasoning", help="Show what the model thinks, on stderr.")
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Ask a model, and print its answer as it arrives.
 
@@ -112,7 +102,6 @@ def ask(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     request = _request(_question(question or []), system, max_tokens)
 
     from perdure.gateway.calls import Ask

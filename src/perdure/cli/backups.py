@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup, Checked
@@ -33,8 +26,9 @@ VerifyOption = Annotated[
 ]
 
 
+@common_options()
 def backup(
-    ctx: typer.Context,
+    settings: Settings,
     folder: FolderArgument,
     *,
     keep: Annotated[
@@ -45,10 +39,6 @@ def backup(
         bool, typer.Option("--plain", help="Do not encrypt, though the bank has a master key.")
     ] = False,
     verify: VerifyOption = True,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Keep the bank as it is now, while others use it.
 
@@ -57,7 +47,6 @@ def backup(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     made = asyncio.run(_backup(settings, folder, keep, plain=plain, verify=verify))
     if settings.json:
         terminal.emit(
@@ -77,16 +66,14 @@ def backup(
         raise typer.Exit(1)
 
 
+@common_options(without=("bank",))
 def list_(
-    ctx: typer.Context,
+    settings: Settings,
     folder: FolderArgument,
     *,
     verify: Annotated[
         bool, typer.Option(" /--no-verify", help="List them without reading every file.")
     ] = True,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """List the snapshots in a folder, and check every file of them.
 
@@ -94,7 +81,6 @@ def list_(
     """
     import asyncio
 
-    settings = refine(ctx, config=config, json=json, debug=debug)
     found = asyncio.run(_list(settings, folder, verify=verify))
     if settings.json:
         terminal.emit({"folder": str(folder), "snapshots": [_listed(each) for each in found]})
@@ -113,8 +99,9 @@ def list_(
         raise typer.Exit(1)
 
 
+@common_options()
 def restore(
-    ctx: typer.Context,
+    settings: Settings,
     folder: FolderArgument,
     *,
     snapshot: Annotated[
@@ -127,10 +114,6 @@ def restore(
     verify: Annotated[
         bool, typer.Option(" /--no-verify", help="Do not check the bank in the end.")
     ] = True,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Bring a bank back from a backup.
 
@@ -139,7 +122,6 @@ def restore(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     moved = asyncio.run(
         _restore(
             settings,
@@ -153,8 +135,9 @@ def restore(
     _show_moved(settings, moved)
 
 
+@common_options()
 def copy(
-    ctx: typer.Context,
+    settings: Settings,
     target: Annotated[
         str,
         typer.Argument(metavar="URL", help="The address of the other bank.", show_default=False),
@@ -172,10 +155,6 @@ def copy(
     verify: Annotated[
         bool, typer.Option(" /--no-verify", help="Do not check the copy in the end.")
     ] = True,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Copy the bank to another address, while others use it.
 
@@ -184,7 +163,6 @@ def copy(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     moved = asyncio.run(_copy(settings, target, target_config, overwrite=overwrite, verify=verify))
     _show_moved(settings, moved)
 

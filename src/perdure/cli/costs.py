@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -65,17 +58,14 @@ class Spent(NamedTuple):
         return outcomes.cost_of(self.rows)
 
 
+@common_options()
 def costs(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     by: Annotated[By, typer.Option("--by", help="What calls are grouped by.")] = By.MODEL,
     since: Annotated[
         str, typer.Option("--since", metavar="TIME", help="From then on: 2026-02-12, 30d.")
     ] = SINCE,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show what model calls took and cost, and what the budgets have left.
 
@@ -85,7 +75,6 @@ def costs(
     import asyncio
 
     first = _moment(since)
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     spent = asyncio.run(_costs(settings, by, first))
     if settings.json:
         terminal.emit(_described(spent))

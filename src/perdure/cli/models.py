@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
@@ -50,17 +43,14 @@ class Found(NamedTuple):
     file: str
 
 
+@common_options()
 def models(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     reach: Annotated[
         bool,
         typer.Option("--reach/--no-reach", help="Ask their servers whether they are there."),
     ] = True,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show which models are configured, their prices, and whether they are there.
 
@@ -68,7 +58,6 @@ def models(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     found = asyncio.run(_models(settings, reach=reach))
     if settings.json:
         terminal.emit(

@@ -41,7 +41,7 @@ from perdure.history.records import (
     turn_key,
     turn_prefix,
 )
-from perdure.storage.collection import ATTEMPTS, back_off
+from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.records import type_of
 from perdure.storage.references import CONDEMNED, NEEDED, Condemned

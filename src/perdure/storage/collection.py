@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
-import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,6 +13,7 @@ from perdure.core import clock
 from perdure.core.errors import Conflict
 from perdure.storage import keys, references
 from perdure.storage.adapter import Capability
+from perdure.storage.conflicts import retry_conflicts
 from perdure.storage.finder import Finder, Page
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.query import Order, Query, Scalar, Summary
@@ -25,13 +24,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
 _UP, _DOWN = (Order("key"),), (Order("key", descending=True),)
-#: How often a change is repeated when others keep writing first.
-ATTEMPTS = 100
-
-
-async def back_off(attempt: int) -> None:
-    """Let others finish before a change is repeated: longer each time, and not all at once."""
-    await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 6)))  # noqa: S311 (no secret)
 
 
 class Executor(Protocol):
@@ -177,22 +169,16 @@ class Collection(Generic[T]):
         The function gets None if there is no record, may be called several times, and must return
         a record with the same key.
         """
-        for attempt in range(ATTEMPTS):
-            # What made it conflict may not have reached a cache or a replica.
-            looking = options if not attempt else STRONG
-            found = await self.fetch(key, looking)
+
+        async def attempt(number: int) -> T:
+            found = await self.fetch(key, STRONG if number else options)
             record = change(None if found is None else found.value)
             # What a transaction has written itself has no version yet, and needs no check.
             expected = 0 if found is None else found.version or None
-            try:
-                await self.put(record, msgspec.structs.replace(options, expected=expected))
-            except Conflict:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                await back_off(attempt)
-            else:
-                return record
-        raise AssertionError("unreachable")
+            await self.put(record, msgspec.structs.replace(options, expected=expected))
+            return record
+
+        return await retry_conflicts(attempt)
 
     def query(self) -> Finder[T]:
         """A query over this collection, to be refined and executed."""

@@ -17,14 +17,14 @@ import msgspec
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import (
-    Conflict,
     Corrupted,
     InvalidRecordType,
     KeyRefused,
     Unsupported,
 )
 from perdure.storage.adapter import Adapter, Capability
-from perdure.storage.collection import ATTEMPTS, Collection, back_off
+from perdure.storage.collection import Collection
+from perdure.storage.conflicts import retry_conflicts
 from perdure.storage.filling import Filling
 from perdure.storage.middleware import (
     Call,
@@ -142,15 +142,12 @@ class Store:
 
         The body may run several times; what it does outside the store must bear that.
         """
-        for attempt in range(ATTEMPTS):
-            try:
-                async with self.transaction(options) as transaction:
-                    return await body(transaction)
-            except Conflict:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                await back_off(attempt)
-        raise AssertionError("unreachable")
+
+        async def attempt(_: int) -> R:
+            async with self.transaction(options) as transaction:
+                return await body(transaction)
+
+        return await retry_conflicts(attempt)
 
     async def declare(self, *classes: type[msgspec.Struct]) -> None:
         """Make the collections of these types now, rather than at first use, and fill them.

@@ -42,7 +42,7 @@ from perdure.history.strategies.planning import (
 )
 from perdure.history.strategies.rendering import Rendered, Renderer, range_text
 from perdure.history.strategies.rounds import Rounds, Said
-from perdure.storage.collection import ATTEMPTS
+from perdure.storage.conflicts import ATTEMPTS
 
 #: Turns after which an epoch is considered, mark or no mark.
 _TURNS = 10

@@ -10,7 +10,8 @@ import msgspec
 
 from perdure.core.errors import Conflict, Corrupted, KeyRefused, Unavailable
 from perdure.storage.adapter import Adapter
-from perdure.storage.collection import ATTEMPTS, Collection, Stored, back_off
+from perdure.storage.collection import Collection, Stored
+from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.encryption.keyring import KeyRing, Ring, grown, new_ring
 from perdure.storage.encryption.masters import MasterKeys
 from perdure.storage.encryption.scopes import KEYS, row_key

@@ -13,7 +13,7 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage.adapter import Capability
-from perdure.storage.collection import ATTEMPTS, back_off
+from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.deadlines import TimeLeft
 from perdure.storage.encryption.keyring import Ring
 from perdure.storage.encryption.keys import DataKeys, Host

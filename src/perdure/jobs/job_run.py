@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
-from perdure.jobs.job import Job, Kind, replace
+from perdure.jobs.job import Job, JobKind, JobState, replace
 from perdure.storage.collection import Stored
 from perdure.storage.store import Store
 
@@ -20,7 +20,7 @@ FIRST_RETRY = SECOND
 LONGEST_RETRY = 600 * SECOND
 
 
-class Counts(msgspec.Struct):
+class JobCounts(msgspec.Struct):
     """What became of the jobs that a runner began."""
 
     done: int = 0
@@ -32,11 +32,11 @@ class Counts(msgspec.Struct):
     lost: int = 0
 
 
-class Work:
+class JobRun:
     """A claimed job. `serve` sees it through; `withdraw` cancels it and puts it back."""
 
     def __init__(
-        self, store: Store, kind: Kind, held: Stored[Job], lease: float, counts: Counts
+        self, store: Store, kind: JobKind, held: Stored[Job], lease: float, counts: JobCounts
     ) -> None:
         self.id = held.key
         self._store = store
@@ -65,37 +65,38 @@ class Work:
 
     async def _renew(self) -> None:
         until = self._store.now() + int(self._lease * SECOND)
-        job = msgspec.structs.replace(self._held.value, until=until)
         try:
-            renewed = await replace(self._store, self._held, job)
+            is_ours = await self._replace(lambda job: msgspec.structs.replace(job, until=until))
         except PerdureError as exc:
             # If the store is away for us, it may be so for everybody: nothing is lost yet.
-            _log.warning("the lease of job %s could not be renewed: %s", job.id, exc)
+            _log.warning("the lease of job %s could not be renewed: %s", self.id, exc)
             return
-        if renewed is None:
-            _log.warning("job %s was taken over by another process", job.id)
+        if not is_ours:
+            _log.warning("job %s was taken over by another process", self.id)
             self.withdraw()
-        else:
-            self._held = renewed
 
     async def _conclude(self) -> None:
-        counts, job, now = self._counts, self._held.value, self._store.now()
-        error = self._error()
+        counts, now = self._counts, self._store.now()
+        attempts, error = self._held.value.attempts, self._error()
         if error is None:
-            if await self._replace(None):
-                counts.done += 1
+            field = "done"
+            is_ours = await self._replace(lambda j: j.pending(now, attempts=0) if j.again else None)
         elif self._withdrawn:
-            if await self._replace(job.pending(now, attempts=job.attempts - 1)):
-                counts.withdrawn += 1
-        elif job.attempts > self._kind.retries:
-            _log.error("gave up on job %s: %s", job.id, error)
-            if await self._replace(job.failed(error)):
-                counts.failed += 1
+            field = "withdrawn"
+            is_ours = await self._replace(lambda job: job.pending(now, attempts=attempts - 1))
+        elif attempts > self._kind.retries:
+            _log.error("gave up on job %s: %s", self.id, error)
+            field = "failed"
+            is_ours = await self._replace(
+                lambda j: j.pending(now, attempts=0) if j.again else j.failed(error)
+            )
         else:
-            _log.warning("job %s failed: %s", job.id, error)
-            delay = min(FIRST_RETRY << (job.attempts - 1), LONGEST_RETRY)
-            if await self._replace(job.pending(now + delay, error=error)):
-                counts.retried += 1
+            _log.warning("job %s failed: %s", self.id, error)
+            field = "retried"
+            due = now + min(FIRST_RETRY << (attempts - 1), LONGEST_RETRY)
+            is_ours = await self._replace(lambda job: job.pending(due, error=error))
+        field = field if is_ours else "lost"
+        setattr(counts, field, getattr(counts, field) + 1)
 
     def _error(self) -> str | None:
         if self._handler.cancelled():
@@ -103,14 +104,25 @@ class Work:
         exc = self._handler.exception()
         return None if exc is None else f"{type(exc).__name__}: {exc}"[:500]
 
-    async def _replace(self, job: Job | None) -> bool:
-        if await replace(self._store, self._held, job) is not None:
-            return True
-        self._counts.lost += 1
-        return False
+    async def _replace(self, change: Callable[[Job], Job | None]) -> bool:
+        """Change the row, or delete it; False if it is not ours any more.
+
+        Whoever enqueues the same key while it runs changes it, too: then it is read again.
+        """
+        while True:
+            replaced = await replace(self._store, self._held, change(self._held.value))
+            if replaced is not None:
+                self._held = replaced
+                return True
+            found, held = await self._store.collection(Job).fetch(self.id), self._held.value
+            if found is None or found.value.state is not JobState.RUNNING:
+                return False
+            if (found.value.owner, found.value.attempts) != (held.owner, held.attempts):
+                return False
+            self._held = found
 
 
-async def _call(kind: Kind, job: Job) -> None:
+async def _call(kind: JobKind, job: Job) -> None:
     async with asyncio.timeout(kind.timeout):
         answer = kind.handler(job)
         if isinstance(answer, Awaitable):
