@@ -9,8 +9,11 @@ banks hold: messages of coding agents with their tool calls and results, answers
 formats. The text of benchmarks is left out, so that they measure what a user would.
 
 Values name the dictionary they were compressed with. To ship a better one, write it beside the
-others under the next number (`perdure.storage.compression.NUMBER`); never change one that was released.
+others under the next number (`perdure.storage.compression.NUMBER`).
+Never change one that was released.
 """
+
+# ruff: noqa: E501 (sentences are not broken)
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "src/perdure/storage/compression-1.zdict"
 NUMBER = 1
-SIZE = 64 * 1024
+SIZE = 112 * 1024
 SEED = 15
 #: Text that measures us must not be in it; nor what no agent would read.
 LEFT_OUT = ("benchmarks/", "requirements/", "tests/data/")
@@ -63,7 +66,8 @@ By the way, I changed the name of the branch to feature/session-refresh, and pus
 Remember that I prefer short answers, and that I'm using TypeScript with React and Tailwind CSS.
 """.strip().splitlines()
 
-ASSISTANTS = """
+ASSISTANTS = (
+    """
 I'll start by looking at the structure of the project to understand how it is organised.
 Let me read the relevant files first.
 Now let me check how this function is used elsewhere in the code base.
@@ -84,7 +88,10 @@ Perfect! Now I have a good understanding of the code. Let me implement the chang
 However, this would be a breaking change. If we want to keep it compatible, we could deprecate the old name instead.
 Interesting. The output shows that only one of the two processes has the lock, while the other one is still waiting for it.
 Let me think about this. The current implementation uses a dictionary to keep track of the sessions, but it never removes the ones that are no longer used, so it grows without bound.
-""".strip().replace("\\n", "\n").splitlines()
+""".strip()
+    .replace("\\n", "\n")
+    .splitlines()
+)
 
 CHAT = """
 Hey! It's so good to see you. What's been going on in your life lately? Anything new?
@@ -200,7 +207,7 @@ _______________________________ test_refresh ___________________________________
         session = Session("a")
 >       assert session.refresh() == "b"
 E       AssertionError: assert 'a' == 'b'
-E         
+E
 E         - b
 E         + a
 
@@ -261,13 +268,7 @@ The file /home/user/project/src/app/session.py has been updated. Here's the resu
 ---
 File created successfully at: /home/user/project/tests/test_session.py
 ---
-Todos have been modified successfully. Ensure that you continue to use the todo list to track your progress. Please proceed with the current tasks if applicable
----
 Command timed out after 2m 0.0s
----
-<system-reminder>
-This is a reminder that your todo list is currently empty. DO NOT mention this to the user explicitly because they are already aware.
-</system-reminder>
 ---
 Exit code 1
 ---
@@ -524,9 +525,7 @@ class Corpus:
         for prose in self._prose():
             yield self._chat(prose)
 
-    def _round(
-        self, name: str, arguments: dict[str, object], result: str
-    ) -> tuple[Message, ...]:
+    def _round(self, name: str, arguments: dict[str, object], result: str) -> tuple[Message, ...]:
         rng = self._rng
         codex = rng.random() < 0.3
         call = self._id("call_" if codex else "toolu_01", 24)
@@ -540,8 +539,10 @@ class Corpus:
             id=self._id("resp_" if codex else "msg_01", 24),
             model="gpt-5-codex" if codex else "claude-sonnet-4-5-20250929",
             usage=Usage(
-                input=rng.randrange(200_000), output=rng.randrange(2_000),
-                cache_read=rng.randrange(200_000), cache_write=rng.randrange(9_000),
+                input=rng.randrange(200_000),
+                output=rng.randrange(2_000),
+                cache_read=rng.randrange(200_000),
+                cache_write=rng.randrange(9_000),
             ),
         )
         answer = ToolResult(call, (Text(result),), is_error=result.startswith("Exit code"))
@@ -697,8 +698,12 @@ class Corpus:
                 "content": [
                     {"type": "thinking", "thinking": rng.choice(ASSISTANTS), "signature": ""},
                     {"type": "text", "text": said},
-                    {"type": "tool_use", "id": self._id("toolu_01", 22), "name": "Read",
-                     "input": call},
+                    {
+                        "type": "tool_use",
+                        "id": self._id("toolu_01", 22),
+                        "name": "Read",
+                        "input": call,
+                    },
                 ],
                 "stop_reason": "tool_use",
                 "stop_sequence": None,
@@ -740,9 +745,7 @@ def _git(*arguments: str) -> str:
 def train(size: int) -> bytes:
     samples = Corpus().samples()
     print(f"{len(samples):,} samples, {sum(map(len, samples)):,} bytes")
-    made = zstandard.train_dictionary(
-        size, samples, dict_id=NUMBER, level=6, k=512, d=6
-    )
+    made = zstandard.train_dictionary(size, samples, dict_id=NUMBER, level=6, k=512, d=6)
     return made.as_bytes()
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from perdure.bank.backup import Backup
     from perdure.bank.restoring import Moved
     from perdure.storage.audit import AuditTrail
-    from perdure.storage.encryption.masters import Source
+    from perdure.storage.encryption.master_keys import Source
     from perdure.storage.migrating import Migrated
 
 T = TypeVar("T", bound=msgspec.Struct)

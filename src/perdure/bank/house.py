@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from perdure.recall.references.references import References
     from perdure.storage.cache import Cache
     from perdure.storage.encryption import Encryption
-    from perdure.storage.encryption.masters import Source
+    from perdure.storage.encryption.master_keys import Source
 
 #: What a bank cannot do without.
 _NEEDED = frozenset(
@@ -221,7 +221,6 @@ class House:
         await self.scribe.settle()
         await self._recalling.settle()
         await self._flush_outcomes()
-        await self._chain.compression.train()
         await self._care.settle()
         await self.jobs.settle()
 
@@ -291,7 +290,7 @@ class House:
             gateway=lambda: self.gateway,
             counter=lambda: self.meter.counter,
             plain=self._plain,
-            cleanse=self._care.cleanse,
+            scrub=self._care.scrub,
             withdraw=self._shows.forget_memories,
             encrypts=self._chain.encryption.encrypts if self._chain.encryption else None,
         )
@@ -305,7 +304,7 @@ class House:
 
     @functools.cached_property
     def _forgetting(self) -> Forgetting:
-        made = Forgetting(self.store, self._reader, self.artifacts, self._care.cleanse)
+        made = Forgetting(self.store, self._reader, self.artifacts, self._care.scrub)
         made.join(Traces(self.store, self._flush_outcomes))
         made.join(self.epochs)
         self._recalling.recall.join(made)

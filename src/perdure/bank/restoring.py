@@ -45,7 +45,7 @@ from perdure.storage.threads import in_thread
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
-    from perdure.storage.encryption.masters import Source
+    from perdure.storage.encryption.master_keys import Source
 
 #: Gives the content of an artifact.
 Content = Callable[[str], AsyncIterator[bytes]]

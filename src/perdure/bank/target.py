@@ -29,7 +29,7 @@ from perdure.storage.store import Progress, Store
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
-    from perdure.storage.encryption.masters import MasterKeys, Source
+    from perdure.storage.encryption.master_keys import MasterKeys, Source
 
 #: The collection of data keys.
 _KEYS = "perdure_keys"

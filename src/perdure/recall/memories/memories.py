@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 #: Takes secrets out of plain data.
 Plain: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
-#: Leaves nothing readable of what was deleted from collections; False if some may still be.
-Cleanse: TypeAlias = Callable[[Iterable[str]], Awaitable[bool]]
+#: Leaves nothing readable of what was deleted; False if some may still be.
+Scrub: TypeAlias = Callable[[], Awaitable[bool]]
 #: Removes what prompts were told of memories, by their names.
 Withdraw: TypeAlias = Callable[[Iterable[str]], Awaitable[None]]
 _PAGE = 100
@@ -60,14 +60,14 @@ class Memories(MemoryReader):
         index: Indexer | None = None,
         *,
         plain: Plain | None = None,
-        cleanse: Cleanse | None = None,
+        scrub: Scrub | None = None,
         withdraw: Withdraw | None = None,
         embedder: Embedder | None = None,
     ) -> None:
         super().__init__(store, embedder)
         self.writing = Writing(store, index, self.resemblance)
         self._plain = plain
-        self._cleanse = cleanse
+        self._scrub = scrub
         self._withdraw = withdraw
 
     # Writing ----------------------------------------------------------------------------------
@@ -265,9 +265,9 @@ class Memories(MemoryReader):
         await self._transact(body)
         self.resemblance.drop()
         await self.withdraw(gone)
-        if self._cleanse is None:
+        if self._scrub is None:
             return True
-        return await self._cleanse(("perdure_memories", "perdure_memory_versions"))
+        return await self._scrub()
 
     async def withdraw(self, names: Iterable[str]) -> None:
         """Remove what prompts were told of memories, by their names."""

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
-from perdure.recall.memories.memories import Cleanse, Plain
+from perdure.recall.memories.memories import Plain, Scrub
 from perdure.recall.memories.writing import Indexer
 from perdure.recall.references import files, layers
 from perdure.recall.references.files import Content, Problem, Scanned, Seen
@@ -56,7 +56,7 @@ class References:
         index: Indexer | None = None,
         *,
         plain: Plain | None = None,
-        cleanse: Cleanse | None = None,
+        scrub: Scrub | None = None,
         needs_folder: bool = True,
     ) -> None:
         """`needs_folder`: somebody asked for the folder, and is told if it is not there."""
@@ -66,7 +66,7 @@ class References:
         self._counter = counter
         self._writing = Writing(store, index)
         self._plain = plain
-        self._cleanse = cleanse
+        self._scrub = scrub
         self._needs_folder = needs_folder
         self._one_at_a_time = asyncio.Lock()
         self._synced: tuple[float, Synced] | None = None
@@ -147,9 +147,9 @@ class References:
                 f"{name} comes from the file {record.origin.file}.", hint="Delete the file instead."
             )
         await self._writing.remove(name)
-        if self._cleanse is None:
+        if self._scrub is None:
             return True
-        return await self._cleanse(("perdure_layers", "perdure_layer_texts"))
+        return await self._scrub()
 
     async def sync(self, *, max_age: float = 0.0) -> Synced:
         """Bring the layers in line with the files of the folder.

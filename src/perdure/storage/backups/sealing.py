@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from perdure.core.errors import BadBackup, KeyRefused
-from perdure.storage.encryption.masters import KEY_BYTES, NONCE_BYTES, MasterKeys, cipher
+from perdure.storage.encryption.master_keys import KEY_BYTES, NONCE_BYTES, MasterKeys, cipher
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
