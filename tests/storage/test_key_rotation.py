@@ -12,7 +12,7 @@ import pytest
 
 from perdure.core.errors import Conflict, Corrupted, InvalidInput, KeyRefused, Unavailable
 from perdure.storage.collection import Stored
-from perdure.storage.encryption import keys
+from perdure.storage.encryption import data_keys
 from perdure.storage.encryption.data_keys import KeyRing
 from perdure.storage.encryption.key_rotation import NotRenewed
 from perdure.storage.encryption.master_keys import MasterKeys
@@ -381,7 +381,7 @@ async def test_a_new_master_key(start: Processes, monkeypatch: pytest.MonkeyPatc
     assert await old.pins.get("0/000") == pins(1)[0]
     assert await old.pins.put(Pin("0/000", "changed")) == 2
     assert await old.pins.put(Pin("more", "1")) == 1
-    monkeypatch.setattr(keys, "FRESH", 0.0)
+    monkeypatch.setattr(data_keys, "FRESH", 0.0)
     assert await old.pins.get("more") == Pin("more", "1")
     # One that starts does not.
     with pytest.raises(KeyRefused, match="given"):
@@ -444,7 +444,7 @@ async def test_shredding_a_scope(start: Processes, monkeypatch: pytest.MonkeyPat
     assert "delete it" in caught.value.hint
     assert await process.pins.get("bob/1") == Pin("bob/1", "3")
     # Others forget within a minute.
-    monkeypatch.setattr(keys, "FRESH", 0.0)
+    monkeypatch.setattr(data_keys, "FRESH", 0.0)
     with pytest.raises(Corrupted, match="forgotten"):
         await other.pins.get("ada/1")
     # What is written from now on has another key.
@@ -485,16 +485,10 @@ def alike(agent: str = "") -> list[Diary]:
     return [Diary(f"{agent}{n}", f"{text} {n} {text[n % 40 :]}" * 3) for n in range(200)]
 
 
-async def shelf(process: Process) -> set[str]:
-    return {row.key for row in await process.rows("perdure_dictionaries")}
-
-
 @local
 async def test_an_agent_that_is_called_like_a_collection(start: Processes) -> None:
     process, diaries = await start(scope="agent", everything=True), alike("bob/")
-    for _ in range(2):
-        await process.diaries.put_many(diaries)
-        await process.compression.train("diaries")
+    await process.diaries.put_many(diaries)
     await process.diaries.put(Diary("diaries/1", "her own"))
     await process.encryption.shred("agent:diaries", confirm="agent:diaries")
     other = await start(scope="agent", everything=True)
