@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
+import pytest
 import zstandard
 
 from perdure.core.errors import Conflict, Corrupted, Unavailable

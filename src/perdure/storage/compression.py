@@ -37,7 +37,7 @@ from perdure.storage.rows import Batch, Put, Recode, Row, checksum
 #: beside this one: values name the one they need, so those that were released stay.
 NUMBER = 1
 _MARK = ";zstd="
-_LEVEL = 3
+_LEVEL = 4
 #: Longer values are worth more effort: 6 % less, at a third of the speed.
 _LONG, _LONG_LEVEL = 16 * 1024, 6
 #: Shorter values are left alone: the frame would eat the gain.
