@@ -54,7 +54,7 @@ async def test_any_history_is_kept(unmasked: Bank, messages: list[Message], cuts
         for round in turn.rounds
     ]
     assert found == rounds(messages)
-    await bank.meter.settle()
+    await bank.jobs.settle_idle()
     assert all(turn.tokens is not None for turn in await whole(session))
     # The artifacts that these histories refer to never were.
     broken = [each for each in await problems(bank) if "which is missing" not in each[1]]

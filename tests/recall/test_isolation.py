@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from perdure.bank import Bank
 from perdure.config import Config
 from perdure.core.messages import assistant, user
-from perdure.recall.memories.records import Memory, memory_id
+from perdure.recall.memories.memory_records import Memory, memory_id
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.values import Filters, Question

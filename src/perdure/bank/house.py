@@ -20,15 +20,15 @@ from perdure.context.places import Shows
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError, Unsupported
 from perdure.core.messages import Message
-from perdure.gateway.traces import Traces
+from perdure.gateway.response_cache import GatewayRecords
 from perdure.history.epochs import Epochs
 from perdure.history.forgetting import Forgetting
 from perdure.history.intake import Intake
 from perdure.history.log import TurnLog
-from perdure.history.meter import Meter
 from perdure.history.reading import Reader
 from perdure.history.renditions.scribe import Scribe
 from perdure.history.strategies import Desk
+from perdure.history.token_counts import TokenCounts
 from perdure.history.uses import Uses
 from perdure.jobs import Runner
 from perdure.session import Rooms
@@ -114,9 +114,9 @@ class House:
         self.artifacts.join(Uses(self.store))
         if self._chain.encryption is not None:
             self._chain.encryption.join(SealedObjects(self.artifacts))
-        self.log = TurnLog(self.store, self.artifacts)
+        self.log = TurnLog(self.store, self.artifacts, self.jobs)
         reader = Reader(self.store)
-        self.meter = Meter(self.store, reader, self.artifacts)
+        self.meter = TokenCounts(self.store, reader, self.artifacts, self.jobs)
         self._reader = reader
         self._masker: Masker | None = None
         self._gateway: Gateway | None = None
@@ -126,9 +126,12 @@ class House:
             reader,
             self.artifacts,
             self.meter,
+            self.jobs,
             config=self.config.renditions,
             gateway=(lambda: self.gateway) if self.config.gateway.models.compress else None,
         )
+        self.log.listen(self.meter.note, self.meter.missed)
+        self.log.listen(self.scribe.note, self.scribe.missed)
         self.epochs = Epochs(self.store)
         self._shows = Shows(self.store, self.epochs)
         desk = Desk(reader, self.artifacts, self.meter, self.scribe, self.epochs)
@@ -179,7 +182,6 @@ class House:
             return
         self._is_open, self._was_closed = False, True
         try:
-            await self.meter.stop()
             await self.scribe.stop()
             await self._recalling.stop()
             if self._gateway is not None:
@@ -217,7 +219,7 @@ class House:
 
     async def settle(self) -> None:
         """Wait until background work that is due is done."""
-        await self.meter.settle()
+        await self.jobs.settle_idle()
         await self.scribe.settle()
         await self._recalling.settle()
         await self._flush_outcomes()
@@ -305,7 +307,7 @@ class House:
     @functools.cached_property
     def _forgetting(self) -> Forgetting:
         made = Forgetting(self.store, self._reader, self.artifacts, self._care.scrub)
-        made.join(Traces(self.store, self._flush_outcomes))
+        made.join(GatewayRecords(self.store, self._flush_outcomes))
         made.join(self.epochs)
         self._recalling.recall.join(made)
         made.join(self._shows)

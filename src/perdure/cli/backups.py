@@ -11,9 +11,9 @@ from perdure.cli import terminal
 from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
-    from perdure.bank.backup import Backup, Checked
-    from perdure.bank.restoring import Moved
-    from perdure.storage.backups import Manifest
+    from perdure.bank.backup import Backup
+    from perdure.bank.backup_folder import BackupCheck, Manifest
+    from perdure.bank.bank_copy import BankCopy
 
 FolderArgument = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="The folder of backups.", show_default=False)
@@ -173,21 +173,21 @@ def copy(
 async def _backup(
     settings: Settings, folder: Path, keep: int | None, *, plain: bool, verify: bool
 ) -> Backup:
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
+    from perdure.cli import bank_access
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the bank") as bar:
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("looking at the bank") as bar:
+        async with bank_access.existing_bank(settings, settings.load()) as bank:
             return await bank.backup(
                 folder, keep_last=keep, plain=plain, verify=verify, progress=bar
             )
 
 
-async def _list(settings: Settings, folder: Path, *, verify: bool) -> list[Checked]:
+async def _list(settings: Settings, folder: Path, *, verify: bool) -> list[BackupCheck]:
     from perdure.bank.backup import check_backups
-    from perdure.cli.progress import Bar
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the backups") as bar:
+    with ProgressBar("looking at the backups") as bar:
         return await check_backups(folder, config=settings.load(), verify=verify, progress=bar)
 
 
@@ -199,11 +199,11 @@ async def _restore(
     overwrite: bool,
     skip_damaged: bool,
     verify: bool,
-) -> Moved:
-    from perdure.bank.restoring import restore
-    from perdure.cli.progress import Bar
+) -> BankCopy:
+    from perdure.bank.bank_copy import restore
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the backup") as bar:
+    with ProgressBar("looking at the backup") as bar:
         return await restore(
             folder,
             config=settings.load(),
@@ -217,13 +217,13 @@ async def _restore(
 
 async def _copy(
     settings: Settings, target: str, target_config: Path | None, *, overwrite: bool, verify: bool
-) -> Moved:
+) -> BankCopy:
     from perdure import config
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
+    from perdure.cli import bank_access
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the bank") as bar:
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("looking at the bank") as bar:
+        async with bank_access.existing_bank(settings, settings.load()) as bank:
             return await bank.copy_to(
                 target,
                 config=None if target_config is None else config.load(target_config),
@@ -244,7 +244,7 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
         "taken": to_datetime(manifest.taken).isoformat(),
         "records": manifest.rows,
         "bytes": manifest.bytes,
-        "artifacts": manifest.artifacts.items,
+        "artifacts": len(manifest.artifacts),
         "artifact_bytes": manifest.artifact_bytes,
         "damaged": manifest.damaged,
         "missing": manifest.missing,
@@ -252,7 +252,7 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _listed(each: Checked) -> dict[str, Any]:
+def _listed(each: BackupCheck) -> dict[str, Any]:
     facts = {"snapshot": each.id} if each.manifest is None else _facts(each.manifest)
     return {**facts, "ok": each.sound, "error": each.error}
 
@@ -261,7 +261,7 @@ def _show_backup(made: Backup) -> None:
     manifest = made.snapshot
     terminal.say(
         f"Kept {terminal.plural(manifest.rows, 'record')} and"
-        f" {terminal.plural(manifest.artifacts.items, 'large artifact')} ({made.copied} new) as"
+        f" {terminal.plural(len(manifest.artifacts), 'large artifact')} ({made.copied} new) as"
         f" {manifest.id}."
     )
     if made.removed:
@@ -284,7 +284,7 @@ def _show_backup(made: Backup) -> None:
         terminal.say(f"In the backup all the same: {', '.join(manifest.rescued)}.")
 
 
-def _line(each: Checked, *, verified: bool) -> tuple[str, ...]:
+def _line(each: BackupCheck, *, verified: bool) -> tuple[str, ...]:
     if each.manifest is None:
         return each.id, "not ok", "", "", ""
     manifest = each.manifest
@@ -293,12 +293,12 @@ def _line(each: Checked, *, verified: bool) -> tuple[str, ...]:
         each.id,
         state,
         f"{manifest.rows:,}",
-        f"{manifest.artifacts.items:,}",
+        f"{len(manifest.artifacts):,}",
         terminal.size(manifest.bytes + manifest.artifact_bytes),
     )
 
 
-def _show_moved(settings: Settings, moved: Moved) -> None:
+def _show_moved(settings: Settings, moved: BankCopy) -> None:
     if settings.json:
         terminal.emit(
             {

@@ -221,14 +221,23 @@ class Runner:
 
     # Periodic work ----------------------------------------------------------------------------
 
-    def every(self, name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> Wake:
+    def every(
+        self,
+        name: str,
+        seconds: float,
+        work: Callable[[], Awaitable[object]],
+        *,
+        first: float = 0.0,
+    ) -> Wake:
         """Run a function at the start and every so many seconds, until `stop`; see `Periodic`.
+
+        `first` is how many seconds after the start: short commands do without.
 
         What is returned has it run at once, or once more if it is running.
         """
         if name in self._periodic:
             raise InvalidInput(f"Periodic work {name!r} exists.", hint="Choose another name.")
-        periodic = self._periodic[name] = Periodic(name, seconds, work)
+        periodic = self._periodic[name] = Periodic(name, seconds, work, first)
         if self._task is not None:
             periodic.start()
         return periodic.wake

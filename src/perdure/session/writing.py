@@ -20,7 +20,7 @@ from perdure.history.intake import Taken, resolved
 from perdure.history.log import Hook, Order, Written
 from perdure.history.records import Draft, Head, SessionRecord, Span, turn_key
 from perdure.history.strategies.rounds import prompt_of
-from perdure.recall.scoping.undone import note_undone
+from perdure.recall.scoping.lines import note_undone
 from perdure.session.conversation import Conversation, turns_of
 from perdure.session.given import count_in, runs, tags_of, turn_number
 from perdure.storage.options import DEFAULT, Options
@@ -96,6 +96,7 @@ class Writing(Conversation):
             artifacts=taken.moved,
             there=taken.there,
             options=options,
+            bulk=count,
             fresh=fresh,
             times=times,
         )
@@ -262,10 +263,7 @@ class Writing(Conversation):
                 self._writer.own = answer.own
             if count:
                 hooks.append(self._rooms.meter.now(taken.moved))
-                written = await self._rooms.log.write(self._writer, order, hooks)
-                self._rooms.meter.counted(written)
-            else:
-                written = await self._commit(self._writer, order, hooks)
+            written = await self._rooms.log.write(self._writer, order, hooks)
         if taken.moved:
             await self._intake.confirm(taken)
         return written

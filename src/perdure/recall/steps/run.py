@@ -13,13 +13,12 @@ from perdure.config.recall import RecallConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.recall import keys
-from perdure.recall.steps import judge, naming, rivals, swarm
-from perdure.recall.steps.excerpts import as_it_stands
-from perdure.recall.steps.judge import Choice
+from perdure.recall.memories.contradictions import in_reading_order
+from perdure.recall.steps import naming, swarm
+from perdure.recall.steps.hops import Neighbour
 from perdure.recall.steps.naming import Named
-from perdure.recall.steps.neighbours import Neighbour
-from perdure.recall.steps.prompts import Case
-from perdure.recall.steps.showing import Shown
+from perdure.recall.steps.showing import Shown, as_it_stands
+from perdure.recall.steps.swarm import Case, Choice
 from perdure.recall.values import LATE, STAGES, Candidate, Hit, Question, Recalled, Stage, Step
 
 #: Kept of the deadline to put the answer together.
@@ -147,7 +146,7 @@ class Run:
         """Take a ranking instead of the one before."""
         first = {each.place for each in self.named.candidates}
         others = [each for each in candidates if each.place not in first]
-        ranked = (*self.named.candidates, *rivals.together(others, self.full))
+        ranked = (*self.named.candidates, *in_reading_order(others, self.full))
         there = [self._with_key(each) for each in ranked if each.place not in self._gone]
         self.candidates = tuple(each for each in there if not self._stands_there(each))[: self.most]
 
@@ -232,11 +231,11 @@ class Run:
         choice = self.choice
         if choice is None:
             sifted = swarm.sift(self._fetchable(), self.triggered)
-            choice = judge.by_algorithm(sifted, self.doubted, self.triggered)
+            choice = swarm.by_algorithm(sifted, self.doubted, self.triggered)
         else:
-            full = rivals.together([by_place[place] for place in choice.full], self.full)
+            full = in_reading_order([by_place[place] for place in choice.full], self.full)
             choice = Choice(tuple(each.place for each in full), choice.ticklers)
-        choice = judge.capped(
+        choice = swarm.capped(
             choice,
             by_place,
             self.full,

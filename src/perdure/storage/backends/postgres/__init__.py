@@ -3,7 +3,7 @@
 Any number of processes and machines. `address` reads the URL, `links` keeps connections, `catalog`
 makes the tables and `upkeep` changes them, `writer` commits and `apply` turns batches into SQL,
 `reader` reads, `replica` lets a replica read where that is allowed, `outbox` keeps events in order,
-`damage` reads what is broken, `snapshots` and `loading` move whole banks. `searching` has search
+`damage` reads what is broken, `snapshots` moves whole banks. `searching` has search
 indexes.
 """
 
@@ -47,7 +47,6 @@ from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import DAMAGE, is_starting, translated
 from perdure.storage.backends.postgres.filing import Filer, Unfiled
 from perdure.storage.backends.postgres.links import Connection, Link, Links
-from perdure.storage.backends.postgres.loading import Loader
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.backends.postgres.reader import Reader
 from perdure.storage.backends.postgres.replica import Replica
@@ -274,14 +273,14 @@ class PostgresAdapter(Searching):
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
         await self._check_open()
-        async with snapshots.taken(self._links, self._server, self._clock()) as found:
+        async with snapshots.take_snapshot(self._links, self._server, self._clock()) as found:
             yield found
 
     async def load(self, source: Snapshot, *, replace: bool = False) -> int:
         await self._check_open()
         await self.close()
         try:
-            loader = Loader(Links(self._server), self._server, self._clock())
+            loader = snapshots.BankLoader(Links(self._server), self._server, self._clock())
             return await loader.load(source, replace=replace)
         finally:
             await self.initialize()
