@@ -24,6 +24,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import zstandard
@@ -489,7 +490,7 @@ class Corpus:
             if not name.startswith(LEFT_OUT) and (text := _text(ROOT / name))
         }
 
-    def samples(self) -> list[bytes]:
+    def samples(self) -> list[bytes | bytearray | memoryview]:
         made = [
             *map(self._stored, self._rounds()),
             *self._answers(),
@@ -525,7 +526,7 @@ class Corpus:
         for prose in self._prose():
             yield self._chat(prose)
 
-    def _round(self, name: str, arguments: dict[str, object], result: str) -> tuple[Message, ...]:
+    def _round(self, name: str, arguments: dict[str, Any], result: str) -> tuple[Message, ...]:
         rng = self._rng
         codex = rng.random() < 0.3
         call = self._id("call_" if codex else "toolu_01", 24)
@@ -560,7 +561,7 @@ class Corpus:
     def _path(self, name: str) -> str:
         return f"/home/user/project/{name}"
 
-    def _reads(self) -> Iterator[tuple[str, dict[str, object], str]]:
+    def _reads(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         for name, text in self._files.items():
             for first, lines in _pages(text, 60):
                 numbered = "\n".join(
@@ -570,7 +571,7 @@ class Corpus:
         for text in CODE * 3:
             yield "Read", {"file_path": self._path("src/app/main.ts")}, text
 
-    def _edits(self) -> Iterator[tuple[str, dict[str, object], str]]:
+    def _edits(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         for name, text in self._files.items():
             if not name.endswith(".py"):
                 continue
@@ -584,7 +585,7 @@ class Corpus:
             done = f"File created successfully at: {where}"
             yield "Write", {"file_path": where, "content": text}, done
 
-    def _searches(self) -> Iterator[tuple[str, dict[str, object], str]]:
+    def _searches(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         for word in ("def ", "import", "class", "return", "raise", "async", "assert", "self"):
             hits = [
                 f"{name}:{number}:{line}"
@@ -596,13 +597,16 @@ class Corpus:
                 wanted = {"pattern": word, "path": "src", "output_mode": "content"}
                 yield "Grep", wanted, "\n".join(hits[at : at + 30])
 
-    def _shells(self) -> Iterator[tuple[str, dict[str, object], str]]:
+    def _shells(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         rng = self._rng
         for _ in range(400):
             command = rng.choice(COMMANDS)
             output = rng.choice(OUTPUTS)
             if rng.random() < 0.5:
-                call = {"command": command, "description": "Run the tests and show the output"}
+                call: dict[str, Any] = {
+                    "command": command,
+                    "description": "Run the tests and show the output",
+                }
                 yield "Bash", call, output
             else:
                 call = {"command": ["bash", "-lc", command], "workdir": "/home/user/project"}
