@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from perdure.storage.audit import AuditTrail
     from perdure.storage.cache import Cache
     from perdure.storage.encryption import Encryption
-    from perdure.storage.encryption.masters import Source
+    from perdure.storage.encryption.master_keys import Source
     from perdure.storage.migrating import Migrated
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -185,7 +185,6 @@ class Bank:
         await services.recall.settle()
         if services.made("gateway"):
             await services.gateway.settle()
-        await services.chain.compression.train()
         await services.maintenance.settle()
         await self.jobs.settle()
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
     from perdure.history.secrets import Masker
     from perdure.recall.recall import Recall
-    from perdure.storage.encryption.masters import Source
+    from perdure.storage.encryption.master_keys import Source
 
 #: What a bank cannot do without.
 _NEEDED = frozenset(
@@ -109,7 +109,7 @@ def make_services(
             gateway=lambda: services.gateway,
             counter=lambda: meter.counter,
             plain=services.mask_data,
-            cleanse=maintenance.cleanse,
+            scrub=maintenance.scrub,
             withdraw=Shows(store, epochs).forget_memories,
             encrypts=chain.encryption.encrypts if chain.encryption else None,
         )
@@ -166,7 +166,7 @@ def make_forgetting(services: Services) -> Forgetting:
             await services.gateway.settle()
 
     made = Forgetting(
-        services.store, services.reader, services.artifacts, services.maintenance.cleanse
+        services.store, services.reader, services.artifacts, services.maintenance.scrub
     )
     made.join(GatewayRecords(services.store, flush_outcomes))
     made.join(services.epochs)
