@@ -20,7 +20,6 @@ from perdure.core.levels import Level
 from perdure.core.messages import Message
 from perdure.history.manifest import Place
 from perdure.history.records import Head, SessionRecord
-from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.shown import Injected, Shown
 
 Name = Literal["regular", "gradient"]
