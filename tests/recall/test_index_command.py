@@ -20,7 +20,7 @@ import perdure
 from perdure.cli.app import app
 from perdure.core.messages import assistant, user
 from perdure.recall.places import INDEX, turns
-from perdure.storage.searching import Withdrawal
+from perdure.search.engine import Withdrawal
 
 
 def _run(*args: str) -> Result:
@@ -51,7 +51,7 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             group = await bank.index.group("planner/auth")
             assert group is not None
             async with bank.transaction() as transaction:
-                transaction.index(Withdrawal(INDEX.name, *turns(group, 2, 2)))
+                transaction.include(Withdrawal(INDEX.name, *turns(group, 2, 2)))
 
     asyncio.run(fill())
     return url

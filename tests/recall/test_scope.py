@@ -18,8 +18,8 @@ from perdure.recall.places import REFERENCES, Spot, memories_of, spot, turns
 from perdure.recall.scoping.ranges import common, covers, joined, without
 from perdure.recall.scoping.scope import Groups, Scope, Scopes, scope_of
 from perdure.recall.values import Question
+from perdure.search.engine import Range
 from perdure.session import Session
-from perdure.storage.searching import Range
 from tests.recall.plain_index import PlainIndex
 
 _places = st.sets(st.integers(0, 40))

@@ -10,7 +10,7 @@ from perdure.core.errors import Corrupted
 from perdure.recall.indexing.passages import Moment, Passage
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.values import Note
-from perdure.storage.searching import Document
+from perdure.search.engine import Document, engine_of
 from perdure.storage.store import Store
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -50,7 +50,7 @@ def is_readable(note: bytes) -> bool:
 
 async def brief_among(store: Store, places: Sequence[int]) -> list[int]:
     """Those of some places whose documents lack what an append put off, in their order."""
-    notes = await store.adapter.notes(INDEX.name, places)
+    notes = await engine_of(store.adapter).notes(INDEX.name, places)
     return [
         p for p, note in zip(places, notes, strict=True) if note is not None and _is_brief(note)
     ]

@@ -27,11 +27,11 @@ from perdure.recall.indexing.step import Step
 from perdure.recall.memories.records import Memory
 from perdure.recall.places import INDEX, spot, turns
 from perdure.recall.references.layers import LayerRecord
+from perdure.search.engine import Range, Withdrawal, engine_of
 from perdure.storage.adapter import Capability
 from perdure.storage.keys import numbered
 from perdure.storage.options import STRONG, Options
 from perdure.storage.records import Key, system_record
-from perdure.storage.searching import Range, Withdrawal
 from perdure.storage.store import Progress, Store
 
 #: What `passages` and `words` make of a turn. Another number, and all documents are made anew when
@@ -192,7 +192,7 @@ class Filler:
     async def strays(self) -> list[int]:
         """Numbers of groups that hold documents, and have no name: nobody can find them."""
         found, after = list[int](), -1
-        while places := await self._store.adapter.places(INDEX.name, after, 1):
+        while places := await engine_of(self._store.adapter).places(INDEX.name, after, 1):
             number = spot(places[0]).group
             # The name is looked for after the document: it was there before.
             if number not in await self._groups.names():
@@ -271,7 +271,7 @@ class Filler:
         found = list[int]()
         for start in range(0, len(places), _PLACES):
             some = places[start : start + _PLACES]
-            notes = await self._store.adapter.notes(INDEX.name, some)
+            notes = await engine_of(self._store.adapter).notes(INDEX.name, some)
             found += [
                 place
                 for place, note in zip(some, notes, strict=True)
@@ -283,7 +283,7 @@ class Filler:
         """The places of a group that hold a document."""
         first, last = turns(number)
         found, after = dict[int, None](), first - 1
-        while page := await self._store.adapter.places(INDEX.name, after, _PLACES):
+        while page := await engine_of(self._store.adapter).places(INDEX.name, after, _PLACES):
             found.update(dict.fromkeys(place for place in page if place <= last))
             after = page[-1]
             if after > last:
@@ -293,7 +293,7 @@ class Filler:
     async def _withdraw(self, ranges: Sequence[Range]) -> None:
         if ranges:
             async with self._store.transaction() as transaction:
-                transaction.index(*(Withdrawal(INDEX.name, *each) for each in ranges))
+                transaction.include(*(Withdrawal(INDEX.name, *each) for each in ranges))
 
     async def _turns(
         self, session: str, first: int = 0, last: int | None = None

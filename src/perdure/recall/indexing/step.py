@@ -12,6 +12,7 @@ from perdure.recall.indexing.embedding import Waiting
 from perdure.recall.indexing.groups import Groups
 from perdure.recall.indexing.passages import Thread, moments
 from perdure.recall.places import INDEX
+from perdure.search.engine import engine_of
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -69,7 +70,7 @@ class Step:
                 continue
             made = moment.passage()
             if made.plain:
-                transaction.index(document(place, made))
+                transaction.include(document(place, made))
                 self.waiting.append(Waiting(place, made.plain))
             if perf_counter() - last > _SLICE:
                 await asyncio.sleep(0)
@@ -81,5 +82,5 @@ class Step:
             return frozenset()
         if self._anew:
             return frozenset(places).difference(self._anew)
-        notes = await self._store.adapter.notes(INDEX.name, places)
+        notes = await engine_of(self._store.adapter).notes(INDEX.name, places)
         return frozenset(p for p, note in zip(places, notes, strict=True) if note is not None)

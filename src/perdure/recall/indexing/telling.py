@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from perdure.core.errors import PerdureError
 from perdure.recall.places import INDEX
 from perdure.recall.values import LATE
-from perdure.storage.adapter import Capability
+from perdure.search.engine import engine_of, has_search
 
 if TYPE_CHECKING:
     from perdure.recall.indexing.index import RecallIndex
@@ -55,10 +55,10 @@ async def _damage(index: RecallIndex) -> tuple[str, ...]:
 
 
 async def _lack_of_vectors(index: RecallIndex) -> tuple[str, ...]:
-    if Capability.VECTORS not in index.store.capabilities:
+    if not has_search(index.store.adapter):
         return ()
     model = index.embedder.name
-    state = await index.store.adapter.search_state(INDEX.name)
+    state = await engine_of(index.store.adapter).state(INDEX.name)
     if not state.documents or state.vectors.get(model):
         return ()
     others = f", but of {', '.join(state.vectors)}" if state.vectors else ""

@@ -17,8 +17,8 @@ from perdure.history.records import Head, Piece, SessionRecord, Span
 from perdure.recall import places
 from perdure.recall.places import PART_BITS, ROUND_BITS, TURN_BITS, Spot
 from perdure.recall.scoping.ranges import joined, without
+from perdure.search.engine import Range
 from perdure.storage.options import STRONG
-from perdure.storage.searching import Range
 from perdure.storage.store import Store
 
 #: Later turns, rounds and parts share this number: who may see only some of them sees none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from perdure.storage.searching import Range
+from perdure.search.engine import Range
 
 
 def joined(*sets: Iterable[Range]) -> tuple[Range, ...]:

@@ -45,8 +45,8 @@ from perdure.recall.scoping.ranges import common, covers, joined, without
 from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.scoping.undone import undone_of
 from perdure.recall.values import Kind, Question
+from perdure.search.engine import Range
 from perdure.storage.options import STRONG
-from perdure.storage.searching import Range
 from perdure.storage.store import Store
 
 _MEMORIES = memories_of("")

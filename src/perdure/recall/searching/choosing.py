@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perdure.recall.searching.cues import MOST_TERMS, Cues, weight
-from perdure.storage.searching import TextFound
+from perdure.search.engine import TextFound
 
 if TYPE_CHECKING:
-    from perdure.storage.searching import Postings
+    from perdure.search.engine import Postings
 
 
 def chosen(cues: Cues, found: TextFound) -> tuple[Cues, TextFound]:

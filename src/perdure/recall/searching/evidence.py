@@ -19,7 +19,7 @@ from perdure.recall.searching.rounds import Positions
 from perdure.recall.searching.sets import among, distinct, numbered
 
 if TYPE_CHECKING:
-    from perdure.storage.searching import TextFound
+    from perdure.search.engine import TextFound
 
 
 Array: TypeAlias = np.ndarray

@@ -14,7 +14,7 @@ import numpy as np
 
 from perdure.recall import languages
 from perdure.recall.searching.cues import Cues
-from perdure.storage.searching import Postings, TextFound
+from perdure.search.engine import Postings, TextFound
 
 #: By term, what else stands for the same word.
 Forms: TypeAlias = Mapping[str, Sequence[str]]

@@ -18,6 +18,7 @@ from perdure.recall.searching.ranking import rough_order
 from perdure.recall.searching.searcher import MOST
 from perdure.recall.searching.sets import among, distinct, inside
 from perdure.recall.values import Filters, Note, Question
+from perdure.search.engine import engine_of
 
 if TYPE_CHECKING:
     from perdure.recall.scoping.scope import Scope
@@ -95,7 +96,7 @@ class Noting:
         """Make sure that these are known."""
         wanted = [place for place in dict.fromkeys(places) if place not in self.known]
         if wanted:
-            read = await self._store.adapter.notes(INDEX.name, wanted)
+            read = await engine_of(self._store.adapter).notes(INDEX.name, wanted)
             self.known.update(zip(wanted, read_notes(read), strict=True))
 
     def allowed(self, places: Array) -> Array:

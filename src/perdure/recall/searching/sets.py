@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from perdure.storage.searching import Range
+    from perdure.search.engine import Range
 
 Array: TypeAlias = np.ndarray
 

@@ -18,7 +18,7 @@ from perdure.recall.values import Candidate, Filters, Kind, Note, Question, Reas
 
 if TYPE_CHECKING:
     from perdure.recall.scoping.scope import Scope
-    from perdure.storage.searching import TextFound
+    from perdure.search.engine import TextFound
     from perdure.storage.store import Store
 
 #: Turns that are looked at if there are filters, which may leave few of them.

@@ -292,7 +292,7 @@ class Compression(Resident):
                 writes.append(write)
         if batch.checks:
             checks = batch.checks + checks
-        return Commit(Batch(tuple(writes), checks, batch.events, batch.documents), options)
+        return Commit(Batch(tuple(writes), checks, batch.events, batch.changes), options)
 
     # On the way out ---------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ def seal_batch(
             version = checked_version(write, batch.checks) or 0
         writes.append(seal_put(write, rings[scope], version))
     checks = with_checks(batch.checks, rings)
-    return Batch(tuple(writes), checks, batch.events, batch.documents)
+    return Batch(tuple(writes), checks, batch.events, batch.changes)
 
 
 def checked_version(write: Put | Delete, checks: Sequence[Check]) -> int | None:

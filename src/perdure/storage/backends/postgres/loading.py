@@ -15,11 +15,13 @@ import psycopg
 
 from perdure.core.errors import Unavailable
 from perdure.storage.adapter import Snapshot, not_empty
-from perdure.storage.backends.postgres import catalog, search_tables
+from perdure.storage.backends.postgres import catalog
 from perdure.storage.backends.postgres.address import Server, lock_space
 from perdure.storage.backends.postgres.errors import is_lost, translated
+from perdure.storage.backends.postgres.extension import PostgresExtension
 from perdure.storage.backends.postgres.links import PRESENCE, Connection, Links
 from perdure.storage.backends.postgres.snapshots import EVENT_TYPES, FACT_TYPES, KINDS
+from perdure.storage.extension import Extensions
 from perdure.storage.layouts import Layout
 from perdure.storage.rows import Delivered, Entry
 from perdure.storage.snapshots import closing
@@ -31,7 +33,14 @@ _SYNC = "SELECT set_config('synchronous_commit', 'on', true)"
 class Loader:
     """Takes over a snapshot. `links` is a pool of its own, without any other connection."""
 
-    def __init__(self, links: Links, server: Server, moment: int) -> None:
+    def __init__(
+        self,
+        links: Links,
+        server: Server,
+        moment: int,
+        extensions: Extensions[PostgresExtension],
+    ) -> None:
+        self._extensions = extensions
         self._links = links
         self._server = server
         self._schema = server.schema
@@ -80,7 +89,8 @@ class Loader:
 
     async def _fill(self, conn: Connection, source: Snapshot) -> int:
         await catalog.clear(conn, self._schema)
-        await search_tables.clear(conn, self._schema)
+        for extension in self._extensions:
+            await extension.clear(conn)
         count = 0
         for layout in await source.layouts():
             await catalog.lay_out(conn, self._schema, layout)

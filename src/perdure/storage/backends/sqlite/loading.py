@@ -21,6 +21,8 @@ from perdure.core.errors import Unavailable
 from perdure.storage.adapter import Snapshot, not_empty
 from perdure.storage.backends.sqlite import catalog, connections
 from perdure.storage.backends.sqlite.errors import translated
+from perdure.storage.backends.sqlite.extension import SQLiteExtension
+from perdure.storage.extension import Extensions
 from perdure.storage.layouts import Layout
 from perdure.storage.rows import Delivered, Entry
 from perdure.storage.snapshots import closing
@@ -36,8 +38,15 @@ _PATIENCE = 2_000
 class Loader:
     """Takes over a snapshot. Nobody of this process may have the file open, either."""
 
-    def __init__(self, path: Path, moment: int, key: bytes | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        moment: int,
+        key: bytes | None,
+        extensions: Extensions[SQLiteExtension],
+    ) -> None:
         self._path = path
+        self._extensions = extensions
         self._key = key
         self._moment = moment
 
@@ -83,7 +92,7 @@ class Loader:
     async def _fill(self, db: apsw.Connection, source: Snapshot, *, replace: bool) -> int:
         if not replace:
             await self._run(self._check_empty, db)
-        await self._run(catalog.clear, db)
+        await self._run(self._clear, db)
         texts = _Texts(db)
         count = 0
         for layout in await source.layouts():
@@ -99,6 +108,11 @@ class Loader:
                 await self._run(_add_events, db, events)
         await self._run(_count_on, db, await source.last_event())
         return count
+
+    def _clear(self, db: apsw.Connection) -> None:
+        catalog.clear(db)
+        for extension in self._extensions:
+            extension.clear(db)
 
     def _check_empty(self, db: apsw.Connection) -> None:
         for layout in catalog.load(db).values():
