@@ -32,8 +32,15 @@ run: $(VENV)/.run  ## set up, then show what Perdure does (no keys, no servers, 
 	@$(PY) -m examples.tour
 
 .PHONY: test
-test: $(VENV)/.dev  ## set up, then run every test against real databases
-	@$(PYTEST) $(ARGS)
+test: $(VENV)/.dev  ## set up, then run the quick tests, against real databases
+	@$(PYTEST) --lane quick $(ARGS)
+
+.PHONY: test-long
+test-long: $(VENV)/.dev  ## the other tests: kill loops, PostgreSQL above storage, more examples
+	@$(PYTEST) --lane long $(ARGS)
+
+.PHONY: test-all
+test-all: test test-long  ## both
 
 .PHONY: check
 check: $(VENV)/.dev  ## formatter, linter, types, layers, sizes of modules
@@ -55,11 +62,11 @@ bench: $(VENV)/.dev $(PEERS)/.peers $(LITELLM)/.litellm  ## measure, compare wit
 
 .PHONY: crash
 crash: $(VENV)/.dev  ## kill -9 a writing process a thousand times per backend
-	@PERDURE_KILLS=$${PERDURE_KILLS:-1000} $(PYTEST) -m long tests/fire -o faulthandler_timeout=0 $(ARGS)
+	@PERDURE_KILLS=$${PERDURE_KILLS:-1000} $(PYTEST) -m repeated tests/fire -o faulthandler_timeout=0 $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.dev  ## the property tests, with many more examples
-	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) -m long --ignore tests/fire -o faulthandler_timeout=0 $(ARGS)
+	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) -m repeated --ignore tests/fire -o faulthandler_timeout=0 $(ARGS)
 
 .PHONY: test-local-model
 test-local-model: $(VENV)/.dev $(MODEL)/.model  ## drive a real small model on loopback (building its server takes ten minutes, once)

@@ -22,7 +22,7 @@ from benchmarks.harness import Report, percentile, work_folder
 from benchmarks.texts import Texts
 from perdure.bank import Bank
 from perdure.bank.backup import backup
-from perdure.bank.restoring import copy, restore
+from perdure.bank.bank_copy import copy_bank, restore
 from perdure.config import ArtifactsConfig, Config
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ async def _round(folder: Path, config: Config, server: str | None) -> dict[str, 
 
     async with _looking(source, config) as bank:
         if server is not None:
-            await timed("to_postgresql", lambda: copy(bank, server, verify=False))
+            await timed("to_postgresql", lambda: copy_bank(bank, server, verify=False))
         await timed("backup", lambda: backup(bank, folder / "backup"))
     if server is not None:
         async with _looking(server, config) as bank:
-            await timed("to_sqlite", lambda: copy(bank, files[0], verify=False))
+            await timed("to_sqlite", lambda: copy_bank(bank, files[0], verify=False))
     await timed(
         "restore", lambda: restore(folder / "backup", files[1], config=config, verify=False)
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from perdure.core.clock import Clock
 from perdure.storage.compression import Compression
@@ -31,15 +30,8 @@ DURABLE = ("sqlite", "postgresql")
 #: closes it.
 MakeStore: TypeAlias = Callable[..., Awaitable[Store]]
 
-_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
-# The same examples in every run: a red suite is red for everybody. `make fuzz` rolls the dice.
-settings.register_profile(
-    "default", derandomize=True, max_examples=60, deadline=None, suppress_health_check=_SLOW
-)
-settings.register_profile(
-    "fuzz", max_examples=3_000, deadline=None, suppress_health_check=_SLOW, print_blob=True
-)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+#: Which tests run, and how long: see there.
+pytest_plugins = ["tests.lanes"]
 
 # What is recalled is the same in every run, too.
 os.environ.update(VARIABLES)

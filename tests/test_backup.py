@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
+import apsw
 import msgspec
 import pytest
 
 import perdure
 from perdure import Context
-from perdure.bank import restoring
+from perdure.bank import bank_copy
 from perdure.bank.backup import Backup, backup, check_backups
-from perdure.bank.restoring import Moved, copy, restore
+from perdure.bank.backup_folder import BackupFolder
+from perdure.bank.bank_copy import BankCopy, copy_bank, restore
 from perdure.config import ArtifactsConfig, Config, EncryptionConfig
 from perdure.core.errors import (
     BadBackup,
@@ -29,9 +31,9 @@ from perdure.core.errors import (
     StorageFull,
     Unavailable,
 )
-from perdure.storage.backups import BackupFolder, records
+from perdure.storage.backends.sqlite import snapshots
 from perdure.storage.encryption import make_file
-from perdure.storage.rows import Row
+from perdure.storage.rows import Entry, Row
 from tests.conftest import DURABLE, url_on
 
 LARGE = b"a large artifact of many words " * 10_000
@@ -87,7 +89,7 @@ async def live(url: str, config: Config | None = None) -> None:
         await bank.subscribe("reader", _not_now, ["note.*"])
         async with bank.transaction() as transaction:
             transaction.emit("note.added", {"n": 1}, key="k")
-        await bank.jobs.enqueue("tidy", {"what": "the attic"})
+        await bank.jobs.enqueue(None, "tidy", {"what": "the attic"})
 
 
 def _not_now(event: perdure.EventReceived) -> None:
@@ -115,7 +117,7 @@ async def kept(url: str, folder: Path, config: Config | None = None, **options: 
         return await backup(bank, folder, **options)  # type: ignore[arg-type]
 
 
-async def restored(folder: Path, url: str, **options: object) -> Moved:
+async def restored(folder: Path, url: str, **options: object) -> BankCopy:
     return await restore(folder, url, **options)  # type: ignore[arg-type]
 
 
@@ -152,7 +154,7 @@ async def test_a_bank_comes_back_as_it_was(
         before = await rows_of(bank)
     made = await kept(url, folder, config)
     assert made.snapshot.rows == sum(len(rows) for rows in before.values())
-    assert (made.snapshot.artifacts.items, made.copied) == (1, 1)
+    assert (len(made.snapshot.artifacts), made.copied) == (1, 1)
     assert not made.snapshot.damaged
     assert not made.snapshot.missing
     shutil.rmtree(tmp_path / "objects")
@@ -218,7 +220,7 @@ async def test_another_snapshot_than_the_newest_can_be_restored(tmp_path: Path) 
         await bank.artifacts.put(OTHER)
     second = await kept(url, folder)
     assert (second.copied, second.copied_bytes) == (1, len(OTHER))
-    assert second.snapshot.artifacts.items == 2
+    assert len(second.snapshot.artifacts) == 2
     listed = await check_backups(folder)
     assert [each.id for each in listed] == [first.snapshot.id, second.snapshot.id]
     assert all(each.sound for each in listed)
@@ -271,14 +273,12 @@ async def test_what_is_damaged_in_the_bank_is_kept_and_named(tmp_path: Path) -> 
         artifact = await bank.artifacts.put(LARGE)
     (file,) = [each for each in files_in(tmp_path / "a.db.artifacts") if each.name == artifact.hex]
     file.write_bytes(LARGE[:-1] + b"!")
-    import apsw
-
     db = apsw.Connection(str(tmp_path / "a.db"))
     db.execute("UPDATE papers SET _checksum = _checksum + 1")
     db.close()
     made = await kept(url, folder)
     assert made.snapshot.damaged == ("papers/ada/1", artifact.hash)
-    assert made.snapshot.artifacts.items == 0
+    assert len(made.snapshot.artifacts) == 0
 
 
 async def test_what_the_bank_lacks_is_named(tmp_path: Path) -> None:
@@ -396,18 +396,18 @@ async def test_a_full_disk_is_told_and_nothing_is_left_open(
         papers = (Paper(f"{n:04d}", "t", text) for n, text in enumerate(texts))
         await bank.collection(Paper).put_many(papers)
         await backup(bank, folder)
-        write_rows, open_before, calls = records._write_rows, _open_files(tmp_path), 0
+        open_before, add, calls = _open_files(tmp_path), snapshots._Table.add, 0
 
-        def full(*args: object) -> list[str]:
+        def full(table: snapshots._Table, page: Sequence[Entry]) -> None:
             nonlocal calls
             calls += 1
             if calls % 3 == 0:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return write_rows(*args)  # type: ignore[arg-type]
+                raise apsw.FullError("database or disk is full")
+            add(table, page)
 
-        monkeypatch.setattr(records, "_write_rows", full)
+        monkeypatch.setattr(snapshots._Table, "add", full)
         for _ in range(5):
-            with pytest.raises(StorageFull, match="no room left for the backup"):
+            with pytest.raises(StorageFull, match="room"):
                 await backup(bank, folder)
             assert _open_files(tmp_path) == open_before
         monkeypatch.undo()
@@ -450,7 +450,7 @@ async def test_a_bank_that_holds_records_is_not_overwritten_unasked(tmp_path: Pa
         await restored(folder, other)
     async with looking(url) as bank:
         with pytest.raises(Conflict, match="overwrite"):
-            await copy(bank, other)
+            await copy_bank(bank, other)
     async with looking(other) as bank:
         assert await bank.collection(Paper).get("mine") is not None
         with pytest.raises(Unavailable, match="open"):
@@ -498,9 +498,9 @@ async def test_leftovers_are_removed_by_the_next_run(tmp_path: Path) -> None:
     url, folder = f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "backup"
     await live(url)
     first = await kept(url, folder)
-    left = folder / "incoming" / "20200101T000000.000Z-12345678" / "records"
+    left = folder / "incoming" / "20200101T000000.000Z-12345678"
     left.mkdir(parents=True)
-    (left / "papers.pages").write_bytes(b"half")
+    (left / "bank.db").write_bytes(b"half")
     assert len(await check_backups(folder)) == 1
     await kept(url, folder)
     assert list((folder / "incoming").iterdir()) == []
@@ -559,18 +559,16 @@ def _replace(name: str, old: bytes, new: bytes) -> Harm:
 
 _ARTIFACT = perdure.Artifact.of(LARGE).hex
 HARMS: dict[str, Harm] = {
-    "a flipped byte": _flip("papers.pages"),
+    "a flipped byte": _flip("bank.db"),
     "a flipped byte of an artifact": _flip(_ARTIFACT),
     "a flipped byte of the manifest": _flip("manifest.json"),
-    "a truncated file": _cut("papers.pages"),
+    "a truncated file": _cut("bank.db"),
     "a truncated artifact": _cut(_ARTIFACT),
-    "truncated events": _cut("events.pages"),
-    "a missing file": _remove("perdure_turns.pages"),
+    "a missing file": _remove("bank.db"),
     "a missing artifact": _remove(_ARTIFACT),
     "a missing manifest": _remove("manifest.json"),
-    "a missing list of artifacts": _remove("artifacts.pages"),
-    "a newer manifest": _replace("manifest.json", b'{"format":1', b'{"format":2'),
-    "a newer folder": _replace("perdure-backup.json", b'"format":1', b'"format":9'),
+    "a newer manifest": _replace("manifest.json", b'{"format":2', b'{"format":3'),
+    "a newer folder": _replace("perdure-backup.json", b'"format":2', b'"format":9'),
     "a mark that is none": _replace("perdure-backup.json", b"{", b"["),
 }
 
@@ -594,7 +592,7 @@ async def test_damage_is_found_before_anything_is_changed(
     harm: Harm, sound: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "backup"
-    shutil.copytree(sound, folder)
+    shutil.copytree(sound, folder, symlinks=True)
     file = harm(folder)
     url = f"sqlite:///{tmp_path / 'b.db'}"
     async with perdure.open(url) as bank:
@@ -612,25 +610,48 @@ async def test_damage_is_found_before_anything_is_changed(
         assert file.name in only.error
 
 
-async def test_a_manifest_cannot_lead_elsewhere(sound: Path, tmp_path: Path) -> None:
-    from perdure.storage.backups import manifest as manifests
-
+async def test_a_backup_cannot_bring_sql_along(sound: Path, tmp_path: Path) -> None:
     folder = tmp_path / "backup"
-    shutil.copytree(sound, folder)
+    shutil.copytree(sound, folder, symlinks=True)
     place = BackupFolder(folder)
     good = place.choose()
-    layout = good.collections[0].layout
-    file = good.collections[0].file
-    replace = msgspec.structs.replace
-    for bad in (
-        replace(good.collections[0], layout=replace(layout, name="../x")),
-        replace(good.collections[0], layout=replace(layout, name='x"; DROP TABLE y; --')),
-        replace(good.collections[0], file=replace(file, name="../../secret")),
-    ):
-        evil = replace(good, collections=(bad,))
-        (place.place(good.id) / "manifest.json").write_bytes(manifests.encode(evil))
-        with pytest.raises(BadBackup, match=r"manifest\.json"):
+    file = folder / "snapshots" / good.id / "bank.db"
+    db = apsw.Connection(str(file))
+    good_layout = db.execute("SELECT layout FROM perdure_collections WHERE name = 'papers'").get
+    db.close()
+    assert '"papers"' in good_layout
+    for evil in ("../x", 'x"; DROP TABLE y; --'):
+        db = apsw.Connection(str(file))
+        text = good_layout.replace('"papers"', json.dumps(evil))
+        db.execute("UPDATE perdure_collections SET layout = ? WHERE name = 'papers'", (text,))
+        db.close()
+        changed = hashlib.sha256(file.read_bytes()).hexdigest()
+        made = msgspec.structs.replace(good, digest=changed, bytes=file.stat().st_size)
+        (file.parent / "manifest.json").unlink()
+        (file.parent / "bank.db.artifacts").unlink()
+        place.finish(file.parent, made)
+        with pytest.raises(BadBackup, match="collection"):
             await restored(folder, f"sqlite:///{tmp_path / 'b.db'}")
+
+
+async def test_a_backup_is_a_bank(sound: Path) -> None:
+    place = BackupFolder(sound)
+    file = sound / "snapshots" / place.choose().id / "bank.db"
+    before = file.read_bytes()
+    async with looking(f"sqlite:///{file}") as bank:
+        assert [problem async for problem in bank.verify()] == []
+        assert await bank.collection(Paper).query().where("topic", "=", "t1").count() == 20
+        assert await bank.artifacts.read(perdure.Artifact.of(LARGE)) == LARGE
+    assert file.read_bytes() == before
+    assert [each.sound for each in await check_backups(sound)] == [True]
+
+
+async def test_a_backup_is_read_where_nothing_may_be_written(sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    shutil.copytree(sound, folder, symlinks=True)
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    assert (await restored(folder, f"sqlite:///{tmp_path / 'b.db'}")).problems == ()
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
 
 # Encryption -------------------------------------------------------------------------------------
@@ -684,7 +705,7 @@ async def test_a_bank_with_everything_encrypted_comes_back(
     assert LARGE not in b"".join(file.read_bytes() for file in files_in(tmp_path / "a"))
     async with looking(url, secret("a")) as bank:
         await backup(bank, folder)
-        moved = await copy(bank, postgres_url, config=secret("c"))
+        moved = await copy_bank(bank, postgres_url, config=secret("c"))
         assert (moved.problems, moved.copied) == ((), 1)
     moved = await restored(folder, f"sqlite:///{tmp_path / 'b.db'}", config=secret("b"))
     assert (moved.problems, moved.copied) == ((), 1)
@@ -711,11 +732,11 @@ async def test_a_restore_over_a_bank_with_other_keys_can_be_taken_up_again(
         await live(each, secret)
     await kept(url, folder, secret)
 
-    async def interrupted(*_: object) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(restoring._Delivery, "finish", interrupted)
+        patched.setattr(bank_copy._CopyTarget, "_opened", interrupted)
         with pytest.raises(KeyboardInterrupt):
             await restored(folder, other, config=secret, overwrite=True)
     moved = await restored(folder, other, config=secret, overwrite=True)
@@ -746,18 +767,18 @@ async def test_a_bank_travels_from_file_to_server_and_back(
     await live(first)
     shown: list[str] = []
     async with looking(first) as bank:
-        moved = await copy(
+        moved = await copy_bank(
             bank, postgres_url, config=on_server, progress=lambda what, *_: shown.append(what)
         )
         assert moved.problems == ()
         assert (moved.artifacts, moved.copied, moved.shared_artifacts) == (1, 1, False)
         with pytest.raises(Conflict):
-            await copy(bank, postgres_url, config=on_server)
-        again = await copy(bank, postgres_url, config=on_server, overwrite=True)
+            await copy_bank(bank, postgres_url, config=on_server)
+        again = await copy_bank(bank, postgres_url, config=on_server, overwrite=True)
         assert (again.artifacts, again.copied) == (1, 0)
     assert {"copying artifacts", "loading papers", "loading events"} <= set(shown)
     async with looking(postgres_url, on_server) as bank:
-        back = await copy(bank, last, config=Config())
+        back = await copy_bank(bank, last, config=Config())
     assert back.problems == ()
     await the_same(first, last)
     await _goes_on(last, Config())
@@ -767,11 +788,11 @@ async def test_one_place_for_the_artifacts_of_both(tmp_path: Path, config: Confi
     one, other = (f"sqlite:///{tmp_path / name}.db" for name in ("a", "b"))
     await live(one, config)
     async with looking(one, config) as bank:
-        moved = await copy(bank, other)
+        moved = await copy_bank(bank, other)
         assert moved.shared_artifacts
         assert (moved.artifacts, moved.copied, moved.problems) == (0, 0, ())
         with pytest.raises(InvalidInput, match="itself"):
-            await copy(bank, one, overwrite=True)
+            await copy_bank(bank, one, overwrite=True)
 
 
 async def test_a_damaged_artifact_is_not_copied_and_named(tmp_path: Path) -> None:
@@ -781,7 +802,7 @@ async def test_a_damaged_artifact_is_not_copied_and_named(tmp_path: Path) -> Non
         await bank.artifacts.put(OTHER)
     _flip(artifact.hex)(tmp_path / "a.db.artifacts")
     async with looking(one) as bank:
-        moved = await copy(bank, other)
+        moved = await copy_bank(bank, other)
     assert moved.problems is not None
     assert [problem.subject for problem in moved.problems] == [artifact.hash]
     assert moved.copied == 1
@@ -814,7 +835,7 @@ async def test_copies_and_backups_while_others_write(tmp_path: Path) -> None:
             await asyncio.sleep(0.1)
             await kept(url, folder)
             async with looking(url) as bank:
-                moved = await copy(bank, f"sqlite:///{tmp_path / f'copy{number}'}.db")
+                moved = await copy_bank(bank, f"sqlite:///{tmp_path / f'copy{number}'}.db")
                 assert moved.problems == ()
     finally:
         ended = True

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from perdure.artifacts import Artifact
     from perdure.bank import Bank, open
     from perdure.bank.backup import check_backups
-    from perdure.bank.restoring import restore
+    from perdure.bank.bank_copy import restore
     from perdure.config import Config
     from perdure.context.desk import Rendering
     from perdure.context.tools import HISTORY_TOOLS, MEMORY_TOOLS
@@ -103,7 +103,7 @@ _LAZY = {
     "perdure.artifacts": ("Artifact",),
     "perdure.bank": ("Bank", "open"),
     "perdure.bank.backup": ("check_backups",),
-    "perdure.bank.restoring": ("restore",),
+    "perdure.bank.bank_copy": ("restore",),
     "perdure.config": ("Config",),
     "perdure.context.desk": ("Rendering",),
     "perdure.context.tools": ("HISTORY_TOOLS", "MEMORY_TOOLS"),

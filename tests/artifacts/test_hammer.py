@@ -78,7 +78,7 @@ def hammers(tmp_path: Path, where: str) -> Iterator[Hammers]:
     hammers.dispose()
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @pytest.mark.parametrize("where", ["disk", "s3"], indirect=True)
 async def test_nothing_that_is_referred_to_is_ever_collected(
     hammers: Hammers, where: str, tmp_path: Path
@@ -106,7 +106,7 @@ async def test_nothing_that_is_referred_to_is_ever_collected(
             assert len(await artifacts.read(paper.body)) == paper.body.size
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @pytest.mark.parametrize("where", ["disk"], indirect=True)
 async def test_turns_keep_what_they_say_and_forgetting_deletes_it(
     hammers: Hammers, where: str, tmp_path: Path

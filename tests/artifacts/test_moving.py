@@ -137,7 +137,7 @@ def hammers(tmp_path: Path) -> Iterator[Hammers]:
     hammers.dispose()
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @pytest.mark.parametrize("target", ["disk", "s3"])
 async def test_kill_9_in_a_move(
     hammers: Hammers, tmp_path: Path, target: str, request: pytest.FixtureRequest

@@ -23,7 +23,7 @@ from perdure.cli.ask import summary, waiting
 from perdure.config import GatewayConfig
 from perdure.core.messages import Usage, assistant
 from perdure.gateway.calls import Reply
-from perdure.gateway.catalog import Catalog
+from perdure.gateway.catalog import ModelCatalog
 from perdure.gateway.outcomes import Outcome
 from perdure.testing import Answer, Fault
 from tests.cli.conftest import Ask, Run, Serve, Tty
@@ -208,7 +208,7 @@ def test_the_time_is_that_of_all_tries(
 @pytest.mark.parametrize("others", [0, 2])
 def test_who_is_waited_for(others: int, tty: Tty, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.cli.progress.PATIENCE", 0.0)
-    catalog = Catalog(GatewayConfig(), {})
+    catalog = ModelCatalog(GatewayConfig(), {})
     candidates = [catalog.find(f"ollama/m{place}") for place in range(others + 1)]
 
     async def wait(seconds: float) -> None:

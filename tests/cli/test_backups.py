@@ -90,20 +90,20 @@ def test_one_folder_for_the_artifacts_of_both_is_told(
 def test_damage_is_told(run: Run, ask: Ask, notes: str, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     run("bank", "backup", str(folder), "--bank", notes)
-    (file,) = folder.rglob("notes.pages")
+    (file,) = folder.rglob("bank.db")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     told = run("bank", "backups", str(folder))
     assert told.exit_code == 1
     assert "not ok" in told.stdout
-    assert "notes.pages" in told.stdout
+    assert "bank.db" in told.stdout
     code, listed = ask("bank", "backups", str(folder))
     assert (code, [each["ok"] for each in listed["snapshots"]]) == (1, [False])
     assert run("bank", "backups", str(folder), "--no-verify").exit_code == 0
     told = run("bank", "restore", str(folder), "--bank", f"sqlite:///{tmp_path / 'other.db'}")
     assert told.exit_code == 1
-    assert "notes.pages" in told.stderr
+    assert "bank.db" in told.stderr
     assert not (tmp_path / "other.db").exists()
 
 

@@ -7,7 +7,7 @@ import pytest
 import perdure
 from perdure.core.actors import system_user
 from perdure.core.messages import assistant, user
-from perdure.recall.memories.records import machine
+from perdure.recall.memories.memory_records import machine
 from tests.cli.conftest import Ask, Run
 
 
@@ -37,14 +37,17 @@ def test_adding_merges_what_is_known(run: Run, ask: Ask, bank: str) -> None:
     assert made["provenance"] == ["planner/auth#T-1"]
     assert made["author"] == {"name": system_user(), "person": True}
     assert made["by_person"] is True
-    again = run("memory", "add", "planner", "do not push to main.", "--kind", "lesson")
+    again = run("memory", "add", "planner", "never push to main.", "--kind", "lesson")
     assert again.stdout == "planner/M-3 (lesson) says so already: it was seen 2 times.\n"
-    other = run("memory", "add", "planner", "do not push to main", "--kind", "fact")
+    other = run("memory", "add", "planner", "“Never push” to main", "--kind", "fact")
     assert other.stdout == "planner/M-3 (lesson) says so already: it was seen 3 times.\n"
 
 
 def test_a_contradiction_is_told(run: Run, bank: str) -> None:
-    told = run("memory", "add", "planner", "The port is 9000.")
+    run("memory", "add", "planner", "The port is 9000.")
+    with perdure.open_sync(bank) as opened:
+        opened.memories.contradict(["planner/M-1", "planner/M-3"])
+    told = run("memory", "edit", "planner/M-3", "--weight", "0.9")
     assert "It contradicts planner/M-1." in told.stderr
     shown = run("memory", "show", "planner/M-3").stdout
     assert "The port is 9000. (before: The port is 8123.)" in shown
@@ -53,6 +56,8 @@ def test_a_contradiction_is_told(run: Run, bank: str) -> None:
 
 def test_what_was_merged_is_not_said_to_contradict(run: Run, bank: str) -> None:
     run("memory", "add", "planner", "The port is 9000.")
+    with perdure.open_sync(bank) as opened:
+        opened.memories.contradict(["planner/M-1", "planner/M-3"])
     told = run("memory", "merge", "planner/M-3", "planner/M-1").stderr
     assert "contradicts" not in told
     assert "planner/M-1: not recalled any more." in told
@@ -151,7 +156,7 @@ def test_every_change_says_what_happened(run: Run, bank: str) -> None:
 
 
 def test_what_says_the_same_after_a_change_is_told(run: Run, bank: str) -> None:
-    told = run("memory", "edit", "planner/M-2", "Port: 8123")
+    told = run("memory", "edit", "planner/M-2", "the port is 8123")
     assert "planner/M-1 says the same: `perdure memory merge` makes them one." in told.stderr
     run("memory", "retire", "planner/M-1")
     assert "planner/M-2 says the same" in run("memory", "restore", "planner/M-1").stderr

@@ -22,7 +22,7 @@ from perdure.cli import circuits, money
 from perdure.cli.app import app
 from perdure.core import clock
 from perdure.core.ids import new_id
-from perdure.gateway import keys
+from perdure.gateway import provider_keys
 from perdure.gateway.outcomes import Outcome
 from perdure.testing import ScriptedModel
 from tests.cli.conftest import Ask, Run, Serve, Tty
@@ -146,7 +146,7 @@ def test_a_key_in_the_keyring(
         return KEY if (service, name) == ("perdure", "OPENAI_API_KEY") else None
 
     monkeypatch.setattr(keyring, "get_password", get)
-    monkeypatch.setattr(keys, "_questions", {})
+    monkeypatch.setattr(provider_keys, "_questions", {})
     gpt = by_name(ask("models", "--no-reach")[1])["openai/gpt-5"]
     assert gpt["key"] == {"from": "keyring", "variable": "OPENAI_API_KEY"}
     shown = run("models", "--no-reach").stdout

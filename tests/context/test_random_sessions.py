@@ -120,7 +120,7 @@ async def live_through(seed: int) -> None:
             assert [blocks(past, wire) for wire in WIRES] == made, place
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @pytest.mark.parametrize("first", range(12))
 async def test_random_sessions(first: int) -> None:
     for seed in range(first, SEEDS, 12):

@@ -40,7 +40,7 @@ _FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 CASES = settings(max_examples=34_000 if _FUZZ else 340)
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @CASES
 @given(log=logs, budget=budgets, prompt=prompts, tagged=st.booleans(), data=st.data())
 def test_every_window_is_valid_in_every_wire_format(
@@ -66,7 +66,7 @@ def _requests(log: Messages) -> list[int]:
     return [at for at, message in enumerate(log) if message.role == "assistant" and at]
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(log=logs, budget=budgets, tagged=st.booleans())
 def test_outside_an_epoch_a_request_is_the_beginning_of_the_next(
     log: Messages, budget: int, tagged: bool
@@ -91,7 +91,7 @@ def test_outside_an_epoch_a_request_is_the_beginning_of_the_next(
         epochs = story.epochs
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(said=st.lists(turns(), min_size=1, max_size=5), budget=budgets, tagged=st.booleans())
 def test_what_an_encoder_remembers_changes_nothing(
     said: list[Messages], budget: int, tagged: bool
@@ -111,7 +111,7 @@ def test_what_an_encoder_remembers_changes_nothing(
 _TAG = re.compile(r"<(/?)\s*(T-\d[^\s<>]*|perdure-[a-z]+)>", re.IGNORECASE)
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(said=st.lists(turns(), max_size=10), budget=budgets, prompt=st.sampled_from(TRICKS))
 def test_no_text_opens_or_closes_an_element(said: list[Messages], budget: int, prompt: str) -> None:
     story = Story(budget)

@@ -20,7 +20,7 @@ import perdure.artifacts.store
 import perdure.storage.backends.postgres
 import perdure.storage.backends.sqlite
 from perdure.bank.backup import backup
-from perdure.bank.restoring import restore
+from perdure.bank.bank_copy import restore
 from perdure.config import ArtifactsConfig, Config
 
 SUM = 1_000

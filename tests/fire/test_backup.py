@@ -16,15 +16,15 @@ import pytest
 
 import perdure
 from perdure.bank.backup import check_backups
-from perdure.bank.restoring import restore
+from perdure.bank.backup_folder import BackupFolder
+from perdure.bank.bank_copy import restore
 from perdure.core.errors import PerdureError
 from perdure.storage.adapter import Adapter
-from perdure.storage.backups import BackupFolder
 from perdure.storage.registry import adapter_for
 from tests.conftest import DURABLE
 from tests.fire.movers import ACCOUNTS, SUM, Account, Transfer, config_in
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.repeated
 
 ROOT = Path(__file__).parents[2]
 KILLS = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 3

@@ -56,7 +56,7 @@ def valkey(valkey_server: ValkeyServer) -> Iterator[str]:
     valkey_server.start()
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 async def test_the_levels_differ_across_processes(url: str, zygote: Zygote) -> None:
     async with opened(url) as bank:
         await bank.put(1, KEY)
@@ -82,7 +82,7 @@ async def test_the_levels_differ_across_processes(url: str, zygote: Zygote) -> N
     assert stats_of(workers["1.0"])[0] > 10 * stats_of(workers["1.0"])[2], "mostly from memory"
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 async def test_a_shared_cache_tells_other_processes(url: str, zygote: Zygote, valkey: str) -> None:
     async with opened(url, shared=valkey) as bank:
         await bank.put(1, KEY)
@@ -103,7 +103,7 @@ async def test_a_shared_cache_tells_other_processes(url: str, zygote: Zygote, va
     assert stats_of(workers["eventual"])[0] > len(told) / 2
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 async def test_the_shared_cache_is_killed_under_load(
     url: str, zygote: Zygote, valkey: str, valkey_server: ValkeyServer
 ) -> None:

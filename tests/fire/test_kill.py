@@ -18,7 +18,7 @@ from tests.fire.audit import Auditor, Lane
 from tests.fire.zygote import Zygote
 from tests.servers import PostgresServer
 
-pytestmark = [pytest.mark.long, pytest.mark.parametrize("store_url", DURABLE, indirect=True)]
+pytestmark = [pytest.mark.repeated, pytest.mark.parametrize("store_url", DURABLE, indirect=True)]
 
 KILLS = int(os.environ.get("PERDURE_KILLS", "30"))
 LANES = 3

@@ -19,7 +19,7 @@ KILLS = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 6
 MANY = {"sqlite": 10_000, "postgresql": 2_000}
 
 long_on_postgresql = pytest.mark.parametrize(
-    "store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True
+    "store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.repeated)], indirect=True
 )
 
 

@@ -36,7 +36,7 @@ async def test_one_process_renews_while_others_write(store_url: str, zygote: Zyg
 
 
 @pytest.mark.parametrize(
-    "store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True
+    "store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.repeated)], indirect=True
 )
 def test_a_renewal_that_is_killed_leaves_everything_readable(
     store_url: str, zygote: Zygote

@@ -16,7 +16,7 @@ KILLS = 6
 OLD, NEW = master(0), master(1)
 
 killing = pytest.mark.parametrize(
-    "store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True
+    "store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.repeated)], indirect=True
 )
 
 

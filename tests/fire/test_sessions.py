@@ -148,7 +148,7 @@ def _plain(message: Message) -> Message:
     return Message(message.role, message.parts)
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 def test_no_turn_is_lost_doubled_or_torn(
     store_url: str, folder: str, zygote: Zygote, request: pytest.FixtureRequest
 ) -> None:
@@ -187,7 +187,7 @@ def test_no_turn_is_lost_doubled_or_torn(
     assert auditor.undone, "no kill came in the middle of an append"
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 def test_what_arrived_of_an_answer_survives(
     store_url: str, folder: str, zygote: Zygote, request: pytest.FixtureRequest
 ) -> None:

@@ -29,7 +29,7 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.core.messages import Message, Part, Text, ToolCall, Usage, user
-from perdure.gateway import quality, views
+from perdure.gateway import model_status, quality
 from perdure.gateway.calls import Answered, Ask, Request, TextDelta
 from perdure.gateway.gateway import Gateway
 from perdure.storage.middleware import Call, Commit, Handler
@@ -439,7 +439,7 @@ async def test_a_model_that_its_server_does_not_list(
         )
         async with Store(adapter_for("memory://", clocks.now)) as store:
             gateway = Gateway(store, config, environ={})
-            shown = await views.models(gateway, reach=True)
+            shown = await model_status.models(gateway, reach=True)
             await gateway.close()
         assert [each.problem for each in shown if each.provider == name] == [problem]
 
@@ -447,12 +447,12 @@ async def test_a_model_that_its_server_does_not_list(
 async def test_what_local_cannot_do_is_a_problem() -> None:
     models = ModelsConfig(chat=("local/wordllama", "local/foo"), embed=("local/bar",))
     async with opened(models=models) as gateway:
-        chatting, other, embedding = await views.models(gateway, reach=True)
+        chatting, other, embedding = await model_status.models(gateway, reach=True)
     assert "does not answer (chat)" in (chatting.problem or "")
     assert "does not answer (chat)" in (other.problem or "")
     assert "no model 'bar'" in (embedding.problem or "")
     async with opened(models=ModelsConfig()) as gateway:
-        (embedding,) = await views.models(gateway, reach=True)
+        (embedding,) = await model_status.models(gateway, reach=True)
         assert embedding.problem == ""
 
 
@@ -461,7 +461,7 @@ async def test_each_server_is_asked_once_for_its_models() -> None:
         server.script(always=failing(401, "who are you"))
         models = ModelsConfig(chat=("p0/a", "p0/b", "p0/c"))
         async with opened(server, models=models) as gateway:
-            shown = await views.models(gateway, reach=True)
+            shown = await model_status.models(gateway, reach=True)
         assert server.count == 1
         assert ["none was sent" in (each.problem or "") for each in shown[:3]] == [True] * 3
 
@@ -624,7 +624,7 @@ async def test_a_key_is_never_shown(how: str, wire: Any, caplog: pytest.LogCaptu
                 with pytest.raises(GatewayError) as caught:
                     await call(gateway)
                 shown += _everything(caught.value)
-            shown += [repr(await views.models(gateway, reach=True)), repr(gateway.__dict__)]
+            shown += [repr(await model_status.models(gateway, reach=True)), repr(gateway.__dict__)]
             shown += [repr(await outcomes_of(gateway)), repr(await gateway.costs())]
             shown += [repr(vars(target)) for target in gateway.targets.values()]
         assert server.count >= 2

@@ -25,15 +25,25 @@ def scribe_for(
     config: RenditionsConfig | None = None,
     gateway: Callable[[], Gateway] | None = None,
 ) -> Scribe:
-    """A scribe that follows the bank's meter."""
-    return Scribe(
+    """A scribe that works in place of the bank's own."""
+    without_scribe(bank)
+    bank.jobs._idle._works.pop("making renditions")
+    scribe = Scribe(
         bank.store,
         Reader(bank.store),
         bank.artifacts,
         bank.meter,
+        bank.jobs,
         config=config,
         gateway=gateway,
     )
+    bank.log.listen(scribe.note, scribe.missed)
+    return scribe
+
+
+def without_scribe(bank: Bank) -> None:
+    """Let nobody take note of what is to be shortened."""
+    bank.log._listeners.pop()
 
 
 def labour(number: int, lines: int = 60) -> list[Message]:

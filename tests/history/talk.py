@@ -16,9 +16,9 @@ from perdure.history.records import (
     Receipt,
     SessionRecord,
     TurnCount,
-    Uncounted,
     Use,
 )
+from perdure.jobs import PendingMark
 from perdure.session import Session
 from perdure.storage.middleware import Call, Commit, Get, Handler, Rewrite, Summarize
 from perdure.storage.records import type_of
@@ -103,7 +103,7 @@ async def problems(bank: Bank) -> list[tuple[str, str]]:
 
 _OF_THE_LOG = {
     type_of(kind).name
-    for kind in (Draft, Head, Piece, Receipt, TurnCount, SessionRecord, Uncounted, Use)
+    for kind in (Draft, Head, Piece, Receipt, TurnCount, SessionRecord, PendingMark, Use)
 }
 
 

@@ -410,7 +410,7 @@ spoken = st.builds(
 )
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(st.lists(st.lists(spoken, min_size=1, max_size=4), max_size=6), st.data())
 async def test_any_history_comes_back(history: list[list[Message]], data: st.DataObject) -> None:
     small = Config(history=HistoryConfig(offload_over=256))

@@ -337,7 +337,7 @@ async def test_forgetting_can_be_interrupted_anywhere_and_repeated(
         name = f"a/{attempt}"
         session = await furnish(bank, name)
         fork = await session.fork(f"fork/{attempt}") if what == "reroot" else None
-        await bank.meter.settle()
+        await bank.jobs.settle_idle()
         kept = list(await fork.resolve(await said(fork))) if fork else []
         options: dict[str, Any] = {"turns": [1, 2, 3]} if what == "turn" else {"reroot": True}
         fails.left = attempt
@@ -519,8 +519,8 @@ async def test_what_others_make_of_a_session_while_it_is_forgotten_goes_too(bank
 
         async def forget(self, scope: Scope) -> None:
             await bank.collection(TurnCount).query().prefix("planner/auth/").delete()
-            bank.meter.look(session.record)
-            await bank.meter.settle()
+            bank.meter.missed(session.record, 1, 9)
+            await bank.jobs.settle_idle()
 
     bank.forgetting.places.append(Busy())
     await bank.forget("planner/auth")

@@ -38,7 +38,7 @@ async def unmasked(store_url: str, tmp_path: Path) -> AsyncIterator[Bank]:
         yield bank
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(messages=_HISTORIES, cuts=st.sets(st.integers(1, 11)))
 async def test_any_history_is_kept(unmasked: Bank, messages: list[Message], cuts: set[int]) -> None:
     """Append in any split, read back: the same messages, in the turns and rounds of the whole."""
@@ -54,7 +54,7 @@ async def test_any_history_is_kept(unmasked: Bank, messages: list[Message], cuts
         for round in turn.rounds
     ]
     assert found == rounds(messages)
-    await bank.meter.settle()
+    await bank.jobs.settle_idle()
     assert all(turn.tokens is not None for turn in await whole(session))
     # The artifacts that these histories refer to never were.
     broken = [each for each in await problems(bank) if "which is missing" not in each[1]]
@@ -133,7 +133,7 @@ async def test_a_long_session(make_bank: MakeBank) -> None:
     await assert_long(make_bank, 5_000)
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @pytest.mark.skipif(
     os.environ.get("HYPOTHESIS_PROFILE") != "fuzz", reason="a minute: `make fuzz` runs it"
 )

@@ -270,7 +270,7 @@ pieces = st.sampled_from(
 ) | st.text(max_size=8)
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(st.lists(pieces, max_size=12).map("".join))
 @example("- ```\n")
 @example("<a\n\nb>")

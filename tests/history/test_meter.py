@@ -24,7 +24,8 @@ from perdure.core.messages import (
 )
 from perdure.core.tokens import count_messages, o200k
 from perdure.core.turns import Turn
-from perdure.history.records import TurnCount, Uncounted
+from perdure.history.records import TurnCount
+from perdure.jobs import PendingMark
 from perdure.session import Session
 from perdure.storage.middleware import Call, Commit
 from perdure.testing import ManualClock
@@ -164,7 +165,7 @@ async def test_what_nobody_counted_is_found_at_the_next_opening(
     await dying.settle()
     await fill(session, 4, first=4)
     dying.meter._noted.clear()  # as it is after kill -9; see tests/fire for a real one
-    dying.meter._marks.clear()
+    dying.jobs._marks._own.clear()
     dying.scribe._noted.clear()
     await dying.close()
 
@@ -189,13 +190,13 @@ async def test_gaps_that_a_dead_process_left_are_found(
     await lost.append(result("c"))
     await seen.append(chat(3))
     dying.meter._noted.clear()
-    dying.meter._marks.clear()
+    dying.jobs._marks._own.clear()
     dying.scribe._noted.clear()
     await dying.close()
 
     bank = await make_bank()
     other = await bank.session("a/b")
-    bank.meter._missed.clear()  # as if it had been open all the time
+    bank.log._doubtful.clear()  # as if it had been open all the time
     await other.append(chat(4))
     await bank.settle()
     assert await uncounted(other) == [1]  # T-3 was looked at, to see whether it is closed
@@ -204,7 +205,7 @@ async def test_gaps_that_a_dead_process_left_are_found(
     await bank.settle()
     await assert_counted(again)
     # The mark stays while whoever left it may be alive, and no longer.
-    marks = bank.collection(Uncounted)
+    marks = bank.collection(PendingMark)
     assert await marks.query().count() == 1
     clock.advance("5m")
     await bank.session("a/b")
@@ -215,7 +216,7 @@ async def test_gaps_that_a_dead_process_left_are_found(
 async def test_marks_are_left_once_and_go_when_all_is_counted(
     bank: Bank, session: Session, clock: ManualClock
 ) -> None:
-    marks = bank.collection(Uncounted)
+    marks = bank.collection(PendingMark)
     for number in range(5):
         await session.append(chat(number))
     (mark,) = await marks.query().execute()
@@ -239,7 +240,7 @@ async def test_a_mark_goes_back_to_the_oldest_turn(bank: Bank) -> None:
     await bank.settle()
     await second.append(chat(2))
     await first.append(assistant("late"))
-    (mark,) = await bank.collection(Uncounted).query().values()
+    (mark,) = await bank.collection(PendingMark).query().values()
     assert mark.first == 1
 
 
@@ -278,7 +279,7 @@ async def test_a_store_that_fails_while_counting_loses_no_count(
     fault.error = None
     await bank.settle()
     await assert_counted(session)
-    assert "could not be counted" in caplog.text
+    assert "counting tokens failed" in caplog.text
 
 
 async def test_a_bank_can_be_closed_while_its_store_fails(
@@ -291,7 +292,7 @@ async def test_a_bank_can_be_closed_while_its_store_fails(
     fault.error = Unavailable("gone")
     await bank.close()
     assert fault.hit
-    assert "could not be counted" in caplog.text
+    assert "counting tokens failed" in caplog.text
 
 
 async def test_what_is_gone_is_not_counted(bank: Bank) -> None:

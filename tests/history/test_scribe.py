@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,7 @@ from perdure.history.reading import Reader
 from perdure.history.records import (
     Head,
     Piece,
-    SessionRecord,
     TurnCount,
-    Uncounted,
     turn_key,
 )
 from perdure.history.renditions import algorithm
@@ -34,12 +31,13 @@ from perdure.history.renditions.records import Rendition, Tiny, Work, working
 from perdure.history.renditions.scribe import Made, Scribe, Wanted
 from perdure.history.renditions.sources import Sources
 from perdure.history.tags import escape
+from perdure.jobs import PendingMark
 from perdure.session import Session
 from perdure.storage.middleware import Call, Commit, Find
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE
 from tests.history.conftest import MakeBank, everywhere
-from tests.history.scribes import LONG, labour, rows, sizes, tinies, words
+from tests.history.scribes import LONG, labour, rows, sizes, tinies, without_scribe, words
 from tests.history.talk import Fault, Ledger, call, chat, fill, result, work
 
 
@@ -74,7 +72,7 @@ async def test_renditions_are_there_after_settling(
     await bank.settle()
     assert list(await rows(bank, session.name)) == ["1.1", "1.2", "2.1"]
     assert list(await tinies(bank, session.name)) == [1, 2]
-    assert await bank.collection(Uncounted).query().count() == 0
+    assert await bank.collection(PendingMark).query().count() == 0
     made = await assert_sound(scribe, session)
     assert made[0].raw > made[0].smooth > made[0].compact
     head = await session.head()
@@ -127,7 +125,7 @@ async def test_a_turn_is_closed_by_the_next(bank: Bank, session: Session, scribe
 
 async def test_what_is_missing_is_made_at_once(bank: Bank, session: Session) -> None:
     scribe = bank.scribe
-    bank.meter.join(_Nobody())
+    without_scribe(bank)
     await session.append([*labour(1), *labour(2), *work(3)], count=True)
     assert not await rows(bank, session.name)
     await assert_sound(scribe, session)
@@ -161,8 +159,7 @@ async def test_a_long_turn_is_not_read_from_its_beginning(make_bank: MakeBank) -
     await session.append(user(LONG))
     for number in range(30):
         await session.append([call(f"c{number}"), result(f"c{number}", text=LONG)])
-        await bank.meter.settle()
-        await scribe.settle()
+        await bank.jobs.settle_idle()
         reads = [each for each in ledger.calls if _reads_pieces(each)]
         ledger.calls.clear()
         assert len(reads) <= 1
@@ -182,8 +179,8 @@ async def test_what_another_process_left_is_found(make_bank: MakeBank) -> None:
     one, other = await make_bank(), await make_bank()
     session = await one.session("planner/auth")
     await session.append(labour(1))
-    one.meter._last = float("inf")  # it never comes to it: it is about to die
-    assert await other.collection(Uncounted).query().count() == 1
+    one.jobs._idle._last = float("inf")  # it never comes to it: it is about to die
+    assert await other.collection(PendingMark).query().count() == 1
     scribe = other.scribe
     again = await other.session("planner/auth")
     await assert_sound(scribe, again)
@@ -200,12 +197,12 @@ async def test_marks_stay_until_renditions_are_made(
     fault.error = Unavailable("not now")
     await session.append(labour(1))
     with pytest.raises(Unavailable):
-        await bank.meter.settle()
+        await bank.jobs.settle_idle()
     assert await bank.collection(TurnCount).query().count() == 1
-    assert await bank.collection(Uncounted).query().count() == 1
+    assert await bank.collection(PendingMark).query().count() == 1
     fault.error = None
     await bank.settle()
-    assert await bank.collection(Uncounted).query().count() == 0
+    assert await bank.collection(PendingMark).query().count() == 0
     assert len(await rows(bank, session.name)) == 2
 
 
@@ -244,7 +241,7 @@ async def test_what_is_forgotten_while_it_is_made_is_not_stored(
 ) -> None:
     await session.append(labour(1), count=True)
     sources = Sources(bank.store, Reader(bank.store), bank.artifacts)
-    craft = Craft(sources, bank.meter)
+    craft = Craft(sources, bank.meter, bank.jobs)
     maker = Maker(bank.store, sources, craft, bank.meter)
     true_variant = craft.variant
 
@@ -364,20 +361,19 @@ async def test_a_rendition_that_cannot_be_read_is_made_anew(
 
 
 async def test_what_was_imported_is_made_in_the_background(bank: Bank, session: Session) -> None:
-    bank.meter.join(_Later(bank.scribe))
+    bank.jobs._idle._last = float("inf")  # it has to wait
     for number in range(1, 60):
         await session.append(work(number), count=True)
     pieces = bank.collection(Piece)
     piece = (await pieces.query().prefix(f"{session.name}/00000030.").values())[0]
     await pieces.put(replace(piece, content=b"\xc1"))
-    bank.meter.join(bank.scribe)
     await bank.settle()
     assert sorted(await tinies(bank, session.name)) == [n for n in range(1, 60) if n != 30]
-    assert not bank.scribe.behind
+    assert not await bank.scribe.work(lambda: True)
 
 
 async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) -> None:
-    bank.meter.join(_Nobody())
+    without_scribe(bank)
     for number in range(1, 60):
         await session.append(work(number), count=True)
     scribe = bank.scribe
@@ -393,41 +389,17 @@ async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) 
     await assert_sound(scribe, session)
 
 
-class _Nobody:
-    """A follower that takes note of nothing."""
-
-    behind = False
-
-    def follow(self, record: SessionRecord, first: int, last: int) -> None:
-        pass
-
-    def follow_bulk(self, record: SessionRecord, first: int, last: int) -> None:
-        pass
-
-    async def work(self, go_on: Callable[[], bool]) -> None:
-        pass
-
-
-class _Later(_Nobody):
-    """One that notes what a scribe is to do, and lets it wait."""
-
-    def __init__(self, scribe: Scribe) -> None:
-        self.follow = scribe.follow  # type: ignore[method-assign]
-        self.follow_bulk = scribe.follow_bulk  # type: ignore[method-assign]
-
-
 async def test_a_damaged_turn_does_not_keep_others_from_theirs(
     bank: Bank, session: Session, scribe: Scribe
 ) -> None:
-    bank.meter.join(_Nobody())
+    without_scribe(bank)
     await fill(session, 5)
     pieces = bank.collection(Piece)
     piece = (await pieces.query().prefix(f"{session.name}/00000003.").values())[0]
     await pieces.put(replace(piece, content=b"\xc1"))
-    scribe.follow(session.record, 1, 5)
-    await scribe.work(lambda: True)
+    scribe.missed(session.record, 1, 5)
+    assert not await scribe.work(lambda: True)
     assert list(await tinies(bank, session.name)) == [1, 2, 4, 5]
-    assert not scribe.behind
 
 
 async def test_moved_content_is_put_back(make_bank: MakeBank, tmp_path: Path) -> None:
@@ -442,16 +414,15 @@ async def test_moved_content_is_put_back(make_bank: MakeBank, tmp_path: Path) ->
 
 async def test_work_stops_when_it_is_told_to(bank: Bank, session: Session) -> None:
     scribe = bank.scribe
-    bank.meter.join(_Nobody())  # no work but ours
+    without_scribe(bank)  # no work but ours
     turns = [message for n in range(1, 9) for message in labour(n, lines=3)]
     await session.append(turns, count=True)
-    scribe.follow(session.record, 1, 8)
-    await scribe.work(lambda: False)
+    bank.jobs._idle._last = float("inf")
+    scribe.missed(session.record, 1, 8)
+    assert await scribe.work(lambda: False)
     assert len(await rows(bank, session.name)) == 1  # a little is done in any case
-    assert scribe.behind
-    moments = 0
-    while scribe.behind:
-        await scribe.work(lambda: False)
+    moments = 1
+    while await scribe.work(lambda: False):
         moments += 1
     assert len(await rows(bank, session.name)) == 16
     assert len(await tinies(bank, session.name)) == 8
@@ -461,7 +432,7 @@ async def test_work_stops_when_it_is_told_to(bank: Bank, session: Session) -> No
 async def test_appends_that_never_pause_do_not_starve_it(
     bank: Bank, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bank.meter, "_idle", lambda: False)
+    monkeypatch.setattr(bank.jobs._idle, "is_idle", lambda: False)
     async with asyncio.timeout(60):
         number = 0
         while not await rows(bank, session.name):
@@ -475,7 +446,7 @@ async def test_a_session_that_is_gone(bank: Bank, session: Session, scribe: Scri
     await session.append(labour(1))
     await bank.forget(session.name)
     await bank.settle()
-    assert not scribe.behind
+    assert not await scribe.work(lambda: True)
     assert not await bank.collection(Rendition).query().count()
     assert await scribe.catch_up(session.record) == 0
     assert await scribe.status(session.name) == []
@@ -513,7 +484,7 @@ async def test_whatever_happens_everything_is_there(dice: random.Random) -> None
     """Writers, forks, undone turns, late results, background work that stops at any point."""
     bank = Bank("memory://")
     async with bank:
-        bank.meter._last = float("inf")  # no work but ours
+        bank.jobs._idle._last = float("inf")  # no work but ours
         sessions = [await bank.session("a/1"), await bank.session("a/1")]
         waiting = dict[int, str]()
         for step in range(dice.randrange(3, 14)):
@@ -535,14 +506,14 @@ async def test_whatever_happens_everything_is_there(dice: random.Random) -> None
                     await bank.scribe.work(lambda: dice.random() < 0.5)
                 case "sizes":
                     await sizes(bank.scribe, session)
-            bank.meter._last = float("inf")
+            bank.jobs._idle._last = float("inf")
         if dice.random() < 0.5:
             await bank.settle()
         for session in sessions:
             before = await assert_sound(bank.scribe, session)
             assert await sizes(bank.scribe, session) == before
         await bank.settle()
-        assert not bank.scribe.behind
+        assert not await bank.scribe.work(lambda: True)
         for session in sessions:
             await bank.scribe.catch_up(session.record)
             (standing,) = await bank.scribe.status(session.name)

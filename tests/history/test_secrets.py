@@ -691,7 +691,7 @@ _anything = st.characters(exclude_categories=[])
 _texts = st.lists(_fragments | st.text(_anything, max_size=12), max_size=12).map("".join)
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(_texts)
 def test_any_text_can_be_masked_and_a_second_time_changes_nothing(
     masker: Masker, text: str
@@ -704,7 +704,7 @@ def test_any_text_can_be_masked_and_a_second_time_changes_nothing(
         assert f" {secret} " not in masked
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(st.lists(_texts, max_size=6))
 def test_texts_that_are_searched_together_are_masked_as_each_would_be_alone(
     masker: Masker, texts: list[str]
@@ -728,7 +728,7 @@ def shape(value: Any) -> Any:
     return "text" if isinstance(value, str) else repr(value)
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(_data, st.booleans(), st.sampled_from([None, 2]))
 def test_arguments_stay_json_of_the_same_shape(
     masker: Masker, data: Any, ascii_only: bool, indent: int | None
@@ -750,7 +750,7 @@ def pairs(value: Any) -> Any:
     return shape(value)
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(_data)
 def test_plain_data_keeps_its_shape(masker: Masker, data: Any) -> None:
     messages = (Message("event", (Unknown("x", data),), native={"event": {"data": data}}),)

@@ -18,7 +18,7 @@ from perdure.importers import import_files
 from tests.importers.outcomes import everything
 from tests.importers.transcripts import SESSION, Claude, lines
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.repeated
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 WORKER = [sys.executable, "-m", "tests.importers.worker"]

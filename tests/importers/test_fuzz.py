@@ -24,7 +24,7 @@ from perdure.importers.steps import Say, Step
 from tests.importers.outcomes import everything
 from tests.importers.transcripts import SESSION, THREAD, Claude, Codex, Record, lines
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.repeated
 
 FORMATS = ("claude-code", "codex", "openai-chat", "anthropic")
 FILES = {

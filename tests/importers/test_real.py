@@ -113,7 +113,7 @@ async def test_codex() -> None:
         assert found.skipped.keys() == {"event_msg: agent_message"}
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @pytest.mark.parametrize("kind", ["claude-code", "codex"])
 async def test_pieces_of_a_file_come_to_the_same(kind: str, tmp_path: Path) -> None:
     source = max((DATA / kind.replace("-", "_")).glob("*.jsonl"), key=lambda p: p.stat().st_size)

@@ -43,7 +43,8 @@ class Chore:
 
 async def test_it_runs_at_the_start_and_every_so_often(runner: Runner) -> None:
     chore = Chore()
-    periodic = runner.every("chore", 0.01, chore)
+    runner.every("chore", 0.01, chore)
+    periodic = runner._periodic["chore"]
     await asyncio.sleep(0.02)
     assert chore.calls == 0, "the runner is not started"
     await runner.start()
@@ -57,22 +58,22 @@ async def test_it_runs_at_the_start_and_every_so_often(runner: Runner) -> None:
 async def test_woken_it_runs_at_once(runner: Runner) -> None:
     chore = Chore()
     await runner.start()
-    runner.every("chore", 3_600, chore)
+    wake = runner.every("chore", 3_600, chore)
     await until(lambda: chore.calls == 1)
     await asyncio.sleep(0.01)
     assert chore.calls == 1
-    runner.wake("chore")
+    wake()
     await until(lambda: chore.calls == 2)
 
 
 async def test_it_never_overlaps_itself(runner: Runner) -> None:
     chore = Chore()
     chore.open.clear()
-    runner.every("chore", 0.001, chore)
+    wake = runner.every("chore", 0.001, chore)
     await runner.start()
     await until(lambda: chore.inside)
     for _ in range(5):
-        runner.wake("chore")
+        wake()
         await asyncio.sleep(0.002)
     assert chore.calls == 1
     chore.open.set()
@@ -83,11 +84,11 @@ async def test_it_never_overlaps_itself(runner: Runner) -> None:
 async def test_woken_while_it_runs_it_runs_once_more(runner: Runner) -> None:
     chore = Chore()
     chore.open.clear()
-    runner.every("chore", 3_600, chore)
+    wake = runner.every("chore", 3_600, chore)
     await runner.start()
     await until(lambda: chore.inside)
     for _ in range(3):
-        runner.wake("chore")
+        wake()
     chore.open.set()
     await until(lambda: chore.calls == 2)
     await asyncio.sleep(0.01)
@@ -114,7 +115,8 @@ async def test_it_survives_errors_and_slows_down(
     monkeypatch.setattr("perdure.jobs.periodic.pause_until", pause_until)
     chore = Chore()
     chore.error = error
-    periodic = runner.every("chore", 7.0, chore)
+    runner.every("chore", 7.0, chore)
+    periodic = runner._periodic["chore"]
     await runner.start()
     await until(lambda: periodic.runs >= 2)
     assert pauses[:5] == [0.1, 0.2, 0.4, 7.0, 7.0]
@@ -144,10 +146,10 @@ async def test_stop_waits_for_a_run_then_cancels_it(runner: Runner) -> None:
 
 
 async def test_names_are_unique_and_forgotten_at_the_end(runner: Runner) -> None:
-    runner.every("chore", 1, Chore())
+    wake = runner.every("chore", 1, Chore())
     with pytest.raises(InvalidInput):
         runner.every("chore", 1, Chore())
     await runner.start()
     await runner.stop()
-    runner.wake("chore")
+    wake()
     runner.every("chore", 1, Chore())

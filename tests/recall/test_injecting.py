@@ -14,7 +14,15 @@ from perdure.config.recall import RecallConfig
 from perdure.context.injections import build
 from perdure.core.clock import SECOND
 from perdure.core.tokens import o200k
-from perdure.recall.injecting import Beside, Item, Limits, ago, beside, call_for, one_line
+from perdure.recall.injecting import (
+    Item,
+    Limits,
+    MemoryLayer,
+    ago,
+    call_for,
+    memory_layer,
+    one_line,
+)
 from perdure.recall.values import Hit
 
 COUNTER = o200k()
@@ -55,9 +63,9 @@ def made(
     config: RecallConfig | None = None,
     shown: frozenset[str] = frozenset(),
     reminded: frozenset[str] = frozenset(),
-) -> Beside:
+) -> MemoryLayer:
     limits = Limits.of(config or RecallConfig(), tokens)
-    return beside(items, limits, moment=NOW, counter=COUNTER, shown=shown, reminded=reminded)
+    return memory_layer(items, limits, moment=NOW, counter=COUNTER, shown=shown, reminded=reminded)
 
 
 def test_every_part_says_what_it_is() -> None:
@@ -79,7 +87,7 @@ def test_every_part_says_what_it_is() -> None:
     )
     assert found.keys == ("planner/old#T-4.1",)
     assert found.full == ("planner/auth#T-12.3", "planner/M-7", "oauth")
-    assert made() == Beside()
+    assert made() == MemoryLayer()
 
 
 def test_a_reminder_is_one_line_with_the_call_that_fetches_it() -> None:
@@ -124,7 +132,7 @@ def test_there_are_at_most_so_many_pointers() -> None:
     found = made(*items, config=RecallConfig(pointers=20))
     assert len(found.keys + found.full) == 20
     assert found.full  # what is to be there in full comes first
-    assert made(*items, config=RecallConfig(pointers=0)) == Beside()
+    assert made(*items, config=RecallConfig(pointers=0)) == MemoryLayer()
 
 
 def test_followed_reminders_come_first_and_neglected_ones_last() -> None:

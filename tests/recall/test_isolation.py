@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from perdure.bank import Bank
 from perdure.config import Config
 from perdure.core.messages import assistant, user
-from perdure.recall.memories.records import Memory, memory_id
+from perdure.recall.memories.memory_records import Memory, memory_id
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.values import Filters, Question
@@ -38,7 +38,7 @@ def test_a_scope_is_exactly_what_may_be_seen(deeds: Deeds) -> None:
     asyncio.run(_is_exact(deeds))
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(deeds=deeds)
 @settings(max_examples=30)
 def test_a_scope_is_exact_in_many_banks(deeds: Deeds) -> None:
@@ -130,7 +130,7 @@ def test_recall_and_tools_show_no_more_than_that(deeds: Deeds) -> None:
     asyncio.run(_shows_no_more(deeds))
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(deeds=deeds)
 @settings(max_examples=8, phases=_AS_IT_IS)
 def test_nothing_is_shown_that_may_not_be_in_many_banks(deeds: Deeds) -> None:

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from perdure.bank import Bank
-from perdure.bank.restoring import restore
+from perdure.bank.bank_copy import restore
 from perdure.config import ArtifactsConfig, Config
 from perdure.core.errors import Unavailable
 from perdure.core.messages import assistant, user

@@ -16,7 +16,7 @@ from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig
 from perdure.core.errors import BadAnswer
 from perdure.core.messages import assistant, user
-from perdure.recall.memories.records import machine, person
+from perdure.recall.memories.memory_records import machine, person
 from perdure.recall.steps.prompts import judgement
 from perdure.recall.window import Window
 from perdure.session import Session
@@ -279,5 +279,5 @@ async def test_of_a_long_question_beginning_and_end_are_looked_at() -> None:
         window = Window(session.record, await session.head(), frozenset(), frozenset(), [])
         for query in (f"{asked}\n{log}", f"{log}\n{asked}"):
             assert (await session.recall(query)).hits[0].key == "planner/other#T-1.1"
-            beside = await recall_of(bank).beside(window, [user(query)], 4_000)
+            beside = await recall_of(bank).memory_layer(window, [user(query)], 4_000)
             assert "4711" in beside.text

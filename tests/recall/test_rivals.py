@@ -8,7 +8,7 @@ import pytest
 
 from perdure.bank import Bank
 from perdure.core.messages import assistant, user
-from perdure.recall.steps.rivals import together
+from perdure.recall.memories.contradictions import in_reading_order as together
 from perdure.recall.steps.showing import Shown
 from perdure.recall.values import Candidate
 from perdure.session import Session
@@ -73,6 +73,7 @@ async def _contradicted(bank: Bank) -> Session:
     await session.append([user("Hello."), assistant("Hi.")])
     await bank.memories.add("planner", "The staging port is 8123.")
     await bank.memories.add("planner", "The staging port is 9000.", tags=["ops", "net", "later"])
+    await bank.memories.contradict(["planner/M-1", "planner/M-2"])
     await bank.settle()
     return session
 

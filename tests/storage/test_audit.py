@@ -875,7 +875,7 @@ def write_and_die(url: str, number: int, dice: random.Random) -> int:
     return len(told)
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_kill_9_between_writes(store_url: str, audited: Make) -> None:
     """Whatever was written has its entry, and no entry is there without what it tells of."""

@@ -501,7 +501,7 @@ async def _do(work: list[tuple[str, int, str]], url: str) -> None:
                 own[who][key] = len(known) - 1
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 async def test_answers_are_never_older_than_they_may_be(bank: Cached, other: Cached) -> None:
     """Many tasks, two stores, one file, and the time of each acknowledgement."""
     dice, stopping = random.Random(7), False

@@ -76,7 +76,7 @@ things = st.builds(
 )
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @pytest.mark.parametrize("codec", [MSGPACK, JSON], ids=["msgpack", "json"])
 @given(thing=things)
 def test_things_come_back(codec: codecs.Codec, thing: Thing) -> None:
@@ -105,7 +105,7 @@ def test_split_characters_are_kept_or_refused_but_never_joined() -> None:
             JSON.encode(value)
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(value=plain)
 def test_plain_data_comes_back(value: Any) -> None:
     assert MSGPACK.decode_plain(MSGPACK.encode(value)) == value
@@ -147,7 +147,7 @@ def test_damaged_bytes(codec: codecs.Codec, data: bytes) -> None:
         codec.decode(data, Point)
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(data=st.binary(max_size=40))
 def test_random_bytes_never_raise_anything_else(data: bytes) -> None:
     for codec in (MSGPACK, JSON):

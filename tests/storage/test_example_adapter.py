@@ -69,7 +69,7 @@ async def test_what_folder_refuses(tmp_path: Path) -> None:
             await store.collection(Author).get("a")
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 def test_the_package_works_installed(tmp_path: Path) -> None:
     """Its tests, run in its own folder as its author would; and its entry point."""
     for name in ("perdure_folder.py", "test_perdure_folder.py"):

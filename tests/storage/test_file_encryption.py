@@ -22,7 +22,7 @@ from tests.storage import file_encryption_cases as cases
 OTHER_SQLITE = Path(sys.prefix) / "sqlite3mc"
 LONG = {"kit", "killed_converting"}
 CASES = [
-    pytest.param(name, marks=pytest.mark.long if name in LONG else ())
+    pytest.param(name, marks=pytest.mark.repeated if name in LONG else ())
     for name, case in vars(cases).items()
     if inspect.iscoroutinefunction(case)
     and list(inspect.signature(case).parameters) == ["folder"]

@@ -184,7 +184,7 @@ def records(draw: st.DrawFn) -> msgspec.Struct:
     return made
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(made=records())
 def test_records_of_any_type_come_back(made: msgspec.Struct) -> None:
     codec = codec_for(type(made))
@@ -194,7 +194,7 @@ def test_records_of_any_type_come_back(made: msgspec.Struct) -> None:
     assert repr(again) == repr(MSGPACK.decode(MSGPACK.encode(made), type(made)))
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(made=records())
 def test_migrations_get_what_msgpack_would_give_them(made: msgspec.Struct) -> None:
     codec = codec_for(type(made))
@@ -295,7 +295,7 @@ def test_what_cannot_be_written() -> None:
             codec.encode(Loose(bad))
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @given(data=st.binary(max_size=60))
 def test_random_bytes_are_read_or_refused(data: bytes) -> None:
     codec = codec_for(Tree)
@@ -685,7 +685,7 @@ async def test_names_that_get_in_the_way(store: Store, protoc: Protoc) -> None:
         assert not [line for line in lines if line[:1].isdigit()], lines
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @memory_only
 async def test_any_type_can_be_exported(store: Store, protoc: Protoc) -> None:
     fields = [(f"field_{place}", kind | None, None) for place, (kind, _) in enumerate(KINDS)]

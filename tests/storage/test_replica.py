@@ -604,7 +604,7 @@ def test_few_marks_reach_far_back() -> None:
         assert position <= 100_000 - 10 * age * 0.75 + 10, "not much newer than was asked for"
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 async def test_answers_are_never_older_than_they_may_be(
     open_bank: Open, other: PostgresAdapter, standby: PostgresReplica
 ) -> None:

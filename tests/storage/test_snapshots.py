@@ -21,7 +21,6 @@ from perdure.storage.rows import Batch, Delivered, Entry, Event, Put, Row
 from perdure.storage.snapshots import (
     HeldCollection,
     HeldSnapshot,
-    OverlaidSnapshot,
     WatchedSnapshot,
 )
 from perdure.storage.store import Store
@@ -392,7 +391,7 @@ async def test_wrapped_snapshots(tmp_path: Path) -> None:
     def see(collection: str, page: object) -> None:
         seen[collection] = seen.get(collection, 0) + len(page)  # type: ignore[arg-type]
 
-    both = WatchedSnapshot(OverlaidSnapshot(under, over), see)
+    both = WatchedSnapshot(under, see, over)
     assert [layout.name for layout in await both.layouts()] == ["a", "b", "c"]
     assert [await both.count(name) for name in "abc"] == [2_500, 1, 0]
     adapter = await opened(f"sqlite:///{tmp_path / 'x.db'}")

@@ -434,7 +434,7 @@ async def _swept(adapter: Adapter, limit: int) -> list[int]:
     return swept
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 def test_all_backends_tell_the_same_story(arena: Arena) -> None:
     profile = settings.default
     assert profile is not None

@@ -492,7 +492,7 @@ async def test_a_restart_without_a_log_loses_everything_and_writing_goes_on(
     assert await value_of(other, "a") == b"value"
 
 
-@pytest.mark.long
+@pytest.mark.repeated
 @pytest.mark.parametrize("how", ["stop", "kill"])
 async def test_nothing_acknowledged_is_lost_or_done_twice_with_a_log(
     make_server: MakeServer, open_store: Open, how: str

@@ -18,7 +18,7 @@ from tests.wire.strategies import conversations, histories, json_values
 
 MODELS = ("chat", "responses", "messages")
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.repeated
 
 Messages = tuple[Message, ...]
 

@@ -7,7 +7,7 @@
 ===========  =====================================================================
 bank         `open` and `Bank`: what one does with it
 house        what it consists of, tied together; how that is opened and closed
-recall_room  what recall consists of; `recalling` is when it is made and begins
+recalling    when recall is made and begins; `recall.services` makes it
 sessions     how sessions are made, found and listed
 care         what it does for its storage by itself
 folders      where it keeps what does not lie in its database

@@ -1,64 +1,50 @@
 """Backups of a whole bank: its records at one moment, and the artifacts they refer to.
 
-Artifacts never change, so they are copied beside the records, in two passes. The first comes before
-the snapshot of the records and does most of the work. The second comes after it and finds what was
-put meanwhile: an artifact is there before a record refers to it. What is deleted between the passes
-was copied by the first; it stays in the backup, since records of the snapshot may still refer to
-it. Only an artifact that came and went within that time can be missed. It is named in the manifest
-if the snapshot refers to it. What is damaged or gone in the bank, and sound in the folder since an
-earlier backup, is part of the new snapshot, too.
+The records are copied into a new SQLite file; see `backup_folder`. Artifacts never change, so they
+are copied beside it, in two passes. The first comes before the snapshot of the records and does
+most of the work. The second comes after it and finds what was put meanwhile: an artifact is there
+before a record refers to it. What is deleted between the passes was copied by the first; it stays
+in the backup, since records of the snapshot may still refer to it. Only an artifact that came and
+went within that time can be missed. It is named in the manifest if the snapshot refers to it. What
+is damaged or gone in the bank, and sound in the folder since an earlier backup, is part of the new
+one, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import aclosing, suppress
-from importlib import metadata
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from perdure import config as configuration
-from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
-from perdure.artifacts.artifact import ALGORITHM, Place, hash_of_key
+from perdure.artifacts import ARTIFACT_ROWS
+from perdure.artifacts.artifact import ALGORITHM, hash_of_key
+from perdure.artifacts.sources import PIECE
+from perdure.bank.backup_folder import BackupCheck, BackupFolder, Manifest, made_by, translated
 from perdure.bank.bank import Bank
+from perdure.bank.bank_copy import large_artifacts, silent
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, BadBackup, Corrupted, InvalidInput
 from perdure.history.log import KEPT
 from perdure.storage import assembly, urls
-from perdure.storage.adapter import Capability
-from perdure.storage.backups import (
-    FORMAT,
-    BackupFolder,
-    Clear,
-    KeptArtifact,
-    KeptObjects,
-    KeptSnapshot,
-    Manifest,
-    Mark,
-    Seal,
-    artifacts_of,
-    keep,
-    keep_artifacts,
-    new_key,
-    opened,
-    pruning,
-)
-from perdure.storage.backups.files import PIECE, translated
-from perdure.storage.backups.manifest import KeptFile
+from perdure.storage.adapter import Capability, Snapshot
 from perdure.storage.references import row_key
-from perdure.storage.rows import Delivered, Entry
+from perdure.storage.rows import Delivered, Entry, Row, checksum
 from perdure.storage.snapshots import WatchedSnapshot, closing
 from perdure.storage.store import Progress
 from perdure.storage.threads import in_thread
 
 if TYPE_CHECKING:
-    from perdure.storage.encryption.masters import MasterKeys, Source
+    from perdure.storage.encryption.masters import Source
 
 #: Whose tags are the hashes that records refer to, and whose keys end with what turns refer to.
 _REFERENCES, _USES = "perdure_references", "perdure_uses"
 _DIGITS = 64
+#: Damaged records that are named; of more, the rest is only counted.
+_NAMED = 100
 
 
 class Backup(msgspec.Struct, frozen=True):
@@ -71,27 +57,10 @@ class Backup(msgspec.Struct, frozen=True):
     #: Artifacts that were not in the folder before, or damaged there, and their size.
     copied: int
     copied_bytes: int
-    #: Older snapshots that were removed.
+    #: Older backups that were removed.
     removed: tuple[str, ...] = ()
     #: Why none was removed though more than wanted are there; empty if nothing was in the way.
     not_removed: str = ""
-
-
-class Checked(msgspec.Struct, frozen=True):
-    """A snapshot in a folder, and what is wrong with it."""
-
-    id: str
-    #: None if it cannot even be read.
-    manifest: Manifest | None
-    error: str = ""
-
-    @property
-    def sound(self) -> bool:
-        return not self.error
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Progress that nobody wants to see."""
 
 
 async def backup(
@@ -107,16 +76,16 @@ async def backup(
     """Keep the bank as it is now in a folder of backups, while others read and write.
 
     The folder is made if it is not there. Artifacts that it holds already are not copied again.
-    With `verify`, all files of the new snapshot and all its artifacts are read, also those that
+    With `verify`, all records and artifacts of the new backup are read, also those artifacts that
     were there before; a damaged one is copied from the bank again. With `keep_last`, only so many
-    snapshots stay, and the artifacts that they need; but none is removed if the new one was not
+    backups stay, and the artifacts that they need; but none is removed if the new one was not
     verified, or if something was damaged or missing in the bank. `master_key` is what the bank
     was opened with, if it was.
 
     If the bank has a master key, the backup is encrypted; `plain` leaves it in clear. Records that
     are encrypted one by one stay so, and need that key in either case.
 
-    Interrupted, even by kill -9, it leaves the earlier snapshots as they were.
+    Interrupted, even by kill -9, it leaves the earlier backups as they were.
 
     Raises `BadBackup` if the folder is not one of backups, `InvalidInput` if it lies in the folder
     of the bank's artifacts or the other way round, `Unavailable` if another backup is being written
@@ -129,28 +98,26 @@ async def backup(
     for other in (bank.artifacts.place, bank.artifacts.former):
         if isinstance(other, Path):
             await in_thread(place.check_apart, other)
-    masters = assembly.master_keys(bank.config, master_key)
-    mark, seal = await _seal_for(place, masters, plain=plain)
+    mark = await place.prepare(assembly.master_keys(bank.config, master_key), plain=plain)
     async with place.writing(mark):
-        run = _Run(bank, place, seal, progress or silent, verify=verify)
         with translated(place.path):
+            run = _BackupRun(bank, place, progress or silent, verify=verify)
             made = await run.make()
-            if verify:
-                await run.check(made)
-            doubt = pruning.doubt(made, verified=verify)
-            doomed = (
-                [] if keep_last is None else await in_thread(pruning.older, place, keep_last, made)
-            )
+            doubt = "" if verify else "The new snapshot was not verified."
+            if made.damaged or made.missing:
+                doubt = "Something in the bank is damaged or missing, and an older snapshot may"
+                doubt += " have it."
+            older = [] if keep_last is None else await in_thread(_older, place, keep_last, made)
             if keep_last is not None and not doubt:
-                await in_thread(pruning.prune, place, doomed, seal)
+                await place.prune(older)
     return Backup(
         folder=str(place.path),
         snapshot=made,
         encrypted=mark.key is not None,
         copied=len(run.copied),
-        copied_bytes=sum(artifact.size for artifact in run.copied),
-        removed=() if doubt else tuple(doomed),
-        not_removed=doubt if doomed else "",
+        copied_bytes=sum(run.copied.values()),
+        removed=() if doubt else tuple(older),
+        not_removed=doubt if older else "",
     )
 
 
@@ -161,190 +128,150 @@ async def check_backups(
     verify: bool = True,
     master_key: Source | None = None,
     progress: Progress | None = None,
-) -> list[Checked]:
-    """The snapshots of a folder, oldest first; with `verify`, every file of them is read.
+) -> list[BackupCheck]:
+    """The backups of a folder, oldest first; with `verify`, every file of them is read.
 
     Raises `BadBackup` if it is not a folder of backups, `KeyRefused` without the key it needs.
     """
     place = BackupFolder(Path(folder))
-    progress = progress or silent
-    mark = await in_thread(place.check)
-    masters = assembly.master_keys(config or configuration.load(), master_key)
-    seal = await opened(mark.key, masters) if verify else Clear()
-    found, sound = [], set[KeptArtifact]()
-    for listed in await in_thread(place.listed):
-        error = listed.error
-        if listed.manifest is not None and verify:
+    listed = await in_thread(place.list_backups)
+    if not verify:
+        return listed
+    await place.unlock(assembly.master_keys(config or configuration.load(), master_key))
+    found, sound = [], set[str]()
+    for each in listed:
+        if each.manifest is not None:
             try:
-                await verify_snapshot(place, listed.manifest, seal, progress, sound)
+                await place.verify(each.manifest, progress or silent, sound)
             except BadBackup as exc:
-                error = exc.message
-        found.append(Checked(listed.id, listed.manifest, error))
+                each = BackupCheck(each.id, each.manifest, exc.message)  # noqa: PLW2901
+        found.append(each)
     return found
 
 
-async def verify_snapshot(
-    place: BackupFolder,
-    manifest: Manifest,
-    seal: Seal,
-    progress: Progress,
-    sound: set[KeptArtifact] | None = None,
-    *,
-    damaged: dict[str, str] | None = None,
-) -> None:
-    """Read every file and artifact of a snapshot; those in `sound` need not be read again.
-
-    Raises `BadBackup` at the first that is not what was written. If `damaged` is given, artifacts
-    that are not are put there, each with what is wrong.
-    """
-    sound = set() if sound is None else sound
-    names = place.verify_files(manifest)
-    done = 0
-    while await in_thread(next, names, None) is not None:
-        done += 1
-        progress("checking the backup's records", done, len(manifest.files))
-    objects = KeptObjects(place.artifacts, place.incoming, seal)
-    listed = artifacts_of(manifest, place.place(manifest.id), seal)
-    done = 0
-    while (artifact := await in_thread(next, listed, None)) is not None:
-        if artifact not in sound:
-            try:
-                await in_thread(objects.verify, artifact)
-            except BadBackup as exc:
-                if damaged is None:
-                    raise
-                damaged[artifact.hash] = exc.message
-            else:
-                sound.add(artifact)
-        done += 1
-        progress("checking the backup's artifacts", done, manifest.artifacts.items)
+def _older(place: BackupFolder, count: int, newest: Manifest) -> list[str]:
+    """All backups of this bank but so many of the newest. Those of other banks stay."""
+    listed = place.list_backups()
+    return [each.id for each in listed if each.manifest and each.manifest.bank == newest.bank][
+        :-count
+    ]
 
 
-async def large_artifacts(store: ArtifactStore) -> list[str]:
-    """The artifacts that are not rows, as they are now.
-
-    Listed before any of them is copied: else somebody who puts one after another could keep us
-    at it for ever.
-    """
-    found = [each async for each in store.located() if each.place is not Place.ROW]
-    return list(dict.fromkeys(each.artifact for each in found))
-
-
-async def _seal_for(
-    place: BackupFolder, masters: MasterKeys | None, *, plain: bool
-) -> tuple[Mark, Seal]:
-    """The mark of the folder, or of one to be made, and how its files are kept."""
-    mark = await in_thread(place.mark)
-    if mark is None:
-        if masters is None or plain:
-            return Mark(FORMAT, _made_by()), Clear()
-        key, seal = await new_key(masters)
-        return Mark(FORMAT, _made_by(), key), seal
-    if mark.key is None and masters is not None and not plain:
-        raise InvalidInput(
-            f"The bank has a master key, and the backups in {place.path} are not encrypted.",
-            hint="Name another folder, or say that the backup may be in clear (--plain).",
-        )
-    return mark, await opened(mark.key, masters)
-
-
-def _made_by() -> str:
-    with suppress(metadata.PackageNotFoundError):  # run from a folder of sources
-        return f"perdure {metadata.version('perdure')}"
-    return "perdure"
-
-
-class _Run:
+class _BackupRun:
     """One backup that is being made."""
 
     def __init__(
-        self, bank: Bank, place: BackupFolder, seal: Seal, progress: Progress, *, verify: bool
+        self, bank: Bank, place: BackupFolder, progress: Progress, *, verify: bool
     ) -> None:
-        self._verify = verify
         self._bank = bank
         self._place = place
-        self._seal = seal
         self._progress = progress
-        self._objects = KeptObjects(place.artifacts, place.incoming, seal)
-        self._artifacts: dict[str, KeptArtifact] = {}
-        self._damaged: list[str] = []
+        self._verify = verify
+        self._artifacts: dict[str, int] = {}
+        self._done: dict[str, int] = {}  # rows, by collection
+        self._broken: list[str] = []  # records
+        self._damaged: list[str] = []  # artifacts
         self._rows: set[str] = set()  # artifacts that are rows
         self._used: set[str] = set()  # by turns
         self._referred: set[str] = set()  # by records, of which some may be gone
-        #: Artifacts that were not in the folder before, or damaged there.
-        self.copied: list[KeptArtifact] = []
+        #: Artifacts that were not in the folder before, or damaged there, and their sizes.
+        self.copied: dict[str, int] = {}
 
     async def make(self) -> Manifest:
+        place, adapter = self._place, self._bank.store.adapter
         await self._copy_artifacts()
-        adapter = self._bank.store.adapter
         async with adapter.snapshot() as snapshot:
             taken = self._bank.store.now()
-            folder = await in_thread(self._place.begin, taken)
-            watched = WatchedSnapshot(snapshot, self._see)
-            records = await keep(watched, folder, self._seal, self._progress)
+            folder = await in_thread(place.begin, taken)
+            self._totals = {
+                layout.name: await snapshot.count(layout.name)
+                for layout in await snapshot.layouts()
+            }
+            rows, size, digest = await place.write_records(
+                folder, WatchedSnapshot(snapshot, self._see)
+            )
         await self._copy_artifacts()
-        made = Manifest(
+        async with place.records_in(folder, taken) as written:
+            if self._verify:
+                await self._read_back(written)
+            missing = await self._missing(written)
+        rescued = [each for each in (*self._damaged, *missing) if await self._rescue(each)]
+        manifest = Manifest(
             id=folder.name,
             taken=taken,
-            made_by=_made_by(),
+            made_by=made_by(),
             backend=type(adapter).__name__,
             bank=urls.location(self._bank.url),
-            collections=records.collections,
-            events=records.events,
-            last_event=records.last_event,
-            artifacts=KeptFile("artifacts.pages", 0, 0, ""),  # follows
-            damaged=(*records.damaged, *self._damaged),
-        )
-        made = await self._with_artifacts(made, folder)
-        await in_thread(self._place.finish, folder, made)
-        return made
-
-    async def check(self, made: Manifest) -> None:
-        """Read again what this run wrote; what was there before was read already."""
-        before = set(self._artifacts.values()) - set(self.copied)
-        await verify_snapshot(self._place, made, self._seal, self._progress, before)
-
-    async def _with_artifacts(self, made: Manifest, folder: Path) -> Manifest:
-        """The manifest with the artifacts that belong to it, from wherever they could be had."""
-        missing = await self._missing(KeptSnapshot(made, folder, self._seal))
-        rescued = [each for each in (*self._damaged, *missing) if await self._rescue(each)]
-        kept = [self._artifacts[tagged] for tagged in sorted(self._artifacts)]
-        return msgspec.structs.replace(
-            made,
-            artifacts=await in_thread(keep_artifacts, kept, folder, self._seal),
-            artifact_bytes=sum(artifact.size for artifact in kept),
+            rows=rows,
+            bytes=size,
+            digest=digest,
+            artifacts=dict(sorted(self._artifacts.items())),
+            damaged=(*_named(self._broken), *self._damaged),
             missing=tuple(missing),
             rescued=tuple(rescued),
         )
-
-    async def _missing(self, kept: KeptSnapshot) -> list[str]:
-        """The artifacts that the snapshot refers to, and that the bank has not."""
-        there = self._rows | self._artifacts.keys() | set(self._damaged)
-        referred = self._referred - there
-        if referred:
-            referred = await _of_records(kept, referred)
-        return sorted(self._used - there | referred)
-
-    async def _rescue(self, tagged: str) -> bool:
-        """Take what an earlier backup has kept of an artifact, if it is sound."""
-        found = await in_thread(self._objects.found, tagged)
-        if found is not None:
-            self._artifacts[tagged] = found
-        return found is not None
+        await in_thread(place.finish, folder, manifest)
+        if self._verify:  # what was there before was read already
+            before = self._artifacts.keys() - self.copied.keys()
+            await place.verify(manifest, self._progress, before)
+        return manifest
 
     def _see(self, collection: str, page: Sequence[Entry | Delivered]) -> None:
-        if collection not in (_REFERENCES, _USES, ARTIFACT_ROWS):
-            return
+        self._done[collection] = self._done.get(collection, 0) + len(page)
+        if collection:
+            shown = f"keeping {collection}"
+            self._progress(shown, self._done[collection], self._totals[collection])
         for entry in page:
             if not isinstance(entry, Entry):
                 continue
             key = entry.row.key
+            if not _is_sound(entry.row):
+                self._broken.append(f"{collection}/{key}")
             if collection == _REFERENCES:
                 self._referred.update(name for name, _ in entry.tags)
             elif collection == ARTIFACT_ROWS:
                 self._rows.add(hash_of_key(key) or "")
-            elif not key.startswith(KEPT):  # see `history.uses`
+            elif collection == _USES and not key.startswith(KEPT):  # see `history.uses`
                 self._used.add(f"{ALGORITHM}:{key[-_DIGITS:]}")
+
+    async def _read_back(self, written: Snapshot) -> None:
+        """Raises `BadBackup` if the file does not give back what was put into it."""
+        done, broken = dict.fromkeys(self._done, 0), list[str]()
+        for layout in await written.layouts():
+            async with closing(written.entries(layout.name)) as pages:
+                async for page in pages:
+                    done[layout.name] += len(page)
+                    broken += [
+                        f"{layout.name}/{entry.row.key}"
+                        for entry in page
+                        if not _is_sound(entry.row)
+                    ]
+                    shown = f"checking {layout.name}"
+                    self._progress(shown, done[layout.name], self._done[layout.name])
+        async with closing(written.events()) as outbox:
+            async for events in outbox:
+                done[""] += len(events)
+        if (done, sorted(broken)) != (self._done, sorted(self._broken)):
+            raise BadBackup(
+                f"What was written to {self._place.path} does not come back as it was.",
+                hint="Check the disk, and try again. Earlier snapshots are as they were.",
+            )
+
+    async def _missing(self, written: Snapshot) -> list[str]:
+        """The artifacts that the backup refers to, and that the bank has not."""
+        there = self._rows | self._artifacts.keys() | set(self._damaged)
+        referred = self._referred - there
+        if referred:
+            referred = await _of_records(written, referred)
+        return sorted(self._used - there | referred)
+
+    async def _rescue(self, tagged: str) -> bool:
+        """Take what an earlier backup has kept of an artifact, if it is sound."""
+        contents = self._place.contents
+        if not await contents.is_sound(tagged):
+            return False
+        self._artifacts[tagged] = await contents.size(tagged)
+        return True
 
     async def _copy_artifacts(self) -> None:
         """Copy the large ones that are not there yet; the small ones are rows."""
@@ -361,36 +288,52 @@ class _Run:
             self._progress("keeping artifacts", done, len(new))
 
     async def _copy(self, tagged: str, size: int) -> None:
-        artifact = KeptArtifact(tagged, size)
-        if not await in_thread(self._has, artifact):
-            async with aclosing(self._bank.artifacts.stream(tagged, PIECE)) as content:
-                artifact = await self._objects.put(tagged, content)
-            self.copied.append(artifact)
-        self._artifacts[tagged] = artifact
+        if not await self._has(tagged, size):
+            async with (
+                aclosing(self._bank.artifacts.stream(tagged, PIECE)) as content,
+                self._place.contents.receive(content) as incoming,
+            ):
+                await incoming.place()
+            self.copied[tagged] = size
+        self._artifacts[tagged] = size
 
-    def _has(self, artifact: KeptArtifact) -> bool:
+    async def _has(self, tagged: str, size: int) -> bool:
         """Whether the folder has it; if all is to be verified, whether it is sound there."""
-        if not self._objects.has(artifact):
+        contents = self._place.contents
+        try:
+            if await contents.size(tagged) != size:
+                return False
+        except (ArtifactMissing, Corrupted):
             return False
-        return not self._verify or self._objects.found(artifact.hash) is not None
+        return not self._verify or await contents.is_sound(tagged)
 
 
-async def _of_records(kept: KeptSnapshot, artifacts: set[str]) -> set[str]:
-    """Those of the artifacts that records of the snapshot refer to.
+async def _of_records(written: Snapshot, artifacts: set[str]) -> set[str]:
+    """Those of the artifacts that records of the backup refer to.
 
     What deletes records by a query leaves behind what they referred to.
     """
     keys: dict[str, set[str]] = {}
-    async with closing(kept.entries(_REFERENCES)) as pages:
+    async with closing(written.entries(_REFERENCES)) as pages:
         async for page in pages:
             for entry in page:
                 if found := artifacts & {name for name, _ in entry.tags}:
                     keys[entry.row.key] = found
     referred = set[str]()
-    for layout in await kept.layouts():
+    for layout in await written.layouts():
         if any(key.startswith(f"{layout.name}/") for key in keys):
-            async with closing(kept.entries(layout.name)) as pages:
+            async with closing(written.entries(layout.name)) as pages:
                 async for page in pages:
                     for entry in page:
                         referred |= keys.get(row_key(layout.name, entry.row.key), set())
     return referred
+
+
+def _is_sound(row: Row) -> bool:
+    return row.checksum == checksum(row.key, row.content_type, row.schema, row.value)
+
+
+def _named(broken: list[str]) -> list[str]:
+    if len(broken) <= _NAMED:
+        return broken
+    return [*broken[:_NAMED], f"and {len(broken) - _NAMED:,} more"]

@@ -33,7 +33,7 @@ from perdure.storage.verify import Problem, verify_store
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
-    from perdure.bank.restoring import Moved
+    from perdure.bank.bank_copy import BankCopy
     from perdure.storage.audit import AuditTrail
     from perdure.storage.encryption.masters import Source
     from perdure.storage.migrating import Migrated
@@ -143,7 +143,7 @@ class Bank(House):
 
     def _session(self, record: SessionRecord) -> Session:
         if self._is_open:  # not if only its store is, by a command that looks and changes nothing
-            self.meter.look(record)
+            self.log.look(record)
         return Session(self._rooms, record, self._intake(record.id))
 
     # Records ----------------------------------------------------------------------------------
@@ -238,11 +238,11 @@ class Bank(House):
         overwrite: bool = False,
         verify: bool = True,
         progress: Progress | None = None,
-    ) -> Moved:
-        """Copy this bank as it is now to another address; see `perdure.bank.restoring`."""
-        from perdure.bank.restoring import copy
+    ) -> BankCopy:
+        """Copy this bank as it is now to another address; see `perdure.bank.bank_copy`."""
+        from perdure.bank.bank_copy import copy_bank
 
-        return await copy(
+        return await copy_bank(
             self,
             url,
             config=config,

@@ -54,12 +54,14 @@ class Care:
         if Capability.TTL in capabilities:
             self._jobs.every("sweep", self._storage.sweep_every, self._sweep)
         if Capability.OUTBOX in capabilities:
-            self._jobs.every("deliver", self._storage.deliver_every, self._subscriptions.deliver)
+            self._store.on_events = self._jobs.every(
+                "deliver", self._storage.deliver_every, self._subscriptions.deliver
+            )
             self._jobs.every("trim", _TRIM_EVERY, self._subscriptions.trim)
-            self._store.on_events = lambda: self._jobs.wake("deliver")
         if self._storage.compression:
-            self._jobs.every("train", _TRAIN_EVERY, self._compression.train)
-            self._compression.on_due = lambda: self._jobs.wake("train")
+            self._compression.on_due = self._jobs.every(
+                "train", _TRAIN_EVERY, self._compression.train
+            )
         # Also where nothing is compressed any more: what was begun may hold what is forgotten.
         self._jobs.every("renew", _RENEW_EVERY, self._compression.finish)
         self._jobs.every("refill", _REFILL_EVERY, self._store.refill)

@@ -20,15 +20,15 @@ from perdure.context.places import Shows
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError, Unsupported
 from perdure.core.messages import Message
-from perdure.gateway.traces import Traces
+from perdure.gateway.response_cache import GatewayRecords
 from perdure.history.epochs import Epochs
 from perdure.history.forgetting import Forgetting
 from perdure.history.intake import Intake
 from perdure.history.log import TurnLog
-from perdure.history.meter import Meter
 from perdure.history.reading import Reader
 from perdure.history.renditions.scribe import Scribe
 from perdure.history.strategies import Desk
+from perdure.history.token_counts import TokenCounts
 from perdure.history.uses import Uses
 from perdure.jobs import Runner
 from perdure.session import Rooms
@@ -41,11 +41,11 @@ from perdure.storage.subscriptions import Subscriptions
 from perdure.storage.windows import MemoryWindows
 
 if TYPE_CHECKING:
-    from perdure.bank.recall_room import RecallRoom
     from perdure.gateway.gateway import Gateway
     from perdure.history.secrets import Masker
     from perdure.recall.indexing.index import RecallIndex
     from perdure.recall.memories.memories import Memories
+    from perdure.recall.recall import Recall
     from perdure.recall.references.references import References
     from perdure.storage.cache import Cache
     from perdure.storage.encryption import Encryption
@@ -114,9 +114,9 @@ class House:
         self.artifacts.join(Uses(self.store))
         if self._chain.encryption is not None:
             self._chain.encryption.join(SealedObjects(self.artifacts))
-        self.log = TurnLog(self.store, self.artifacts)
+        self.log = TurnLog(self.store, self.artifacts, self.jobs)
         reader = Reader(self.store)
-        self.meter = Meter(self.store, reader, self.artifacts)
+        self.meter = TokenCounts(self.store, reader, self.artifacts, self.jobs)
         self._reader = reader
         self._masker: Masker | None = None
         self._gateway: Gateway | None = None
@@ -126,9 +126,12 @@ class House:
             reader,
             self.artifacts,
             self.meter,
+            self.jobs,
             config=self.config.renditions,
             gateway=(lambda: self.gateway) if self.config.gateway.models.compress else None,
         )
+        self.log.listen(self.meter.note, self.meter.missed)
+        self.log.listen(self.scribe.note, self.scribe.missed)
         self.epochs = Epochs(self.store)
         self._shows = Shows(self.store, self.epochs)
         desk = Desk(reader, self.artifacts, self.meter, self.scribe, self.epochs)
@@ -146,7 +149,7 @@ class House:
                 self.store,
                 desk,
                 self.config.history,
-                recalling=lambda: self._recalling.room.recall,
+                recalling=lambda: self._recalling.recall,
                 plain=self._plain,
             ),
         )
@@ -179,7 +182,6 @@ class House:
             return
         self._is_open, self._was_closed = False, True
         try:
-            await self.meter.stop()
             await self.scribe.stop()
             await self._recalling.stop()
             if self._gateway is not None:
@@ -217,7 +219,7 @@ class House:
 
     async def settle(self) -> None:
         """Wait until background work that is due is done."""
-        await self.meter.settle()
+        await self.jobs.settle_idle()
         await self.scribe.settle()
         await self._recalling.settle()
         await self._flush_outcomes()
@@ -268,22 +270,22 @@ class House:
     @property
     def index(self) -> RecallIndex:
         """What recall searches in: see `perdure index`."""
-        return self._recalling.room.index
+        return self._recalling.recall.index
 
     @property
     def memories(self) -> Memories:
         """What was distilled: lessons, preferences, patterns, decisions, facts, topics."""
-        return self._recalling.room.memories
+        return self._recalling.recall.memories
 
     @property
     def references(self) -> References:
         """The reference layers."""
-        return self._recalling.room.references
+        return self._recalling.recall.references
 
-    def _make_recall(self) -> RecallRoom:
-        from perdure.bank.recall_room import RecallRoom
+    def _make_recall(self) -> Recall:
+        from perdure.recall.services import make_recall
 
-        return RecallRoom(
+        return make_recall(
             self.store,
             self._reader,
             self.scribe,
@@ -306,9 +308,9 @@ class House:
     @functools.cached_property
     def _forgetting(self) -> Forgetting:
         made = Forgetting(self.store, self._reader, self.artifacts, self._care.cleanse)
-        made.join(Traces(self.store, self._flush_outcomes))
+        made.join(GatewayRecords(self.store, self._flush_outcomes))
         made.join(self.epochs)
-        self._recalling.room.join(made)
+        self._recalling.recall.join(made)
         made.join(self._shows)
         return made
 

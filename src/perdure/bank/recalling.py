@@ -11,7 +11,7 @@ from perdure.history.log import Written
 from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:
-    from perdure.bank.recall_room import RecallRoom
+    from perdure.recall.recall import Recall
 
 #: Seconds after which recall begins its work, if nothing is appended before.
 _BEGIN_AFTER = 0.5
@@ -20,12 +20,12 @@ _BEGIN_AFTER = 0.5
 class Recalling:
     """Recall, made when it is first needed and begun with the first append, or a little later."""
 
-    def __init__(self, make: Callable[[], RecallRoom]) -> None:
+    def __init__(self, make: Callable[[], Recall]) -> None:
         self._make = make
         self._beginning: asyncio.Task[None] | None = None
 
     @functools.cached_property
-    def room(self) -> RecallRoom:
+    def recall(self) -> Recall:
         return self._make()
 
     def begin_soon(self) -> None:
@@ -34,22 +34,22 @@ class Recalling:
 
     async def _begin(self) -> None:
         await asyncio.sleep(_BEGIN_AFTER)
-        await self.room.start()
+        await self.recall.start()
 
     async def hook(self, transaction: Transaction, written: Written) -> None:
         """Index what is appended, in the transaction that appends it."""
-        await self.room.start()
-        await self.room.index.hook(transaction, written)
+        await self.recall.start()
+        await self.recall.index.hook(transaction, written)
 
     async def settle(self) -> None:
         """Wait until everything is indexed and has its vector."""
-        await self.room.start()
-        await self.room.settle()
+        await self.recall.start()
+        await self.recall.settle()
 
     async def stop(self) -> None:
         """End what is under way in the background; what is left is done later."""
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.wait({self._beginning})
-        if "room" in self.__dict__:
-            await self.room.stop()
+        if "recall" in self.__dict__:
+            await self.recall.stop()

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -35,21 +28,17 @@ _LISTED = 50
 
 
 @app.command("list")
+@common_options()
 def list_(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="Show at most so many; 0 shows all.")
     ] = _LISTED,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show the artifacts, what they take, and how many refer to each."""
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     found = asyncio.run(_list(settings, limit))
     if settings.json:
         terminal.emit(found)
@@ -75,16 +64,13 @@ def list_(
 
 
 @app.command()
+@common_options()
 def check(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     orphans: Annotated[
         bool, typer.Option("--orphans", help="Also name what nothing refers to.")
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Read every artifact, and look for each that is referred to.
 
@@ -93,7 +79,6 @@ def check(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     checked, faults = asyncio.run(_check(settings, orphans=orphans))
     bad = [fault for fault in faults if fault.kind != "orphan"]
     if settings.json:
@@ -108,8 +93,9 @@ def check(
 
 
 @app.command()
+@common_options()
 def collect(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     grace: Annotated[
         str,
@@ -118,10 +104,6 @@ def collect(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would be deleted.")
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Delete the artifacts that nothing refers to.
 
@@ -130,7 +112,6 @@ def collect(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     done = asyncio.run(_collect(settings, 0.0 if grace in {"0", "0s"} else grace, dry_run=dry_run))
     if settings.json:
         terminal.emit(done)
@@ -143,8 +124,9 @@ def collect(
 
 
 @app.command()
+@common_options()
 def move(
-    ctx: typer.Context,
+    settings: Settings,
     place: Annotated[
         str, typer.Argument(metavar="PLACE", help="A folder, or s3://bucket/prefix?region=….")
     ],
@@ -157,10 +139,6 @@ def move(
         str,
         typer.Option("--from", metavar="PLACE", help="From there, not from the bank's own place."),
     ] = "",
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Copy all large artifacts to another place.
 
@@ -172,7 +150,6 @@ def move(
 
     from perdure.artifacts import place_of
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     old = place_of(source) if source else None
     if isinstance(old, Path) and not old.is_dir():
         raise InvalidInput(f"There is no folder {old}.", hint="Check what --from names.")

@@ -15,22 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput, StreamBroken
 
 if TYPE_CHECKING:
     from perdure.core.messages import Message
     from perdure.gateway import calls
     from perdure.gateway.calls import Reply, Request
-    from perdure.gateway.catalog import Candidate
-    from perdure.gateway.stream import Stream
+    from perdure.gateway.catalog import ModelCandidate
+    from perdure.gateway.reply_stream import Stream
 
 STDIN = "-"
 
@@ -53,8 +46,9 @@ class Complexity(StrEnum):
     COMPLEX = "complex"
 
 
+@common_options()
 def ask(
-    ctx: typer.Context,
+    settings: Settings,
     question: Annotated[
         list[str] | None,
         typer.Argument(
@@ -100,10 +94,6 @@ def ask(
     reasoning: Annotated[
         bool, typer.Option("--reasoning", help="Show what the model thinks, on stderr.")
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Ask a model, and print its answer as it arrives.
 
@@ -112,7 +102,6 @@ def ask(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     request = _request(_question(question or []), system, max_tokens)
 
     from perdure.gateway.calls import Ask
@@ -273,7 +262,7 @@ class Voice:
 
 
 @contextlib.contextmanager
-def waiting(candidates: Sequence[Candidate]) -> Iterator[None]:
+def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
     """Say on stderr who is waited for, once that takes longer than `PATIENCE`.
 
     Around work on an event loop. Silent where stderr is not a terminal.
@@ -310,17 +299,17 @@ async def _ask(
     import time
 
     from perdure.bank import Bank
-    from perdure.gateway.catalog import Catalog
+    from perdure.gateway.catalog import ModelCatalog
 
     config = settings.load()
-    candidates = Catalog(config.gateway).candidates(asked)  # before a bank is made for nothing
+    candidates = ModelCatalog(config.gateway).candidates(asked)  # before a bank is made for nothing
     async with Bank(config=config) as bank:
         start = time.perf_counter()
         reply = await _listen(bank.gateway.stream(request, asked), voice, candidates)
         return reply, time.perf_counter() - start
 
 
-async def _listen(stream: Stream, voice: Voice, candidates: Sequence[Candidate]) -> Reply:
+async def _listen(stream: Stream, voice: Voice, candidates: Sequence[ModelCandidate]) -> Reply:
     with contextlib.ExitStack() as silence:
         silence.enter_context(waiting(candidates))
         async with stream:

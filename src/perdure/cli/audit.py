@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -25,8 +18,9 @@ if TYPE_CHECKING:
 _HASH = 8
 
 
+@common_options()
 def audit(
-    ctx: typer.Context,
+    settings: Settings,
     about: Annotated[
         str,
         typer.Argument(
@@ -56,10 +50,6 @@ def audit(
         bool,
         typer.Option("--verify", help="Check whether the entries of COLLECTION/KEY join."),
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show the audit trail, the newest entries first.
 
@@ -68,7 +58,6 @@ def audit(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     collection, _, key = about.partition("/")
     if verify:
         if not key:

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
-    from perdure.bank.backup import Backup, Checked
-    from perdure.bank.restoring import Moved
-    from perdure.storage.backups import Manifest
+    from perdure.bank.backup import Backup
+    from perdure.bank.backup_folder import BackupCheck, Manifest
+    from perdure.bank.bank_copy import BankCopy
 
 FolderArgument = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="The folder of backups.", show_default=False)
@@ -33,8 +26,9 @@ VerifyOption = Annotated[
 ]
 
 
+@common_options()
 def backup(
-    ctx: typer.Context,
+    settings: Settings,
     folder: FolderArgument,
     *,
     keep: Annotated[
@@ -45,10 +39,6 @@ def backup(
         bool, typer.Option("--plain", help="Do not encrypt, though the bank has a master key.")
     ] = False,
     verify: VerifyOption = True,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Keep the bank as it is now, while others use it.
 
@@ -57,7 +47,6 @@ def backup(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     made = asyncio.run(_backup(settings, folder, keep, plain=plain, verify=verify))
     if settings.json:
         terminal.emit(
@@ -77,16 +66,14 @@ def backup(
         raise typer.Exit(1)
 
 
+@common_options(without=("bank",))
 def list_(
-    ctx: typer.Context,
+    settings: Settings,
     folder: FolderArgument,
     *,
     verify: Annotated[
         bool, typer.Option(" /--no-verify", help="List them without reading every file.")
     ] = True,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """List the snapshots in a folder, and check every file of them.
 
@@ -94,7 +81,6 @@ def list_(
     """
     import asyncio
 
-    settings = refine(ctx, config=config, json=json, debug=debug)
     found = asyncio.run(_list(settings, folder, verify=verify))
     if settings.json:
         terminal.emit({"folder": str(folder), "snapshots": [_listed(each) for each in found]})
@@ -113,8 +99,9 @@ def list_(
         raise typer.Exit(1)
 
 
+@common_options()
 def restore(
-    ctx: typer.Context,
+    settings: Settings,
     folder: FolderArgument,
     *,
     snapshot: Annotated[
@@ -127,10 +114,6 @@ def restore(
     verify: Annotated[
         bool, typer.Option(" /--no-verify", help="Do not check the bank in the end.")
     ] = True,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Bring a bank back from a backup.
 
@@ -139,7 +122,6 @@ def restore(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     moved = asyncio.run(
         _restore(
             settings,
@@ -153,8 +135,9 @@ def restore(
     _show_moved(settings, moved)
 
 
+@common_options()
 def copy(
-    ctx: typer.Context,
+    settings: Settings,
     target: Annotated[
         str,
         typer.Argument(metavar="URL", help="The address of the other bank.", show_default=False),
@@ -172,10 +155,6 @@ def copy(
     verify: Annotated[
         bool, typer.Option(" /--no-verify", help="Do not check the copy in the end.")
     ] = True,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Copy the bank to another address, while others use it.
 
@@ -184,7 +163,6 @@ def copy(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     moved = asyncio.run(_copy(settings, target, target_config, overwrite=overwrite, verify=verify))
     _show_moved(settings, moved)
 
@@ -205,7 +183,7 @@ async def _backup(
             )
 
 
-async def _list(settings: Settings, folder: Path, *, verify: bool) -> list[Checked]:
+async def _list(settings: Settings, folder: Path, *, verify: bool) -> list[BackupCheck]:
     from perdure.bank.backup import check_backups
     from perdure.cli.progress import Bar
 
@@ -221,8 +199,8 @@ async def _restore(
     overwrite: bool,
     skip_damaged: bool,
     verify: bool,
-) -> Moved:
-    from perdure.bank.restoring import restore
+) -> BankCopy:
+    from perdure.bank.bank_copy import restore
     from perdure.cli.progress import Bar
 
     with Bar("looking at the backup") as bar:
@@ -239,7 +217,7 @@ async def _restore(
 
 async def _copy(
     settings: Settings, target: str, target_config: Path | None, *, overwrite: bool, verify: bool
-) -> Moved:
+) -> BankCopy:
     from perdure import config
     from perdure.cli import places
     from perdure.cli.progress import Bar
@@ -266,7 +244,7 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
         "taken": to_datetime(manifest.taken).isoformat(),
         "records": manifest.rows,
         "bytes": manifest.bytes,
-        "artifacts": manifest.artifacts.items,
+        "artifacts": len(manifest.artifacts),
         "artifact_bytes": manifest.artifact_bytes,
         "damaged": manifest.damaged,
         "missing": manifest.missing,
@@ -274,7 +252,7 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _listed(each: Checked) -> dict[str, Any]:
+def _listed(each: BackupCheck) -> dict[str, Any]:
     facts = {"snapshot": each.id} if each.manifest is None else _facts(each.manifest)
     return {**facts, "ok": each.sound, "error": each.error}
 
@@ -283,7 +261,7 @@ def _show_backup(made: Backup) -> None:
     manifest = made.snapshot
     terminal.say(
         f"Kept {terminal.plural(manifest.rows, 'record')} and"
-        f" {terminal.plural(manifest.artifacts.items, 'large artifact')} ({made.copied} new) as"
+        f" {terminal.plural(len(manifest.artifacts), 'large artifact')} ({made.copied} new) as"
         f" {manifest.id}."
     )
     if made.removed:
@@ -306,7 +284,7 @@ def _show_backup(made: Backup) -> None:
         terminal.say(f"In the backup all the same: {', '.join(manifest.rescued)}.")
 
 
-def _line(each: Checked, *, verified: bool) -> tuple[str, ...]:
+def _line(each: BackupCheck, *, verified: bool) -> tuple[str, ...]:
     if each.manifest is None:
         return each.id, "not ok", "", "", ""
     manifest = each.manifest
@@ -315,12 +293,12 @@ def _line(each: Checked, *, verified: bool) -> tuple[str, ...]:
         each.id,
         state,
         f"{manifest.rows:,}",
-        f"{manifest.artifacts.items:,}",
+        f"{len(manifest.artifacts):,}",
         terminal.size(manifest.bytes + manifest.artifact_bytes),
     )
 
 
-def _show_moved(settings: Settings, moved: Moved) -> None:
+def _show_moved(settings: Settings, moved: BankCopy) -> None:
     if settings.json:
         terminal.emit(
             {

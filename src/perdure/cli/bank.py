@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from perdure.cli import backups, encrypting, migrate, terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -32,17 +25,11 @@ app = typer.Typer(
 
 
 @app.command()
-def init(
-    ctx: typer.Context,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def init(settings: Settings) -> None:
     """Make the bank. One that is already there stays as it is."""
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     made = asyncio.run(_init(settings))
     if settings.json:
         terminal.emit(made)
@@ -53,17 +40,11 @@ def init(
 
 
 @app.command()
-def info(
-    ctx: typer.Context,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def info(settings: Settings) -> None:
     """Show what the bank is, and what it holds."""
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     found, artifacts = asyncio.run(_info(settings))
     if settings.json:
         import msgspec

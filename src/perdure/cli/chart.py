@@ -16,8 +16,8 @@ from perdure.gateway.budgets import EACH
 from perdure.gateway.prices import dollars
 
 if TYPE_CHECKING:
-    from perdure.gateway.outcomes import Row
-    from perdure.gateway.pots import Standing
+    from perdure.gateway.budgets import BudgetStatus
+    from perdure.gateway.outcomes import CostRow
 
 _WIDEST_BAR, _NARROWEST_BAR = 24, 6
 #: Days without calls are shown between those that had some, unless there are too many.
@@ -60,7 +60,7 @@ def _lines(spent: Spent) -> Iterator[Line]:
     # Where nothing costs anything that is known, tokens tell who did the work.
     by_cost = any(row.cost for row in spent.rows)
 
-    def weight(row: Row) -> int:
+    def weight(row: CostRow) -> int:
         return (row.cost or 0) if by_cost else row.input + row.output
 
     most = max(map(weight, spent.rows)) or 1
@@ -81,7 +81,7 @@ def _between(before: date | None, day: date) -> list[date]:
     return [before + timedelta(days=number) for number in range(1, gap + 1)]
 
 
-def _figures(row: Row) -> tuple[str, ...]:
+def _figures(row: CostRow) -> tuple[str, ...]:
     return (
         f"{row.calls:,}",
         f"{row.failures:,}" if row.failures else "",
@@ -93,7 +93,7 @@ def _figures(row: Row) -> tuple[str, ...]:
     )
 
 
-def _cost(row: Row) -> str:
+def _cost(row: CostRow) -> str:
     if row.cost is None:
         return "unknown"
     if row.unknown_costs:
@@ -236,7 +236,7 @@ def _show_budgets(spent: Spent) -> None:
             out.print(Text(f"    {terminal.printable(words)}"), soft_wrap=True)
 
 
-def _covers(standing: Standing) -> str:
+def _covers(standing: BudgetStatus) -> str:
     budget = standing.budget
     what = budget.purpose or "everything"
     if budget.agent == EACH and not standing.agent:
@@ -248,7 +248,7 @@ def _covers(standing: Standing) -> str:
     return what if budget.per == "ever" else f"{what}, per {budget.per}"
 
 
-def _taken(standing: Standing) -> list[str]:
+def _taken(standing: BudgetStatus) -> list[str]:
     """What is spent, and what calls that go on, or whose process died, have reserved."""
     budget, pot = standing.budget, standing.pot
     taken = list[str]()
@@ -261,7 +261,7 @@ def _taken(standing: Standing) -> list[str]:
     return taken
 
 
-def _left(standing: Standing) -> list[str]:
+def _left(standing: BudgetStatus) -> list[str]:
     budget = standing.budget
     left = list[str]()
     if (cost := standing.cost_left) is not None:
@@ -271,7 +271,7 @@ def _left(standing: Standing) -> list[str]:
     return left
 
 
-def _renews(standing: Standing, now: int) -> str:
+def _renews(standing: BudgetStatus, now: int) -> str:
     if standing.renews is None:
         return "never"
     return f"{moments.absolute(standing.renews)} ({moments.ahead(standing.renews, now)})"

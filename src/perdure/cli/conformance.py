@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import DebugOption, JsonOption, refine
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
     from perdure.testing.conformance import Report, Trial
 
 
+@common_options(without=("bank", "config"))
 def conformance(
-    ctx: typer.Context,
+    settings: Settings,
     url: Annotated[str, typer.Argument(metavar="URL", help="The address of a store to try.")],
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Try a storage backend on everything it declares.
 
@@ -27,7 +26,6 @@ def conformance(
     """
     import asyncio
 
-    settings = refine(ctx, json=json, debug=debug)
     report = asyncio.run(_try(url))
     if settings.json:
         terminal.emit(report.to_builtins())

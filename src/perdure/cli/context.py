@@ -8,14 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.names import SessionArgument
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -48,8 +41,9 @@ class Asked(NamedTuple):
         return self._replace(at=None) != Asked()
 
 
+@common_options()
 def context(
-    ctx: typer.Context,
+    settings: Settings,
     session: SessionArgument,
     *,
     prompt: Annotated[
@@ -89,10 +83,6 @@ def context(
     epochs: Annotated[
         bool, typer.Option("--epochs", help="List when and why the gradient was recalculated.")
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show the prompt that a model would be sent next, and why it is so.
 
@@ -101,7 +91,6 @@ def context(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     asked = Asked(prompt, system, tools, budget, model, at)
     if epochs:
         if asked != Asked() or wire is not None or text:

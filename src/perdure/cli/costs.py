@@ -9,20 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.config import Config
-    from perdure.gateway.outcomes import Row
-    from perdure.gateway.pots import Standing
+    from perdure.gateway.budgets import BudgetStatus
+    from perdure.gateway.outcomes import CostRow
 
 SINCE = "30d"
 _SUMMED = (
@@ -47,8 +40,8 @@ class Spent(NamedTuple):
 
     by: By
     since: datetime
-    rows: list[Row]
-    budgets: list[Standing]
+    rows: list[CostRow]
+    budgets: list[BudgetStatus]
     #: Microseconds.
     now: int
     #: Whether there is a bank at all.
@@ -65,17 +58,14 @@ class Spent(NamedTuple):
         return outcomes.cost_of(self.rows)
 
 
+@common_options()
 def costs(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     by: Annotated[By, typer.Option("--by", help="What calls are grouped by.")] = By.MODEL,
     since: Annotated[
         str, typer.Option("--since", metavar="TIME", help="From then on: 2026-02-12, 30d.")
     ] = SINCE,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show what model calls took and cost, and what the budgets have left.
 
@@ -85,7 +75,6 @@ def costs(
     import asyncio
 
     first = _moment(since)
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     spent = asyncio.run(_costs(settings, by, first))
     if settings.json:
         terminal.emit(_described(spent))
@@ -126,18 +115,19 @@ async def _costs(settings: Settings, by: By, since: datetime) -> Spent:
     return Spent(by, since, rows, budgets, now, has_bank=bank.url != models.NOWHERE)
 
 
-def _with_untouched(standings: list[Standing], config: Config, now: int) -> list[Standing]:
+def _with_untouched(standings: list[BudgetStatus], config: Config, now: int) -> list[BudgetStatus]:
     """With the budgets for each agent of which nobody has spent anything yet."""
-    from perdure.gateway.budgets import Budget
-    from perdure.gateway.pots import Pot, Standing
+    from perdure.gateway.budgets import Budget, BudgetPeriod, BudgetStatus
 
-    found = list[Standing]()
+    found = list[BudgetStatus]()
     for budget in map(Budget.configured, config.gateway.budgets):
         own = [each for each in standings if each.budget.name == budget.name]
         if not own:
             period, renews = budget.period(now)
-            pot = Pot(id=f"{budget.name}/{period}", agent=budget.agent)
-            own = [Standing(budget=budget, agent=pot.agent, period=period, renews=renews, pot=pot)]
+            pot = BudgetPeriod(id=f"{budget.name}/{period}", agent=budget.agent)
+            own = [
+                BudgetStatus(budget=budget, agent=pot.agent, period=period, renews=renews, pot=pot)
+            ]
         found += own
     return found
 
@@ -163,7 +153,7 @@ def _priced(figures: dict[str, Any], cost: int | None) -> dict[str, Any]:
     return {**figures, "cost": cost, "dollars": money.number(cost)}
 
 
-def _budget(standing: Standing) -> dict[str, Any]:
+def _budget(standing: BudgetStatus) -> dict[str, Any]:
     from perdure.core import clock
     from perdure.gateway.budgets import EACH
 

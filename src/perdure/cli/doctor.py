@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import BankOption, ConfigOption, DebugOption, JsonOption, refine
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
     from perdure.cli.examination import Report
 
 
-def doctor(
-    ctx: typer.Context,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def doctor(settings: Settings) -> None:
     """Check versions, paths, and whether every configured part answers.
 
     Exits with 0 if all is well, and with 1 if something is not.
@@ -28,7 +23,6 @@ def doctor(
 
     from perdure.cli.examination import examine
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     report = asyncio.run(examine(settings))
     if settings.json:
         terminal.emit({"ok": report.ok, **report.facts, "checks": report.checks})

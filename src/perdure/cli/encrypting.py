@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import BankOption, ConfigOption, DebugOption, JsonOption, Settings, refine
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidConfig, InvalidInput, Unavailable
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ KeyOption = Annotated[
 ]
 
 
+@common_options()
 def encrypt(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     key: KeyOption = None,
     former: Annotated[
@@ -38,13 +39,8 @@ def encrypt(
             show_default=False,
         ),
     ] = None,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Encrypt the whole file of a SQLite bank, while nobody has it open."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     def work(path: Path, current: bytes) -> None:
         from perdure.storage.backends.sqlite.encryption import encrypt_file, rekey_file
@@ -63,17 +59,13 @@ def encrypt(
     )
 
 
+@common_options()
 def decrypt(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     key: KeyOption = None,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Keep the file of an encrypted SQLite bank in clear again."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     def work(path: Path, current: bytes) -> None:
         from perdure.storage.backends.sqlite.encryption import decrypt_file

@@ -13,13 +13,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.names import SessionArgument
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import AccessDenied, InvalidInput, PerdureError
 
 if TYPE_CHECKING:
@@ -35,8 +29,14 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="With -o: print what was written as a JSON object.")
+]
+
+
+@common_options(json=JsonOption)
 def export(
-    ctx: typer.Context,
+    settings: Settings,
     session: SessionArgument,
     *,
     kind: Annotated[
@@ -47,12 +47,6 @@ def export(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write here; else to stdout."),
     ] = None,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="With -o: print what was written as a JSON object.")
-    ] = False,
-    debug: DebugOption = False,
 ) -> None:
     """Write a session to a file: JSON lines, or Markdown.
 
@@ -61,7 +55,6 @@ def export(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     if output is not None and str(output) == "-":
         output = None
     if settings.json and output is None:

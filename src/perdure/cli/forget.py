@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -29,8 +22,9 @@ if TYPE_CHECKING:
 _LISTED = 20
 
 
+@common_options()
 def forget(
-    ctx: typer.Context,
+    settings: Settings,
     session: Annotated[
         str | None,
         typer.Argument(metavar="SESSION", help="Its name, or a unique beginning or end of it."),
@@ -47,10 +41,6 @@ def forget(
         bool, typer.Option("--reroot", help="Give forks the turns that they share, as their own.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Forget a session, turns, or an agent, for good.
 
@@ -60,7 +50,6 @@ def forget(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     turns = turn or []
     if (session is None) == (agent is None):
         raise InvalidInput("Name a session, or an agent with --agent.", hint="One of them.")

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
     from perdure.importers import Imported, SessionImport
@@ -26,8 +19,9 @@ _FIELDS = ("name", "turns", "rounds", "messages", "tokens", "tool_calls", "skipp
 _REASONS = 6
 
 
+@common_options()
 def import_(
-    ctx: typer.Context,
+    settings: Settings,
     kind: Annotated[
         str,
         typer.Argument(
@@ -49,10 +43,6 @@ def import_(
     watch: Annotated[
         bool, typer.Option("--watch", help="Go on, and follow the files as they grow.")
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Bring in the transcripts of other programs.
 
@@ -61,7 +51,6 @@ def import_(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     asyncio.run(_import(settings, kind, paths or None, session, watch=watch))
 
 

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,14 +22,8 @@ app = typer.Typer(
 
 
 @app.command()
-def check(
-    ctx: typer.Context,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def check(settings: Settings) -> None:
     """Compare the index with the turns that it is about.
 
     Reads every turn, and changes nothing. Exits with 0 if all is well, and with 1 if it is not;
@@ -46,7 +33,6 @@ def check(
 
     import msgspec
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     report = asyncio.run(_check(settings))
     if settings.json:
         terminal.emit({"ok": not report.problems, **msgspec.structs.asdict(report)})
@@ -57,14 +43,8 @@ def check(
 
 
 @app.command()
-def rebuild(
-    ctx: typer.Context,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def rebuild(settings: Settings) -> None:
     """Make the index anew, with all vectors.
 
     From the turns, memories and reference layers of the bank. Everybody may go on reading and
@@ -75,7 +55,6 @@ def rebuild(
 
     import msgspec
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     report = asyncio.run(_rebuild(settings))
     if settings.json:
         terminal.emit({"ok": not report.problems, **msgspec.structs.asdict(report)})

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -29,11 +22,10 @@ app = typer.Typer(
 
 
 @app.command()
+@common_options(without=("bank", "config"))
 def make(
-    ctx: typer.Context,
+    settings: Settings,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not exist yet.")],
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Write a new random master key to a file that only you may read.
 
@@ -42,7 +34,6 @@ def make(
     """
     from perdure.storage.encryption import make_file
 
-    settings = refine(ctx, json=json, debug=debug)
     master = make_file(file)
     if settings.json:
         terminal.emit({"file": str(file), "fingerprint": master.fingerprint})
@@ -55,21 +46,17 @@ def make(
 
 
 @app.command("list")
+@common_options()
 def list_(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     rows: Annotated[
         bool, typer.Option("--rows", help="Count the records that need each key.")
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show which data keys there are, and which master keys they are wrapped with."""
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     found = asyncio.run(_list(settings, rows=rows))
     if settings.json:
         masters = sorted({each.master for scope in found for each in scope.generations})
@@ -79,8 +66,9 @@ def list_(
 
 
 @app.command()
+@common_options()
 def rotate(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     master: Annotated[
         bool,
@@ -92,10 +80,6 @@ def rotate(
             "--scope", metavar="SCOPE", help="Only the data keys of this: collection:notes."
         ),
     ] = None,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Replace data keys, or the master key, while others read and write.
 
@@ -106,7 +90,6 @@ def rotate(
 
     if master and scope is not None:
         raise typer.BadParameter("The master key is that of all scopes.", param_hint="--scope")
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     done = asyncio.run(_rotate(settings, scope, master=master))
     if settings.json:
         terminal.emit(done)
@@ -118,17 +101,14 @@ def rotate(
 
 
 @app.command()
+@common_options()
 def shred(
-    ctx: typer.Context,
+    settings: Settings,
     scope: Annotated[
         str, typer.Argument(metavar="SCOPE", help="collection:NAME or agent:NAME; see list.")
     ],
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Destroy the data keys of a scope, so that nobody can ever read what it holds.
 
@@ -136,7 +116,6 @@ def shred(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     if settings.json and not yes:
         raise InvalidInput("With --json nobody is asked.", hint="Add --yes to destroy the keys.")
     if not yes and not _agreed(scope):

@@ -9,18 +9,12 @@ import typer
 from perdure.cli import memory_use, memory_words, moments, terminal
 from perdure.cli.memory_use import Changed, KeyArgument
 from perdure.cli.opened import change_bank, with_bank
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.recall.memories.records import FormerMemory, Memory
+    from perdure.recall.memories.memory_records import FormerMemory, Memory
 
 app = typer.Typer(
     help="Look at memories, what an agent has learnt, and correct them.",
@@ -38,8 +32,9 @@ _KIND = typer.Option("--kind", help=f"One of {_KINDS}.")
 
 
 @app.command()
+@common_options()
 def add(
-    ctx: typer.Context,
+    settings: Settings,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whose memory it is.")],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What is to be remembered.")],
     *,
@@ -57,17 +52,12 @@ def add(
         typer.Option("--share", metavar="AGENT", help="Who sees it, too; '*': all. Repeatable."),
     ] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Let it come first.")] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Remember something.
 
     What an older memory says already is not kept twice: that one was seen once more, and stays of
     the kind that it is.
     """
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> Memory:
         return await bank.memories.add(
@@ -90,8 +80,9 @@ def add(
 
 
 @app.command("list")
+@common_options()
 def list_(
-    ctx: typer.Context,
+    settings: Settings,
     agent: Annotated[
         str | None, typer.Argument(metavar="AGENT", help="Whose; those of all if left out.")
     ] = None,
@@ -111,13 +102,8 @@ def list_(
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="Show at most so many; 0 shows all.")
     ] = _LISTED,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show memories, or find them by words; pinned ones first, then by weight."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> list[Memory]:
         return await bank.memories.list(
@@ -144,17 +130,9 @@ def list_(
 
 
 @app.command()
-def show(
-    ctx: typer.Context,
-    key: KeyArgument,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def show(settings: Settings, key: KeyArgument) -> None:
     """Show all that is known about a memory."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> tuple[Memory, dict[str, Memory]]:
         memory = await memory_words.found(bank, key)
@@ -164,7 +142,7 @@ def show(
     if settings.json:
         terminal.emit(memory_words.plain(memory))
         return
-    from perdure.recall.memories.wording import said
+    from perdure.recall.memories.contradictions import said
 
     for line in terminal.lines(said(memory, rivals.values())):
         terminal.say(line)
@@ -172,8 +150,9 @@ def show(
 
 
 @app.command()
+@common_options()
 def edit(
-    ctx: typer.Context,
+    settings: Settings,
     key: KeyArgument,
     text: Annotated[
         str | None, typer.Argument(metavar="TEXT", help="What it is to say; as it is, if left out.")
@@ -192,16 +171,11 @@ def edit(
     expected: Annotated[
         int | None, typer.Option("--expected", help="Only if it still has this version.")
     ] = None,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Change a memory, and keep its former version.
 
     No machine changes it from then on.
     """
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     if all(given is None for given in (text, kind, weight, tag, share)):
         raise InvalidInput(
             "Nothing is to be changed.", hint="Give a text, --kind, --weight, --tag or --share."
@@ -232,17 +206,9 @@ def edit(
 
 
 @app.command()
-def history(
-    ctx: typer.Context,
-    key: KeyArgument,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def history(settings: Settings, key: KeyArgument) -> None:
     """Show the versions of a memory: who made each, when, and what was new."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> tuple[Memory, list[FormerMemory]]:
         return await memory_words.found(bank, key), await bank.memories.history(key)

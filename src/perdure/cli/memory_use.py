@@ -10,19 +10,12 @@ import typer
 from perdure.cli import memory_words, terminal
 from perdure.cli.memory_words import in_words
 from perdure.cli.opened import change_bank, with_bank
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.recall.memories.records import Author, Memory
+    from perdure.recall.memories.memory_records import Author, Memory
 
 KeyArgument = Annotated[str, typer.Argument(metavar="MEMORY", help="Its key: planner/M-7.")]
 #: Changes a memory on behalf of somebody.
@@ -37,8 +30,9 @@ class Changed(NamedTuple):
     doubles: list[Memory]
 
 
+@common_options()
 def merge(
-    ctx: typer.Context,
+    settings: Settings,
     keys: Annotated[
         list[str], typer.Argument(metavar="MEMORY…", help="Keys of one agent: the first stays.")
     ],
@@ -46,17 +40,12 @@ def merge(
     text: Annotated[
         str | None, typer.Option("--text", help="What it is to say; as the first, if left out.")
     ] = None,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Make several memories one.
 
     The first keeps its kind, and its words unless there are others. The rest are kept as merged
     into it, are not recalled any more, and can be restored.
     """
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> Memory:
         return await bank.memories.merge(keys, text=text, by=memory_words.person_here(bank))
@@ -71,17 +60,9 @@ def merge(
     change_bank(settings, work, tell)
 
 
-def pin(
-    ctx: typer.Context,
-    key: KeyArgument,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def pin(settings: Settings, key: KeyArgument) -> None:
     """Let a memory come first, and lead where another contradicts it."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     def words(before: Memory, after: Memory) -> str:
         is_new = f"{after.name} is pinned: it comes first."
@@ -90,17 +71,9 @@ def pin(
     _change(settings, key, lambda bank, by: bank.memories.pin(key, by=by), words)
 
 
-def unpin(
-    ctx: typer.Context,
-    key: KeyArgument,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def unpin(settings: Settings, key: KeyArgument) -> None:
     """Let a memory come in its turn."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     def words(before: Memory, after: Memory) -> str:
         is_new = f"{after.name} is not pinned any more."
@@ -109,21 +82,17 @@ def unpin(
     _change(settings, key, lambda bank, by: bank.memories.unpin(key, by=by), words)
 
 
+@common_options()
 def retire(
-    ctx: typer.Context,
+    settings: Settings,
     key: KeyArgument,
     *,
     superseded_by: Annotated[
         str | None,
         typer.Option("--superseded-by", metavar="MEMORY", help="Because this one is better."),
     ] = None,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Keep a memory, but recall it no more. It loses its pin."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def change(bank: Bank, by: Author) -> Memory:
         return await bank.memories.retire(key, superseded_by=superseded_by, by=by)
@@ -138,17 +107,9 @@ def retire(
     _change(settings, key, change, words)
 
 
-def restore(
-    ctx: typer.Context,
-    key: KeyArgument,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def restore(settings: Settings, key: KeyArgument) -> None:
     """Bring back a memory that was retired, merged or superseded."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     def words(before: Memory, after: Memory) -> str:
         is_new = f"{after.name} was {before.status}, and is active again."
@@ -157,21 +118,17 @@ def restore(
     _change(settings, key, lambda bank, by: bank.memories.restore(key, by=by), words, compares=True)
 
 
+@common_options()
 def delete(
-    ctx: typer.Context,
+    settings: Settings,
     key: KeyArgument,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Delete a memory for good.
 
     Its former versions go with it, and what was merged into it.
     """
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     if settings.json and not yes:
         raise InvalidInput("With --json nobody is asked.", hint="Add --yes to delete it.")
 

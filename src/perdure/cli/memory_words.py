@@ -13,13 +13,13 @@ from perdure.core.errors import InvalidInput
 if TYPE_CHECKING:
     from perdure.bank import Bank
     from perdure.cli.options import Settings
-    from perdure.recall.memories.records import Author, FormerMemory, Memory
+    from perdure.recall.memories.memory_records import Author, FormerMemory, Memory
 
 
 def person_here(bank: Bank) -> Author:
     """Whoever uses the command is a person."""
     from perdure.core.actors import current_actor, system_user
-    from perdure.recall.memories.records import person
+    from perdure.recall.memories.memory_records import person
 
     actor = current_actor()
     return person(actor.name if actor is not None else bank.config.audit.actor or system_user())
@@ -30,7 +30,7 @@ def plain(memory: Memory) -> dict[str, Any]:
     import msgspec
 
     from perdure.core.clock import to_datetime
-    from perdure.recall.memories.records import shown
+    from perdure.recall.memories.memory_records import shown
 
     found: dict[str, Any] = {
         field: msgspec.to_builtins(getattr(memory, field))
@@ -54,7 +54,7 @@ async def found(bank: Bank, key: str) -> Memory:
 
 def tell(settings: Settings, memory: Memory, words: str, doubles: Sequence[Memory] = ()) -> None:
     """Say what became of a memory, and which others say the same."""
-    from perdure.recall.memories.records import shown
+    from perdure.recall.memories.memory_records import shown
 
     if settings.json:
         terminal.emit(plain(memory))
@@ -116,7 +116,7 @@ def _differences(old: Memory, new: Memory) -> list[str]:
 def facts(memory: Memory) -> list[tuple[str, str]]:
     """What is known about a memory beside its text, by name."""
     from perdure.cli import moments
-    from perdure.recall.memories.records import shown
+    from perdure.recall.memories.memory_records import shown
 
     into = "" if memory.into is None else f" ({shown(memory.into)})"
     anchor = memory.anchor

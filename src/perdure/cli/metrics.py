@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
     from perdure.storage.metrics import Counted, Measure
@@ -38,17 +31,14 @@ class Told(NamedTuple):
         return together(each.counted for each in self.processes)
 
 
+@common_options()
 def metrics(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     prometheus: Annotated[
         bool,
         typer.Option("--prometheus", help="Print it as Prometheus reads it, process by process."),
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show what processes have done in the bank, and what it holds.
 
@@ -57,7 +47,6 @@ def metrics(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     if prometheus and settings.json:
         raise typer.BadParameter("Either this or --json.", param_hint="--prometheus")
     told = asyncio.run(_told(settings))

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -41,16 +34,13 @@ DryRunOption = Annotated[
 ]
 
 
+@common_options()
 def migrate(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     modules: ImportOption = None,
     collections: CollectionOption = None,
     dry_run: DryRunOption = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Bring all records to the schema and serializer of their types.
 
@@ -60,7 +50,6 @@ def migrate(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     _import(modules or [])
     done, unknown = asyncio.run(_migrate(settings, collections or [], dry_run=dry_run))
     complete = all(each.is_complete for each in done)

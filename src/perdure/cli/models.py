@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
     from perdure.cli.circuits import Circuit
     from perdure.cli.sheet import Sheet
+    from perdure.gateway.model_status import ModelUse, ModelView
     from perdure.gateway.prices import Price
-    from perdure.gateway.views import ModelView, Use
 
 
 #: The address of the bank that is looked at if there is none.
@@ -50,17 +43,14 @@ class Found(NamedTuple):
     file: str
 
 
+@common_options()
 def models(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     reach: Annotated[
         bool,
         typer.Option("--reach/--no-reach", help="Ask their servers whether they are there."),
     ] = True,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show which models are configured, their prices, and whether they are there.
 
@@ -68,7 +58,6 @@ def models(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     found = asyncio.run(_models(settings, reach=reach))
     if settings.json:
         terminal.emit(
@@ -115,7 +104,7 @@ async def _models(settings: Settings, *, reach: bool) -> Found:
     from perdure import config as configuration
     from perdure.cli import circuits
     from perdure.cli.progress import Bar
-    from perdure.gateway import views
+    from perdure.gateway import model_status
     from perdure.gateway.calls import PURPOSES
     from perdure.gateway.gateway import Gateway
 
@@ -124,7 +113,7 @@ async def _models(settings: Settings, *, reach: bool) -> Found:
         async with any_bank(settings) as bank:
             gateway = Gateway(bank.store, config.gateway)
             try:
-                found = await views.models(gateway, reach=reach)
+                found = await model_status.models(gateway, reach=reach)
                 lately = await circuits.lately(bank.store)
                 needing = gateway.catalog.find
                 models = [
@@ -220,7 +209,7 @@ def _fact(sheet: Sheet, name: str, words: str, style: str = "") -> None:
     sheet.block(f"  {name:<8}", [terminal.printable(words)], style, None, depth=11)
 
 
-def _uses(uses: tuple[Use, ...], lengths: dict[tuple[str, str], int]) -> str:
+def _uses(uses: tuple[ModelUse, ...], lengths: dict[tuple[str, str], int]) -> str:
     """``chat (1 of 2); compress (complex 1 of 1)``."""
     places = dict[str, dict[str, str]]()
     for use in uses:

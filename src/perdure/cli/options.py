@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias
 
 import typer
 
@@ -53,18 +57,57 @@ class Settings:
         return msgspec.structs.replace(loaded, bank=self.bank)
 
 
-def refine(
-    ctx: typer.Context,
-    *,
-    bank: str | None = None,
-    config: Path | None = None,
-    json: bool = False,
-    debug: bool = False,
-) -> Settings:
+P = ParamSpec("P")
+Command: TypeAlias = Callable[Concatenate[Settings, P], Coroutine[Any, Any, None] | None]
+_OPTIONS = {
+    "bank": (BankOption, None),
+    "config": (ConfigOption, None),
+    "json": (JsonOption, False),
+    "debug": (DebugOption, False),
+}
+
+
+def common_options(
+    *, without: Collection[str] = (), json: object = JsonOption
+) -> Callable[[Command[P]], Callable[..., None]]:
+    """Give a command ``--bank``, ``--config``, ``--json`` and ``--debug`` behind its own options.
+
+    What was given is its first argument, as `Settings`. The command may be a coroutine function.
+    """
+    given = {**_OPTIONS, "json": (json, False)}
+    common = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in given.items()
+        if name not in without
+    ]
+    context = Parameter("ctx", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+
+    def decorate(work: Command[P]) -> Callable[..., None]:
+        _, *own = inspect.signature(work, eval_str=True).parameters.values()
+        parameters = [context, *own, *common]
+
+        @functools.wraps(work)
+        def command(ctx: typer.Context, **options: Any) -> None:
+            settings = _refined(ctx.obj, {each.name: options.pop(each.name) for each in common})
+            done = work(settings, **options)  # type: ignore[call-arg]  # as typer read them
+            if done is not None:
+                import asyncio
+
+                asyncio.run(done)
+
+        # This is where typer looks for options.
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return decorate
+
+
+def _refined(settings: Settings, options: dict[str, Any]) -> Settings:
     """The global options with those that stand behind the command's name put over them."""
-    settings: Settings = ctx.obj
-    settings.bank = settings.bank if bank is None else bank
-    settings.config = config or settings.config
-    settings.json = json
-    settings.debug = settings.debug or debug
+    if options.get("bank") is not None:
+        settings.bank = options["bank"]
+    settings.config = options.get("config") or settings.config
+    settings.json = options["json"]
+    settings.debug = settings.debug or options["debug"]
     return settings

@@ -8,14 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.names import SessionArgument
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -36,8 +29,9 @@ _LEAST = 1.0
 _HURRIED = "that takes longer than the deadline"
 
 
+@common_options()
 def recall(
-    ctx: typer.Context,
+    settings: Settings,
     session: SessionArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for.")],
     *,
@@ -114,10 +108,6 @@ def recall(
     judged: Annotated[
         bool, typer.Option("--judged", help="Let filters and judge choose, as for a prompt.")
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Find what a session knew: turns, memories, reference layers, best first.
 
@@ -130,7 +120,6 @@ def recall(
     from perdure.cli.show import tags_in
     from perdure.core import clock
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     now = clock.now()
     asked: dict[str, Any] = {
         "limit": limit,

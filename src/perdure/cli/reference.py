@@ -9,14 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.opened import change_bank, with_bank
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -34,8 +27,9 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The layer's n
 
 
 @app.command()
+@common_options()
 def add(
-    ctx: typer.Context,
+    settings: Settings,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A Markdown file; - reads what is typed.")
     ],
@@ -46,10 +40,6 @@ def add(
     replace: Annotated[
         bool, typer.Option("--replace", help="Also in place of a layer from another file.")
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Copy a Markdown file into the bank as a reference layer; again, to renew it.
 
@@ -58,7 +48,6 @@ def add(
     from another file stays, unless you say --replace. Files of the folder (recall.references) need
     not be added: they are found by themselves.
     """
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     typed = None if str(file) != "-" else typer.get_text_stream("stdin").read()
 
     async def work(bank: Bank) -> LayerRecord:
@@ -76,15 +65,9 @@ def add(
 
 
 @app.command("list")
-def list_(
-    ctx: typer.Context,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def list_(settings: Settings) -> None:
     """Show the reference layers. Looks for new and changed files first."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> tuple[Synced, list[LayerRecord]]:
         return await bank.references.sync(), await bank.references.list()
@@ -118,17 +101,9 @@ def _list(settings: Settings, synced: Synced, found: list[LayerRecord]) -> None:
 
 
 @app.command()
-def show(
-    ctx: typer.Context,
-    name: NameArgument,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def show(settings: Settings, name: NameArgument) -> None:
     """Show what a reference layer says."""
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
 
     async def work(bank: Bank) -> Layer:
         await bank.references.sync()
@@ -148,13 +123,8 @@ def show(
 
 
 @app.command()
-def check(
-    ctx: typer.Context,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def check(settings: Settings) -> None:
     """Look for what is wrong with reference layers and their files. Changes nothing.
 
     Names faults in front matter, names that two have, files that cannot be read; warns of sizes
@@ -162,7 +132,6 @@ def check(
     gone, also of those that were added.
     Exits with 1 if there is a fault; warnings are none.
     """
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     found: list[Problem] = with_bank(settings, lambda bank: bank.references.check())
     faults = [problem for problem in found if not problem.warning]
     if settings.json:
@@ -178,20 +147,12 @@ def check(
 
 
 @app.command()
-def remove(
-    ctx: typer.Context,
-    name: NameArgument,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def remove(settings: Settings, name: NameArgument) -> None:
     """Remove a reference layer that was added, or whose file is out of sight.
 
     That of a file of the folder goes with its file.
     """
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     erased = with_bank(settings, lambda bank: bank.references.remove(name))
     if settings.json:
         terminal.emit({"name": name, "removed": True, "erased": erased})

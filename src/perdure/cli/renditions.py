@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
     from perdure.history.renditions.standing import Standing
@@ -24,8 +17,9 @@ _NAMES = {"S": "smoothed", "C": "compressed", "T": "tiny"}
 _STATES = ("missing", "pending", "failed", "given_up", "stale")
 
 
+@common_options()
 def renditions(
-    ctx: typer.Context,
+    settings: Settings,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -35,11 +29,6 @@ def renditions(
             show_default=False,
         ),
     ] = None,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show how the shortened forms of turns stand, and what they cost.
 
@@ -50,7 +39,6 @@ def renditions(
     import asyncio
 
     make, session = _parsed(words or [])
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     made, found = asyncio.run(_renditions(settings, session, make=make))
     if settings.json:
         terminal.emit({"made": made, "sessions": [_described(each) for each in found]})

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import AccessDenied
 
 if TYPE_CHECKING:
@@ -40,17 +33,11 @@ _Collection = Annotated[
 
 
 @app.command("list")
-def list_(
-    ctx: typer.Context,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def list_(settings: Settings) -> None:
     """List the collections whose record types are known."""
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     found, rows = asyncio.run(_list(settings))
     if settings.json:
         terminal.emit({"collections": [_summary(schema, rows) for schema in found]})
@@ -78,19 +65,11 @@ def list_(
 
 
 @app.command()
-def show(
-    ctx: typer.Context,
-    collection: _Collection,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def show(settings: Settings, collection: _Collection) -> None:
     """Show the fields of a collection's records, and how they changed."""
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     schema = asyncio.run(_schema(settings, collection))
     if settings.json:
         terminal.emit({**_summary(schema), "versions": [_described(v) for v in schema.versions]})
@@ -99,18 +78,14 @@ def show(
 
 
 @app.command()
+@common_options()
 def proto(
-    ctx: typer.Context,
+    settings: Settings,
     collection: _Collection,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="Write here; else to stdout."),
     ] = None,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Write the .proto file of a collection whose serializer is protobuf.
 
@@ -118,7 +93,6 @@ def proto(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     text = asyncio.run(_proto(settings, collection))
     if out is not None:
         _write(out, text)
@@ -132,17 +106,13 @@ def proto(
 
 
 @app.command()
+@common_options()
 def check(
-    ctx: typer.Context,
+    settings: Settings,
     collection: Annotated[
         str | None,
         typer.Argument(metavar="[COLLECTION]", help="All, if none is named.", show_default=False),
     ] = None,
-    *,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Compare every record with the schema that is kept of its collection.
 
@@ -151,7 +121,6 @@ def check(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     found = asyncio.run(_check(settings, collection))
     unfit = sum(checked.unfit for checked in found)
     if settings.json:

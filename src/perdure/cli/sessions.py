@@ -8,14 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.names import SessionArgument
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -23,8 +16,9 @@ if TYPE_CHECKING:
     from perdure.session import Session
 
 
+@common_options()
 def sessions(
-    ctx: typer.Context,
+    settings: Settings,
     *,
     agent: Annotated[
         str | None, typer.Option("--agent", metavar="NAME", help="Only those of this agent.")
@@ -33,15 +27,10 @@ def sessions(
     tree: Annotated[
         bool, typer.Option("--tree", help="Forks and sub-agents below what they came from.")
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """List the sessions, the most recently used first."""
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     found = asyncio.run(_sessions(settings, agent, archived=archived))
     if settings.json:
         terminal.emit({"sessions": found})
@@ -54,8 +43,9 @@ def sessions(
         )
 
 
+@common_options()
 def fork(
-    ctx: typer.Context,
+    settings: Settings,
     session: SessionArgument,
     new: Annotated[
         str,
@@ -65,10 +55,6 @@ def fork(
     at: Annotated[
         str | None, typer.Option("--at", metavar="T-50", help="Its last turn; else the newest.")
     ] = None,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Make a session that goes on from a turn of another.
 
@@ -76,7 +62,6 @@ def fork(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     made = asyncio.run(_fork(settings, session, new, at))
     record = made.record
     if settings.json:

@@ -7,22 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
 
 
+@common_options()
 def share(
-    ctx: typer.Context,
+    settings: Settings,
     session: Annotated[
         str,
         typer.Argument(metavar="SESSION", help="Its name, or a unique beginning or end of it."),
@@ -36,10 +30,6 @@ def share(
     ] = False,
     stop: Annotated[bool, typer.Option("--stop", help="They may not any more.")] = False,
     stop_all: Annotated[bool, typer.Option("--stop-all", help="Nobody else may any more.")] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Let other agents recall a session, or show who may.
 
@@ -48,7 +38,6 @@ def share(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     named = list(agents or [])
     if with_all and named:
         raise InvalidInput("With all, or with some?", hint="Name agents, or give --with-all.")

@@ -9,14 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.names import SessionArgument
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -69,8 +62,9 @@ class Found(NamedTuple):
     older: bool
 
 
+@common_options()
 def show(
-    ctx: typer.Context,
+    settings: Settings,
     session: SessionArgument,
     *,
     page: Annotated[
@@ -93,15 +87,10 @@ def show(
         bool, typer.Option("--full", help="Everything that was said, tool results included.")
     ] = False,
     undone: Annotated[bool, typer.Option("--undone", help="Turns that were undone, too.")] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show a page of a session: its newest turns, or older."""
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     wanted = Wanted(page, size, since, until, tags_in(tag or []), undone, full)
     found = asyncio.run(_show(settings, session, wanted))
     if settings.json:
@@ -113,8 +102,9 @@ def show(
         _print(found, wanted)
 
 
+@common_options()
 def turn(
-    ctx: typer.Context,
+    settings: Settings,
     session: SessionArgument,
     id: Annotated[
         str, typer.Argument(metavar="TURN", help="T-12, or T-12.3 for one of its rounds.")
@@ -137,15 +127,10 @@ def turn(
     resolve: Annotated[
         bool, typer.Option("--resolve", help="Fetch what lies in the artifact store.")
     ] = False,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show one turn or round, with what its tools answered."""
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     if full and prune:
         raise InvalidInput("A turn is shown in full or pruned.", hint="Choose one of them.")
     if level is not None:

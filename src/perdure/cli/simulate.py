@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import ConfigOption, DebugOption, JsonOption, Settings, refine
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
     from perdure.simulation import Comparison, History
@@ -22,8 +22,9 @@ _FIELDS = (
 _COMMON = (*("budget", "requests", "turns", "tokens", "system", "injection", "prices", "model"),)
 
 
+@common_options(without=("bank",))
 def simulate(
-    ctx: typer.Context,
+    settings: Settings,
     paths: Annotated[
         list[Path],
         typer.Argument(metavar="PATH...", help="Transcripts, or folders of them."),
@@ -66,9 +67,6 @@ def simulate(
         int,
         typer.Option("--injection", min=0, metavar="N", help="Tokens to inject with each request."),
     ] = 0,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Compare what transcripts would have cost under each way to keep a history.
 
@@ -78,7 +76,6 @@ def simulate(
     """
     import asyncio
 
-    settings = refine(ctx, config=config, json=json, debug=debug)
     history, compared = asyncio.run(
         _simulate(
             settings,

@@ -9,13 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.names import SessionArgument
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 
 if TYPE_CHECKING:
     from perdure.core.clock import Clock
@@ -26,18 +20,15 @@ JsonLinesOption = Annotated[
 ]
 
 
+@common_options(json=JsonLinesOption)
 def tail(
-    ctx: typer.Context,
+    settings: Settings,
     session: SessionArgument,
     *,
     since: Annotated[
         str | None,
         typer.Option("--from", metavar="T-3", help="Begin with this turn; else with what is new."),
     ] = None,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonLinesOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Follow a session: print messages as they are written.
 
@@ -45,7 +36,6 @@ def tail(
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     asyncio.run(_tail(settings, session, since))
 
 

@@ -7,34 +7,21 @@ from typing import TYPE_CHECKING
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import (
-    BankOption,
-    ConfigOption,
-    DebugOption,
-    JsonOption,
-    Settings,
-    refine,
-)
+from perdure.cli.options import Settings, common_options
 from perdure.core.errors import Corrupted
 
 if TYPE_CHECKING:
     from perdure.storage.verify import Problem
 
 
-def verify(
-    ctx: typer.Context,
-    bank: BankOption = None,
-    config: ConfigOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@common_options()
+def verify(settings: Settings) -> None:
     """Check every record and artifact of the bank.
 
     Names each damaged one. Exits with 0 if the bank is sound, and with 1 if it is not.
     """
     import asyncio
 
-    settings = refine(ctx, bank=bank, config=config, json=json, debug=debug)
     records, problems = asyncio.run(_verify(settings))
     if settings.json:
         terminal.emit({"ok": not problems, "records": records, "problems": problems})

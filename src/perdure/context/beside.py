@@ -29,7 +29,7 @@ from perdure.history.records import SessionRecord, turn_key
 from perdure.history.shown import Shown
 from perdure.history.strategies import Look
 from perdure.history.strategies.rounds import prompt_of
-from perdure.recall.injecting import Beside
+from perdure.recall.injecting import MemoryLayer
 from perdure.recall.keys import everywhere, owner_of
 from perdure.recall.window import Window
 
@@ -75,7 +75,7 @@ class Injections:
         self._forgets = 0
         #: What was built last, until it is written down.
         self._made: Injection | None = None
-        self._parts = boards.Rendered(), Beside()
+        self._parts = boards.Rendered(), MemoryLayer()
         #: What was written down last.
         self._written: Injection | None = None
         self._framed = ""
@@ -167,7 +167,7 @@ class Injections:
     ) -> Injection:
         """A new injection without these, or without anything that was recalled."""
         board, memory = self._parts
-        left = Beside() if repeated is None else memory.without(repeated)
+        left = MemoryLayer() if repeated is None else memory.without(repeated)
         return self._remembered(draft, board, left)
 
     async def keep(self, record: SessionRecord, injection: Injection, frame: Frame) -> None:
@@ -186,15 +186,15 @@ class Injections:
         found = await self._rooms.store.collection(Board).get(record.id)
         return found.entries if found is not None else ()
 
-    async def _memory(self, draft: Draft, window: Window, own: int) -> Beside:
+    async def _memory(self, draft: Draft, window: Window, own: int) -> MemoryLayer:
         """What the prompt brings to mind and does not stand in the window."""
         recall = self._rooms.recall
         most = min(draft.reserve, int((draft.budget - draft.prompt - own) * _MOST_LEFT))
         if recall is None or most < _LEAST:
-            return Beside()
-        return await recall.beside(window, draft.asked.prompt, most)
+            return MemoryLayer()
+        return await recall.memory_layer(window, draft.asked.prompt, most)
 
-    def _remembered(self, draft: Draft, board: boards.Rendered, memory: Beside) -> Injection:
+    def _remembered(self, draft: Draft, board: boards.Rendered, memory: MemoryLayer) -> Injection:
         """The injection of these parts, as one that is new."""
         asked = draft.asked
         self._parts = board, memory

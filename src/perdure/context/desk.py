@@ -22,7 +22,7 @@ from perdure.history.shown import Injected
 from perdure.history.strategies import Ask
 from perdure.history.strategies.gradient import Gradient
 from perdure.recall.keys import everywhere, here, owner_of
-from perdure.recall.memories.desk import MemoryDesk
+from perdure.recall.memories.memory_tools import MemoryTools
 from perdure.recall.steps.excerpts import excerpt, looked_for
 from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Filters, Hit, Question
@@ -294,11 +294,11 @@ class SessionDesk:
         await self._followed(name)
         return await self._memories(record).reference_get(name)
 
-    def _memories(self, record: SessionRecord) -> MemoryDesk:
+    def _memories(self, record: SessionRecord) -> MemoryTools:
         recall, now = self._rooms.recall, self._rooms.store.now
         if recall is None:
             raise InvalidInput("This bank has no memories.", hint="Go on without.")
-        return MemoryDesk(recall.memories, recall.references, record.agent, now)
+        return MemoryTools(recall.memories, recall.references, record.agent, now)
 
     async def _found(
         self, query: str, limit: int, filters: Filters, *, explains: bool = True

@@ -76,7 +76,7 @@ class Shows:
     async def _recalled(self, session: str, turns: frozenset[int]) -> None:
         """Destroy what prompts were told of these turns, or of any of the session.
 
-        What they were told of memories that came from there, `recall.memories.forgetting` does.
+        What they were told of memories that came from there, `memory_forgetting` does.
         """
         rows = await self._injections.query().tagged(**{session: ""}).values()
         own = f"{session}/"  # goes with the session

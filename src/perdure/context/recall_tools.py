@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.context.toolbox import PAST, Answer, Arguments, Desk, Kind, bounded, brief, tool
 from perdure.history.tags import escape
-from perdure.recall.memories.records import KINDS
+from perdure.recall.memories.memory_records import KINDS
 
 _MOST_FOUND, _FOUND = 50, 5
 #: Characters of what is said about an answer.

@@ -34,7 +34,6 @@ from perdure.history.records import (
     SessionRecord,
     Stretch,
     TurnCount,
-    Uncounted,
     Use,
     checked_agent,
     turn_key,
@@ -45,6 +44,7 @@ from perdure.history.renditions.records import (
     Tiny,
 )
 from perdure.history.rerooting import Rerooting
+from perdure.jobs import PendingMark
 from perdure.storage.collection import Collection
 from perdure.storage.contexts import Context
 from perdure.storage.delivery import Parked
@@ -205,7 +205,7 @@ class Forgetting:
             Prefixed(store, Rendition, Tiny),
             Events(store),
         ]
-        self._last = AgentOnly(store, Receipt, Uncounted, Context, Entry, Head)
+        self._last = AgentOnly(store, Receipt, PendingMark, Context, Entry, Head)
         #: Called with turns that a fork is given as its own, and its name; then with its name.
         self.rerooting: list[Callable[[Stretch, str], Awaitable[None]]] = []
         self.rerooted: list[Callable[[str], Awaitable[None]]] = []

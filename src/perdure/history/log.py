@@ -8,6 +8,11 @@ head, unless it said which turn it expects to be the newest.
 Two writers may have a turn open at the same time. Each one's messages go to the turn that it opened
 itself, so turns are never mixed, and a turn that has been overtaken can still be finished.
 
+The first append after a pause leaves a mark in its transaction (`jobs.marks`). Whoever has work to
+do with what is appended, such as counting its tokens, listens: it is told of each append in this
+process, and of turns that a killed process left a mark about. The mark goes when all that work,
+which covers `TURNS`, is done. No append waits for it.
+
 A turn that refers to artifacts commits only if none of them is condemned: see
 `perdure.artifacts.collecting`. Content that was deleted between our put and our commit, because
 nothing referred to it yet, is put again.
@@ -18,11 +23,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
 
 import msgspec
 
-from perdure.artifacts import INLINE_BELOW, Artifact
+from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore
 from perdure.core import clock
 from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput
@@ -41,6 +45,7 @@ from perdure.history.records import (
     turn_key,
     turn_prefix,
 )
+from perdure.jobs import GoOn, Runner
 from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.records import type_of
@@ -54,6 +59,10 @@ _NEW = Options(expected=0)
 #: Begins the keys of uses that are not a turn's; no session's name begins with a space.
 KEPT = " kept/"
 _PIECES, _HEADS = type_of(Piece), type_of(Head)
+#: The kind of mark that an append leaves, about its session, from its first turn on.
+TURNS = "turns"
+#: Seconds between two looks for marks of dead processes, and before the first.
+_RECOVER_EVERY, _RECOVER_AFTER = 60.0, 5.0
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -65,6 +74,8 @@ class Written(msgspec.Struct, frozen=True, gc=False):
     rounds: tuple[RoundWritten, ...]
     #: The keyed append was written before: nothing was written now.
     repeated: tuple[int, int] | None = None
+    #: See `Order.bulk`.
+    bulk: bool = False
 
     @property
     def first(self) -> int:
@@ -76,6 +87,10 @@ class Written(msgspec.Struct, frozen=True, gc=False):
         return self.rounds[-1].turn if self.rounds else self.repeated[1] if self.repeated else 0
 
 
+#: Is told of each append of this process, once it is committed. Must be quick.
+Listener = Callable[[Written], None]
+#: Is told of turns of a session that a killed process may have left undone.
+Recovery = Callable[[SessionRecord, int, int], None]
 #: Runs inside the append's transaction, perhaps more than once; what it puts there is committed
 #: with the turn or not at all.
 Hook = Callable[[Transaction, Written], Awaitable[None]]
@@ -105,6 +120,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     draft: int | None = None
     #: The first message opens a turn, whatever it is and whatever is open.
     fresh: bool = False
+    #: One of very many, by an importer: it is counted in a hook, and leaves no mark.
+    bulk: bool = False
     #: When it began and ended, instead of what the messages and the clock say. Microseconds.
     times: tuple[int, int] | None = None
     #: Contents that moved out. Small ones are written with the turn; large ones are stored already.
@@ -116,19 +133,19 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     options: Options = DEFAULT
 
 
-class Keeper(Protocol):
-    """Keeps artifacts; small ones in the transaction of whoever refers to them."""
-
-    async def put(self, data: bytes, *, transaction: Transaction | None = None) -> object: ...
-
-
 class TurnLog:
     """Writes turns into a store."""
 
-    def __init__(self, store: Store, artifacts: Keeper) -> None:
+    def __init__(self, store: Store, artifacts: ArtifactStore, jobs: Runner) -> None:
         self._store = store
         self._artifacts = artifacts
+        self._jobs = jobs
         self._hooks: list[Hook] = []
+        self._listeners: list[tuple[Listener, Recovery]] = []
+        #: Sessions in which others may have left something undone.
+        self._doubtful: dict[str, SessionRecord] = {}
+        self._recover_soon = jobs.idle("recovering turns", self._recover, covers=TURNS)
+        jobs.every("abandoned turns", _RECOVER_EVERY, self._find_abandoned, first=_RECOVER_AFTER)
         self._made = False
         self._watchers: dict[str, set[asyncio.Event]] = {}
 
@@ -136,12 +153,24 @@ class TurnLog:
         """Have a hook run inside every append's transaction, so that an index can join it."""
         self._hooks.append(hook)
 
+    def listen(self, note: Listener, missed: Recovery) -> None:
+        """Have somebody told of what is appended, and of what a killed process left undone."""
+        self._listeners.append((note, missed))
+
     async def write(self, writer: Writer, order: Order, hooks: Sequence[Hook] = ()) -> Written:
         """Append messages. See the module's docstring.
 
         Raises `Conflict` if the newest turn is not the expected one, or if others keep writing
         first for a very long time; `InvalidInput` if the session is gone.
         """
+        with self._jobs.writing():
+            written = await self._write(writer, order, hooks)
+            if written.rounds:
+                for note, _ in self._listeners:
+                    note(written)
+        return written
+
+    async def _write(self, writer: Writer, order: Order, hooks: Sequence[Hook]) -> Written:
         for attempt in range(ATTEMPTS):
             if writer.head is None:
                 await self.refresh(writer)
@@ -212,6 +241,47 @@ class TurnLog:
                 return changed
         raise AssertionError("unreachable")
 
+    # What others left undone ------------------------------------------------------------------
+
+    def look(self, record: SessionRecord) -> None:
+        """See whether others have left a mark about a session."""
+        self._doubtful[record.id] = record
+        self._recover_soon()
+
+    async def _recover(self, go_on: GoOn) -> bool:
+        """Tell of turns that others marked. Living ones, too: nobody has to wait for them."""
+        while self._doubtful:
+            name, record = self._doubtful.popitem()
+            try:
+                await self._recover_session(record)
+            except BaseException:
+                self._doubtful.setdefault(name, record)
+                raise
+            if not go_on():
+                break
+        return bool(self._doubtful)
+
+    async def _recover_session(self, record: SessionRecord) -> None:
+        marks = await self._jobs.marks(TURNS, record.id)
+        if marks:
+            head = await self._store.collection(Head).get(record.id)
+            first = max(min(mark.first for mark in marks), record.forked_at + 1)
+            if head is not None and first <= head.turn:
+                for _, missed in self._listeners:
+                    missed(record, first, head.turn)
+            for mark in marks:
+                await self._jobs.adopt(mark)
+
+    async def _find_abandoned(self) -> None:
+        now, sessions = self._store.now(), self._store.collection(SessionRecord)
+        for mark in await self._jobs.marks(TURNS):
+            if mark.is_abandoned(now):
+                record = await sessions.get(mark.key)
+                if record is not None:
+                    self.look(record)
+                else:
+                    await self._jobs.adopt(mark)
+
     # Watching ---------------------------------------------------------------------------------
 
     def watch(self, session: str) -> asyncio.Event:
@@ -281,7 +351,8 @@ class TurnLog:
             forgets=head.forgets,
             answering=answering,
         )
-        return Written(writer.record, changed, tuple(pieces), tuple(rounds)), own
+        written = Written(writer.record, changed, tuple(pieces), tuple(rounds), bulk=order.bulk)
+        return written, own
 
     async def _commit(
         self, writer: Writer, order: Order, written: Written, hooks: Sequence[Hook]
@@ -308,6 +379,8 @@ class TurnLog:
                 record = await self._touched(transaction, record)
             for hook in (*self._hooks, *hooks):
                 await hook(transaction, written)
+            if written.rounds and not order.bulk:
+                await self._jobs.mark(transaction, TURNS, record.id, written.first)
         writer.version = transaction.version("perdure_heads", record.id)
         writer.record = record
 

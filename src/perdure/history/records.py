@@ -223,16 +223,6 @@ class TurnCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return TurnCount(self.id, tokens, len(rounds), tuple(rounds))
 
 
-@system_record("uncounted")
-class Uncounted(msgspec.Struct, frozen=True):
-    """A process has rounds of a session to count, or had when it died: from this turn on."""
-
-    id: Annotated[str, Key()]  # session/process
-    first: int
-    #: When it said so. Microseconds.
-    time: int
-
-
 @system_record("receipts")
 class Receipt(msgspec.Struct, frozen=True):
     """An append that carried a key was written, and where: so it is not written twice."""

@@ -18,7 +18,7 @@ from perdure.storage.rows import Batch, Check, Delete, Put
 from perdure.storage.store import Store
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """Where a job stands. One that is done is deleted."""
 
     PENDING = "pending"
@@ -28,11 +28,11 @@ class State(StrEnum):
 
 @system_record(
     "jobs",
-    # Workers look only at jobs of their own kinds: the first of each, by due time.
     indexes=[
-        Index(("kind", "due"), where=(("state", State.PENDING.value),)),
-        Index(("kind", "until"), where=(("state", State.RUNNING.value),)),
-        Index(("due",), where=(("state", State.FAILED.value),)),
+        Index(("due", "kind"), where=(("state", JobState.PENDING.value),)),
+        Index(("until", "kind"), where=(("state", JobState.RUNNING.value),)),
+        Index(("due",), where=(("state", JobState.FAILED.value),)),
+        Index(("order", "placed")),
     ],
 )
 class Job(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Job(msgspec.Struct, frozen=True):
     kind: str
     #: Plain data.
     payload: Any
-    state: State
+    state: JobState
     due: int
     #: How often it was begun, this time included.
     attempts: int = 0
@@ -51,39 +51,47 @@ class Job(msgspec.Struct, frozen=True):
     until: int = 0
     #: What went wrong the last time.
     error: str = ""
+    #: Jobs of one order run one after the other, as they were enqueued.
+    order: str | None = None
+    placed: int = 0
+    #: It was enqueued once more while it ran: it is to run again, with this payload.
+    again: bool = False
 
     def pending(self, due: int, *, attempts: int | None = None, error: str | None = None) -> Job:
         """The same, waiting for its time."""
         return msgspec.structs.replace(
             self,
-            state=State.PENDING,
+            state=JobState.PENDING,
             due=due,
             attempts=self.attempts if attempts is None else attempts,
             error=self.error if error is None else error,
             owner="",
             until=0,
+            again=False,
         )
 
     def running(self, owner: str, until: int) -> Job:
         """The same, begun once more."""
         return msgspec.structs.replace(
-            self, state=State.RUNNING, attempts=self.attempts + 1, owner=owner, until=until
+            self, state=JobState.RUNNING, attempts=self.attempts + 1, owner=owner, until=until
         )
 
     def failed(self, error: str) -> Job:
         """The same, given up."""
-        return msgspec.structs.replace(self, state=State.FAILED, error=error, owner="", until=0)
+        return msgspec.structs.replace(
+            self, state=JobState.FAILED, error=error, owner="", until=0, again=False
+        )
 
 
 #: What does the work: returns when it is done, raises if it has to be tried again.
 #: Async, or plain: a plain one runs on the event loop, and should be short.
-Handler: TypeAlias = Callable[[Job], Awaitable[object] | object]
+JobHandler: TypeAlias = Callable[[Job], Awaitable[object] | object]
 
 
-class Kind(msgspec.Struct, frozen=True):
+class JobKind(msgspec.Struct, frozen=True):
     """How jobs of a kind are done."""
 
-    handler: Handler
+    handler: JobHandler
     retries: int
     timeout: float
 

@@ -23,13 +23,18 @@ class Periodic:
     """
 
     def __init__(
-        self, name: str, seconds: float, function: Callable[[], Awaitable[object]]
+        self,
+        name: str,
+        seconds: float,
+        function: Callable[[], Awaitable[object]],
+        first: float = 0.0,
     ) -> None:
         self.name = name
         #: Runs that ended well, and runs that raised.
         self.runs = 0
         self.failures = 0
         self._seconds = seconds
+        self._first = first
         self._function = function
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -51,6 +56,8 @@ class Periodic:
 
     async def _serve(self) -> None:
         in_a_row = 0
+        if self._first:
+            await pause_until(self._woken, self._first)
         while not self._stopping.is_set():
             self._woken.clear()
             try:

@@ -1,11 +1,4 @@
-"""The in-process runner: pending work is a row, and workers pick it up.
-
-    runner = Runner(store)
-    runner.register("summarise", summarise, retries=5, timeout=60)
-    await runner.start()
-    async with store.transaction() as transaction:
-        ...
-        await runner.enqueue("summarise", {"turn": 7}, transaction=transaction)
+"""The in-process runner: jobs are rows, idle work and periodic work live in memory.
 
 A job is pending, running or failed; one that is done is deleted. What is promised:
 
@@ -19,23 +12,29 @@ A job is pending, running or failed; one that is done is deleted. What is promis
   that ended with the death of the process count, so a job that kills its worker fails too.
 
 What is not: jobs are begun in the order of their due times, but run side by side and may end in any
-order. A process that stands still for longer than the lease may, when it goes on, run a job for a
-moment beside the one that took it over. Leases assume clocks that agree to a few seconds.
+order, unless they have an `order` in common. A process that stands still for longer than the lease
+may, when it goes on, run a job for a moment beside the one that took it over. Leases assume clocks
+that agree to a few seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Self
+
+import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput
 from perdure.core.ids import new_id
-from perdure.jobs.job import Handler, Job, Kind, State, check_kind, replace
+from perdure.jobs.idle import PATIENCE, IdleWork, Wake, Work
+from perdure.jobs.job import Job, JobHandler, JobKind, JobState, check_kind, replace
+from perdure.jobs.job_run import JobCounts, JobRun
+from perdure.jobs.marks import Marks, PendingMark
 from perdure.jobs.periodic import Periodic, pause_until
-from perdure.jobs.work import Counts, Work
 from perdure.storage import keys
 from perdure.storage.collection import Stored
 from perdure.storage.finder import Finder
@@ -46,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds a cancelled handler has to end before it is left to itself.
 CANCEL_PATIENCE = 5.0
+#: Jobs that are looked at together: some of them may have to wait for others of their order.
+_PAGE = 16
 
 
 class Runner:
@@ -59,15 +60,18 @@ class Runner:
     def __init__(
         self, store: Store, *, concurrency: int = 4, poll: float = 1.0, lease: float = 30.0
     ) -> None:
-        self.counts = Counts()
+        self.counts = JobCounts()
         self._store = store
         self._owner = new_id()
         self._concurrency = concurrency
         self._poll_every = poll
         self._lease = lease
-        self._kinds: dict[str, Kind] = {}
-        self._running: dict[asyncio.Task[None], Work] = {}
+        self._kinds: dict[str, JobKind] = {}
+        self._running: dict[asyncio.Task[None], JobRun] = {}
         self._periodic: dict[str, Periodic] = {}
+        self._marks = Marks(store)
+        self._idle = IdleWork(self._marks.remove)
+        self._placed = 0
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
         self._takeover_at = 0.0
@@ -77,7 +81,7 @@ class Runner:
     # Jobs -------------------------------------------------------------------------------------
 
     def register(
-        self, kind: str, handler: Handler, *, retries: int = 5, timeout: float = 300.0
+        self, kind: str, handler: JobHandler, *, retries: int = 5, timeout: float = 300.0
     ) -> None:
         """Let this runner do jobs of a kind: one attempt and up to `retries` more.
 
@@ -85,39 +89,47 @@ class Runner:
         """
         if check_kind(kind) in self._kinds:
             raise InvalidInput(f"Jobs of kind {kind!r} have a handler.", hint="Register it once.")
-        self._kinds[kind] = Kind(handler, retries, timeout)
+        self._kinds[kind] = JobKind(handler, retries, timeout)
         self._wake.set()
 
     async def enqueue(
         self,
+        transaction: Transaction | None,
         kind: str,
         payload: object = None,
         *,
-        key: str | None = None,
+        key: str = "",
+        order: str = "",
         delay: float = 0.0,
-        transaction: Transaction | None = None,
     ) -> str:
         """Add a job, to be begun after `delay` seconds; returns its id.
 
-        In a transaction it exists if and only if that commits. With a key, nothing is added while
-        a job of this kind and key is pending or running: that one's id is returned, and it keeps
-        its payload and due time. A running one may have begun before what you are about to commit:
-        if that matters, let the key name the state it is about. A failed one is begun anew.
+        It exists if and only if the transaction commits; None for one of its own. With a key, at
+        most one job of this kind and key waits: if there is one, nothing is added, and it keeps its
+        payload and due time. One that is running does not count, since it may have begun before
+        what you are about to commit: it runs once more when it has ended. One that failed is begun
+        anew. Jobs with the same order run one after the other, in the order in which they were
+        enqueued, whatever their kind; one that is to be tried again keeps the others waiting.
         """
+        self._placed = max(self._placed + 1, self._store.now())
         job = Job(
-            id=keys.check(f"{check_kind(kind)}/{new_id() if key is None else key}"),
+            id=keys.check(f"{check_kind(kind)}/{key or new_id()}"),
             kind=kind,
             payload=payload,
-            state=State.PENDING,
+            state=JobState.PENDING,
             due=self._store.now() + int(delay * SECOND),
+            order=order or None,
+            placed=self._placed,
         )
 
         async def add(transaction: Transaction) -> None:
             jobs = transaction.collection(Job)
             # This look makes the commit fail, and be repeated, if the job is begun in between.
-            found = None if key is None else await jobs.get(job.id)
-            if found is None or found.state is State.FAILED:
+            found = await jobs.get(job.id) if key else None
+            if found is None or found.state is JobState.FAILED:
                 await jobs.put(job)
+            elif found.state is JobState.RUNNING and not found.again:
+                await jobs.put(msgspec.structs.replace(found, payload=payload, again=True))
 
         if transaction is None:
             await self._store.transact(add)
@@ -129,7 +141,7 @@ class Runner:
 
     async def failed(self, limit: int = 100) -> list[Job]:
         """Jobs that were given up, of any kind, oldest first; `Job.error` says why."""
-        return await self._jobs(State.FAILED).order_by("due").limit(limit).values()
+        return await self._jobs(JobState.FAILED).order_by("due").limit(limit).values()
 
     async def retry(self, job: str) -> None:
         """Make a failed job pending again, with all its attempts.
@@ -140,7 +152,7 @@ class Runner:
         async def bring_back(transaction: Transaction) -> None:
             jobs = transaction.collection(Job)
             found = await jobs.get(job)
-            if found is None or found.state is not State.FAILED:
+            if found is None or found.state is not JobState.FAILED:
                 raise InvalidInput(
                     f"There is no failed job {job!r}.", hint="`Runner.failed` lists them."
                 )
@@ -149,23 +161,86 @@ class Runner:
         await self._store.transact(bring_back)
         self._wake.set()
 
+    # Idle work --------------------------------------------------------------------------------
+
+    def idle(
+        self,
+        name: str,
+        work: Work,
+        *,
+        covers: str = "",
+        patience: float = PATIENCE,
+        closing: float = 0.0,
+    ) -> Wake:
+        """Do work when nobody writes; call what is returned when there is some. See `jobs.idle`.
+
+        `covers` is a kind of mark that stays until this work is done, too. `patience` is for how
+        many seconds the work waits where writers never pause; `closing` how many it gets when the
+        runner is stopped. What was registered first is done first.
+        """
+        return self._idle.add(name, work, covers=covers, patience=patience, closing=closing)
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Around a write that idle work must not delay."""
+        return self._idle.writing()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether somebody is inside `writing` right now."""
+        return self._idle.is_writing
+
+    async def breathe(self) -> None:
+        """Called between two units of work: lets others run, and a writer end first."""
+        await self._idle.breathe()
+
+    async def give_way(self, worked: float) -> None:
+        """For work outside of pauses: rests, if somebody writes, after so many seconds of work."""
+        await self._idle.give_way(worked)
+
+    # Marks ------------------------------------------------------------------------------------
+
+    async def mark(self, transaction: Transaction, kind: str, key: str, first: int = 0) -> None:
+        """Say that work of a kind is to be done about a key, from a number on. See `jobs.marks`.
+
+        Called inside `writing`, which ends after the work was woken. Writes a row only if there is
+        none of this process that says it.
+        """
+        await self._marks.leave(transaction, kind, key, first)
+
+    def pending(self, kind: str) -> Mapping[str, int]:
+        """What this process has marked and not done: the first number by key. Reads nothing."""
+        return self._marks.own(kind)
+
+    async def marks(self, kind: str, key: str = "") -> list[PendingMark]:
+        """What other processes have marked, about this key or about any. One read."""
+        return await self._marks.others(kind, key)
+
+    async def adopt(self, mark: PendingMark) -> bool:
+        """Take a mark away when the work of its kind is done here, if its process is dead."""
+        return await self._marks.adopt(mark)
+
     # Periodic work ----------------------------------------------------------------------------
 
     def every(
-        self, name: str, seconds: float, function: Callable[[], Awaitable[object]]
-    ) -> Periodic:
-        """Run a function at the start and every so many seconds, until `stop`; see `Periodic`."""
+        self,
+        name: str,
+        seconds: float,
+        work: Callable[[], Awaitable[object]],
+        *,
+        first: float = 0.0,
+    ) -> Wake:
+        """Run a function at the start and every so many seconds, until `stop`; see `Periodic`.
+
+        `first` is how many seconds after the start: short commands do without.
+
+        What is returned has it run at once, or once more if it is running.
+        """
         if name in self._periodic:
             raise InvalidInput(f"Periodic work {name!r} exists.", hint="Choose another name.")
-        periodic = self._periodic[name] = Periodic(name, seconds, function)
+        periodic = self._periodic[name] = Periodic(name, seconds, work, first)
         if self._task is not None:
             periodic.start()
-        return periodic
-
-    def wake(self, name: str) -> None:
-        """Run periodic work now; after `stop`, when there is none any more, nothing happens."""
-        if name in self._periodic:
-            self._periodic[name].wake()
+        return periodic.wake
 
     # Life -------------------------------------------------------------------------------------
 
@@ -177,15 +252,17 @@ class Runner:
         self._task = asyncio.create_task(self._serve(), name="perdure-jobs")
         for periodic in self._periodic.values():
             periodic.start()
+        self._idle.start()
 
     async def stop(self, grace: float = 5.0) -> None:
         """Begin nothing more and wait for what is running; after `grace` seconds, cancel it.
 
         A cancelled job is pending again at once, and the attempt does not count. Periodic work
-        ends and is forgotten. Safe to call twice.
+        ends and is forgotten. Idle work gets the seconds that it asked for. Safe to call twice.
         """
         if self._task is None:
             return
+        await self._idle.stop()
         self._stopping = True
         self._wake.set()
         others = {self._task}
@@ -203,18 +280,24 @@ class Runner:
         self._task = None
 
     async def settle(self) -> None:
-        """Wait until no job of a registered kind is running, here or elsewhere, or due.
+        """Wait until all idle work is done, and no job of a registered kind is running or due.
 
-        Jobs that wait for their time, or for their next attempt, are not waited for. Never
-        returns if called inside a job.
+        Jobs that wait for their time, or for their next attempt, are not waited for; jobs that run
+        elsewhere are. Raises what idle work raises. Never returns if called inside a job.
         """
         if self._task is None:
             raise InvalidInput("This runner is not started.", hint="Call start() first.")
+        await self._idle.settle()
         # Asked again behind the wait: what has just been recorded is still ending.
         while self._running or await self._is_work_left() or self._running:
             self._finished.clear()
             self._wake.set()
             await pause_until(self._finished, self._poll_every)
+            await self._idle.settle()
+
+    async def settle_idle(self, name: str = "") -> None:
+        """Do all idle work now, or that of this name, started or not. Raises what it raises."""
+        await self._idle.settle(name)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -242,39 +325,60 @@ class Runner:
         """Begin what is due, as far as there is room; returns the seconds until the next look."""
         await self._take_over()
         room = self._concurrency - len(self._running)
-        if room <= 0:
+        if room <= 0 or not self._kinds:
             return self._poll_every  # or sooner: the end of a job wakes us
         now = self._store.now()
-        found: list[Stored[Job]] = []
-        for kind in self._kinds:
-            query = self._jobs(State.PENDING).where("kind", "=", kind).order_by("due")
-            found += await query.limit(room).execute()
-        # One that runs here and was taken over for being late must not run beside itself.
-        alive = self._alive()
-        found = [each for each in found if each.key not in alive]
-        found.sort(key=lambda each: (each.value.due, each.key))
-        due = [each for each in found if each.value.due <= now][:room]
+        due, later = await self._due(now, room)
         claimed = await asyncio.gather(*(self._claim(each) for each in due))
         if not all(claimed):
             return 0.0  # others were faster: there may be more behind those
-        if len(due) < len(found):
-            return min(self._poll_every, max(0, found[len(due)].value.due - now) / SECOND)
-        return self._poll_every
+        return self._poll_every if later is None else min(self._poll_every, (later - now) / SECOND)
+
+    async def _due(self, now: int, room: int) -> tuple[list[Stored[Job]], int | None]:
+        """Jobs that can begin, the longest due first, and when the next one is due."""
+        query = self._jobs(JobState.PENDING).where("kind", "in", list(self._kinds))
+        query = query.order_by("due").limit(max(room, _PAGE))
+        # One that runs here and was taken over for being late must not run beside itself.
+        found, alive, after = list[Stored[Job]](), self._alive(), None
+        firsts = dict[str, str]()
+        while True:
+            page = await query.page(after=after)
+            for each in page.items:
+                job = each.value
+                if job.due > now:
+                    return found, job.due
+                if each.key in alive:
+                    continue
+                if job.order is not None and job.order not in firsts:
+                    firsts[job.order] = await self._first_of(job.order)
+                if job.order is None or firsts[job.order] == job.id:
+                    found.append(each)
+                if len(found) == room:
+                    return found, None
+            after = page.next
+            if after is None:
+                return found, None
+
+    async def _first_of(self, order: str) -> str:
+        """The job of an order that goes first; the others wait for it."""
+        query = self._store.collection(Job).query().where("order", "=", order)
+        query = query.where("state", "in", [JobState.PENDING, JobState.RUNNING])
+        first = await query.order_by("placed").first()
+        return "" if first is None else first.key
 
     async def _take_over(self) -> None:
         """Make jobs whose worker is dead pending again; looks only once in a poll interval."""
         moment = asyncio.get_running_loop().time()
-        if moment < self._takeover_at:
+        if moment < self._takeover_at or not self._kinds:
             return
         self._takeover_at = moment + self._poll_every
         now = self._store.now()
         alive = self._alive()
-        for kind in self._kinds:
-            dead = self._jobs(State.RUNNING).where("kind", "=", kind).where("until", "<=", now)
-            for found in await dead.order_by("until").limit(100).execute():
-                if found.key not in alive:  # ours are only late
-                    error = "the process that ran it ended"
-                    await replace(self._store, found, found.value.pending(now, error=error))
+        dead = self._jobs(JobState.RUNNING).where("kind", "in", list(self._kinds))
+        for found in await dead.where("until", "<=", now).order_by("until").limit(100).execute():
+            if found.key not in alive:  # ours are only late
+                error = "the process that ran it ended"
+                await replace(self._store, found, found.value.pending(now, error=error))
 
     async def _claim(self, found: Stored[Job]) -> bool:
         job = found.value
@@ -289,7 +393,7 @@ class Runner:
         held = await replace(self._store, found, job.running(self._owner, until))
         if held is None:
             return False
-        work = Work(self._store, kind, held, self._lease, self.counts)
+        work = JobRun(self._store, kind, held, self._lease, self.counts)
         task = asyncio.create_task(work.serve(), name=f"perdure-job-{job.id}")
         self._running[task] = work
         task.add_done_callback(self._ended)
@@ -301,16 +405,26 @@ class Runner:
         self._finished.set()
 
     async def _is_work_left(self) -> bool:
+        if not self._kinds:
+            return False
+        now = self._store.now()
+        states = await self._states()
+        if JobState.RUNNING in states or states.get(JobState.PENDING, now + 1) > now:
+            return JobState.RUNNING in states
+        # Those that wait for one of their order, which waits for its time, are not waited for.
+        can_begin, _ = await self._due(now, 1)
+        return bool(can_begin) or JobState.RUNNING in await self._states()
+
+    async def _states(self) -> dict[str, int]:
+        """The states that jobs of our kinds are in, each with the first due time."""
         # One statement, though it takes a scan: between two, each of which could use an index, a
         # job may go from the state that is yet to be looked at to the one that was.
         query = self._store.collection(Job).query().where("kind", "in", list(self._kinds))
-        query = query.where("state", "in", [State.PENDING, State.RUNNING]).group_by("state")
-        first = {row["state"]: row["due"] for row in await query.aggregate(due="min due")}
-        due = first.get(State.PENDING)
-        return State.RUNNING in first or (isinstance(due, int) and due <= self._store.now())
+        query = query.where("state", "in", [JobState.PENDING, JobState.RUNNING]).group_by("state")
+        return {row["state"]: row["due"] for row in await query.aggregate(due="min due")}
 
     def _alive(self) -> set[str]:
         return {work.id for work in self._running.values()}
 
-    def _jobs(self, state: State) -> Finder[Job]:
+    def _jobs(self, state: JobState) -> Finder[Job]:
         return self._store.collection(Job).query().where("state", "=", state)

@@ -104,7 +104,7 @@ class Piece(msgspec.Struct, frozen=True):
     full: bool
 
 
-class Beside(msgspec.Struct, frozen=True):
+class MemoryLayer(msgspec.Struct, frozen=True):
     """The memory layer of one prompt."""
 
     text: str = ""
@@ -116,7 +116,7 @@ class Beside(msgspec.Struct, frozen=True):
     pieces: tuple[Piece, ...] = ()
 
     @classmethod
-    def of(cls, pieces: Iterable[Piece]) -> Beside:
+    def of(cls, pieces: Iterable[Piece]) -> MemoryLayer:
         """The layer that these are written to."""
         pieces = tuple(pieces)
         return cls(
@@ -126,9 +126,9 @@ class Beside(msgspec.Struct, frozen=True):
             pieces,
         )
 
-    def without(self, keys: Collection[str]) -> Beside:
+    def without(self, keys: Collection[str]) -> MemoryLayer:
         """The same without what has one of these keys."""
-        return Beside.of(piece for piece in self.pieces if piece.item.key not in keys)
+        return MemoryLayer.of(piece for piece in self.pieces if piece.item.key not in keys)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -159,7 +159,7 @@ class Limits(msgspec.Struct, frozen=True):
         return {"turn": self.turns, "memory": self.memories, "reference": self.references}[kind]
 
 
-def beside(
+def memory_layer(
     items: Sequence[Item],
     limits: Limits,
     *,
@@ -167,7 +167,7 @@ def beside(
     counter: Counter,
     shown: Collection[str] = (),
     reminded: Collection[str] = (),
-) -> Beside:
+) -> MemoryLayer:
     """The memory layer of what was recalled, best first, within its limits.
 
     What has no room in full, or stands in the window just so, becomes a reminder. Nothing comes
@@ -201,7 +201,7 @@ def beside(
                 break
     while pieces and counter.count(_written(pieces)) > limits.tokens:
         pieces.pop()  # tokens of parts do not quite add up to those of the whole
-    return Beside.of(pieces)
+    return MemoryLayer.of(pieces)
 
 
 def ago(then: int, now: int) -> str:

@@ -1,10 +1,8 @@
-"""Recall, tied together: what a session, its prompts and its model's tools ask for.
-
-One for each bank. The parts are given to it: see `perdure.bank`.
-"""
+"""What a session, its prompts and its model's tools ask of the past. `services` makes it."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -17,14 +15,19 @@ from perdure.core.errors import PerdureError
 from perdure.core.messages import Message
 from perdure.core.tokens import Counter
 from perdure.core.turns import Position
+from perdure.history.forgetting import Forgetting
 from perdure.history.records import Head, SessionRecord
 from perdure.recall import injecting
 from perdure.recall.indexing import telling
-from perdure.recall.injecting import Beside, Item, Limits
+from perdure.recall.indexing.forgetting import IndexPlace
+from perdure.recall.injecting import Item, Limits, MemoryLayer
 from perdure.recall.keys import everywhere
-from perdure.recall.memories.records import shown as shown_key
+from perdure.recall.memories.memory_forgetting import MemoryTraces
+from perdure.recall.memories.memory_records import shown as shown_key
 from perdure.recall.scoping.missing import loosened, missed
 from perdure.recall.scoping.names import Names
+from perdure.recall.scoping.sharing import Sharing
+from perdure.recall.scoping.undone import UndoneTurns
 from perdure.recall.searching.cues import cues
 from perdure.recall.ticklers import Ticklers
 from perdure.recall.values import LATE, NO_MODEL, Filters, Hit, Question, Recalled, Step
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from perdure.recall.memories.memories import Memories
     from perdure.recall.references.references import References
     from perdure.recall.scoping.scope import Scopes
+    from perdure.recall.searching.ahead import Ahead
     from perdure.recall.steps.pipeline import Pipeline
 
 #: Hits that are asked for, for each pointer that may stand beside a prompt: some stand there
@@ -74,31 +78,84 @@ _words = re.compile(r"\w+").findall
 _log = logging.getLogger(__name__)
 
 
-class Parts(msgspec.Struct, frozen=True):
-    """What recall is made of."""
-
-    index: RecallIndex
-    scopes: Scopes
-    pipeline: Pipeline
-    memories: Memories
-    references: References
-    ticklers: Ticklers
-
-
 class Recall:
     """Answers what the past has to say; one for all sessions of a bank."""
 
     def __init__(
-        self, store: Store, config: RecallConfig, parts: Parts, counter: Callable[[], Counter]
+        self,
+        store: Store,
+        config: RecallConfig,
+        *,
+        index: RecallIndex,
+        scopes: Scopes,
+        pipeline: Pipeline,
+        memories: Memories,
+        references: References,
+        embedder: Ahead,
+        counter: Callable[[], Counter],
     ) -> None:
         self.config = config
-        self.memories, self.references = parts.memories, parts.references
-        self.ticklers = parts.ticklers
+        self.index, self.memories, self.references = index, memories, references
+        self.ticklers = Ticklers(store)
         self._store = store
-        self._index, self._scopes, self._pipeline = parts.index, parts.scopes, parts.pipeline
-        self._names = Names(store, parts.scopes)
+        self._scopes, self._pipeline, self._embedder = scopes, pipeline, embedder
+        self._names = Names(store, scopes)
         # Read when it is first needed: it takes a while.
         self._counter = counter
+        self._is_started = False
+        self._starting = asyncio.Lock()
+        self._syncing: asyncio.Task[None] | None = None
+
+    # Its life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin the work in the background. Safe to call again; a damaged index does not raise."""
+        if self._is_started:
+            return
+        async with self._starting:
+            if not self._is_started:
+                await self._start()
+
+    async def _start(self) -> None:
+        try:
+            await self.index.start()
+            self._is_started = True
+        except PerdureError as exc:  # nobody's append fails for it; the next tries again
+            _log.warning("The index of recall cannot be used: %s", exc)
+        if self._syncing is None:
+            self._syncing = asyncio.create_task(self._sync(), name="perdure-references")
+
+    async def _sync(self) -> None:
+        try:
+            await self.references.sync()
+        except PerdureError as exc:
+            _log.warning("The reference layers could not be read: %s", exc)
+
+    async def stop(self) -> None:
+        """End what is under way in the background; what is left is done later."""
+        if self._syncing is not None:
+            self._syncing.cancel()
+            await asyncio.wait({self._syncing})
+        await self._pipeline.close()
+        await self._embedder.close()
+        await self.index.stop()
+
+    async def settle(self) -> None:
+        """Wait until everything is indexed and has its vector."""
+        if self._syncing is not None:
+            await asyncio.wait({self._syncing})
+        await self.index.settle()
+
+    def join(self, forgetting: Forgetting) -> None:
+        """Have everything of recall's forgotten that is forgotten."""
+        index, traces = IndexPlace(self.index), MemoryTraces(self._store, self.memories)
+        undone = UndoneTurns(self._store)
+        for place in (index, traces, Sharing(self._store), undone, self.ticklers):
+            forgetting.join(place)
+        forgetting.rerooting += [index.inherit, traces.inherit, undone.inherit]
+        forgetting.rerooted.append(index.rerooted)
+
+    # Questions --------------------------------------------------------------------------------
 
     async def recall(
         self,
@@ -130,14 +187,16 @@ class Recall:
         question = Question(text="", record=record, head=head, moment=self._store.now())
         return await self._names.sees(question, session)
 
-    async def beside(self, window: Window, prompt: Sequence[Message], budget: int) -> Beside:
+    async def memory_layer(
+        self, window: Window, prompt: Sequence[Message], budget: int
+    ) -> MemoryLayer:
         """The memory layer of a prompt, in at most `budget` tokens.
 
         Never raises for what goes wrong in recall: a prompt without memories is better than none.
         """
         record, shown = window.record, window.shown
         if not self.config.on or budget <= 0:
-            return Beside()
+            return MemoryLayer()
         question = Question(
             text=_looked_at("\n".join(filter(None, (message.text for message in prompt)))),
             record=record,
@@ -146,23 +205,23 @@ class Recall:
             moment=self._store.now(),
         )
         if _says_nothing(question.text) or not question.limit:
-            return Beside()
+            return MemoryLayer()
         try:
             await self._prepared()
             own = {key.removeprefix(f"{record.agent}/") for key in shown if "#" not in key}
             found = await self._pipeline.recall(question, prompt=prompt, shown=shown | own)
-            for note in await telling.notes(self._index, found):
+            for note in await telling.notes(self.index, found):
                 _log.info("Recall for %s: %s", record.id, note)
             items = await self._items(window, found.hits)
         except PerdureError as exc:
             _log.warning("Nothing is recalled for %s: %s", record.id, exc)
-            return Beside()
+            return MemoryLayer()
         except Exception:  # noqa: BLE001 (the border of what a prompt can do without; it is told)
             _log.exception("Nothing is recalled for %s", record.id)
-            return Beside()
+            return MemoryLayer()
         if not items:
-            return Beside()
-        return injecting.beside(
+            return MemoryLayer()
+        return injecting.memory_layer(
             items,
             Limits.of(self.config, budget),
             moment=question.moment,
@@ -192,8 +251,8 @@ class Recall:
 
     async def _prepared(self) -> None:
         """Have the index ready. A bank that is only looked at has not started it."""
-        if self._index.is_on:
-            await self._index.prepared()
+        if self.index.is_on:
+            await self.index.prepared()
 
     async def _notes(
         self, question: Question, found: Recalled, seconds: float | None
@@ -202,7 +261,7 @@ class Recall:
 
         Without any, nothing is said about filters.
         """
-        notes = (*await telling.notes(self._index, found), *_unanswered(found), *found.notes)
+        notes = (*await telling.notes(self.index, found), *_unanswered(found), *found.notes)
         if found.hits or found.notes:
             return notes
         if not cues(question.text, question.moment).terms:

@@ -54,6 +54,6 @@ class Answering(Conversation):
             self._intake,
             self._writer,
             self._writing,
-            self._commit,
+            rooms.log.write,
             turns_of,
         )

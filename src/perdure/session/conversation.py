@@ -7,7 +7,7 @@ each. They use what stands here, and never one another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,10 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import Round, Turn
 from perdure.history.intake import Intake
-from perdure.history.log import Hook, Order, TurnLog, Writer, Written
-from perdure.history.meter import Meter
+from perdure.history.log import TurnLog, Writer, Written
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord
+from perdure.history.token_counts import TokenCounts
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -41,7 +41,7 @@ class Rooms(msgspec.Struct, frozen=True):
     store: Store
     log: TurnLog
     reader: Reader
-    meter: Meter
+    meter: TokenCounts
     artifacts: ArtifactStore
     rules: tuple[PruneRule, ...]
     heartbeat: float
@@ -107,14 +107,6 @@ class Conversation:
         """What was said last."""
         pieces = await self._rooms.reader.latest(self.record, _RECENT)
         return [message for piece in pieces for message in piece.messages()]
-
-    async def _commit(self, writer: Writer, order: Order, hooks: Iterable[Hook] = ()) -> Written:
-        """Write, and have it counted."""
-        log, meter = self._rooms.log, self._rooms.meter
-        with meter.append():
-            written = await log.write(writer, order, (*hooks, meter.mark))
-            meter.note(written)
-        return written
 
     async def _change_head(
         self,

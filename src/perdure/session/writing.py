@@ -96,6 +96,7 @@ class Writing(Conversation):
             artifacts=taken.moved,
             there=taken.there,
             options=options,
+            bulk=count,
             fresh=fresh,
             times=times,
         )
@@ -262,10 +263,7 @@ class Writing(Conversation):
                 self._writer.own = answer.own
             if count:
                 hooks.append(self._rooms.meter.now(taken.moved))
-                written = await self._rooms.log.write(self._writer, order, hooks)
-                self._rooms.meter.counted(written)
-            else:
-                written = await self._commit(self._writer, order, hooks)
+            written = await self._rooms.log.write(self._writer, order, hooks)
         if taken.moved:
             await self._intake.confirm(taken)
         return written

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
@@ -15,7 +15,9 @@ from perdure.storage.rows import Delivered, Entry
 
 T = TypeVar("T")
 
-_PAGE = 1_000
+#: A page ends with the row that reaches either.
+PAGE_BYTES = 1024 * 1024
+PAGE_ROWS = 2_000
 
 
 @asynccontextmanager
@@ -27,6 +29,12 @@ async def closing(pages: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
         close = getattr(pages, "aclose", None)
         if close is not None:
             await close()
+
+
+def tag_pairs(tags: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Tags that backends keep as ``name=value``."""
+    split = (text.partition("=") for text in tags)
+    return tuple([(name, value) for name, _, value in split])
 
 
 class HeldCollection(msgspec.Struct, frozen=True):
@@ -66,32 +74,36 @@ class HeldSnapshot(Snapshot):
     async def last_event(self) -> int:
         return self._last_event
 
-    def holds_the_same_as(self, other: HeldSnapshot) -> bool:
-        """Whether the rows of both are equal; events are not looked at."""
-        return self._collections == other._collections
-
 
 class WatchedSnapshot(Snapshot):
     """Another snapshot, whose pages are shown to somebody as they pass by.
 
     `see` gets the name of the collection, "" for events, and the page. The next page is read
-    while one is dealt with: reading and writing share the time that either takes.
+    while one is dealt with: reading and writing share the time that either takes. Collections that
+    `instead` has are those of `instead`.
     """
 
     def __init__(
-        self, inner: Snapshot, see: Callable[[str, Sequence[Entry | Delivered]], None]
+        self,
+        inner: Snapshot,
+        see: Callable[[str, Sequence[Entry | Delivered]], None],
+        instead: Snapshot | None = None,
     ) -> None:
         self._inner = inner
         self._see = see
+        self._instead: Snapshot = HeldSnapshot([]) if instead is None else instead
 
     async def layouts(self) -> list[Layout]:
-        return await self._inner.layouts()
+        found = {layout.name: layout for layout in await self._inner.layouts()}
+        found |= {layout.name: layout for layout in await self._instead.layouts()}
+        return [found[name] for name in sorted(found)]
 
     async def count(self, collection: str) -> int:
-        return await self._inner.count(collection)
+        return await (await self._of(collection)).count(collection)
 
     async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
-        async with closing(_ahead(self._inner.entries(collection))) as pages:
+        source = await self._of(collection)
+        async with closing(_ahead(source.entries(collection))) as pages:
             async for page in pages:
                 self._see(collection, page)
                 yield page
@@ -105,36 +117,9 @@ class WatchedSnapshot(Snapshot):
     async def last_event(self) -> int:
         return await self._inner.last_event()
 
-
-class OverlaidSnapshot(Snapshot):
-    """A snapshot in which some collections are those of another one."""
-
-    def __init__(self, under: Snapshot, over: Snapshot) -> None:
-        self._under = under
-        self._over = over
-
-    async def layouts(self) -> list[Layout]:
-        found = {layout.name: layout for layout in await self._under.layouts()}
-        found |= {layout.name: layout for layout in await self._over.layouts()}
-        return [found[name] for name in sorted(found)]
-
-    async def count(self, collection: str) -> int:
-        return await (await self._of(collection)).count(collection)
-
-    async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
-        async with closing((await self._of(collection)).entries(collection)) as pages:
-            async for page in pages:
-                yield page
-
-    def events(self) -> AsyncIterator[list[Delivered]]:
-        return self._under.events()
-
-    async def last_event(self) -> int:
-        return await self._under.last_event()
-
     async def _of(self, collection: str) -> Snapshot:
-        names = {layout.name for layout in await self._over.layouts()}
-        return self._over if collection in names else self._under
+        names = {layout.name for layout in await self._instead.layouts()}
+        return self._instead if collection in names else self._inner
 
 
 async def _ahead(pages: AsyncIterator[T]) -> AsyncIterator[T]:
@@ -164,4 +149,4 @@ async def _end(task: asyncio.Task[T]) -> None:
 
 
 def _pages(items: Sequence[T]) -> list[list[T]]:
-    return [list(items[start : start + _PAGE]) for start in range(0, len(items), _PAGE)]
+    return [list(items[start : start + PAGE_ROWS]) for start in range(0, len(items), PAGE_ROWS)]

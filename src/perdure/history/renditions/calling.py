@@ -140,7 +140,7 @@ class Caller:
         recipe = f"{PROMPT} {reply.provider}/{reply.model}"
         items = {item.round: item for item in answer.rounds}
         for each in batch:
-            await self._craft.breathe()
+            await self._craft.jobs.breathe()
             self._judge(job, each, items.get(each.number), recipe)
         if told is not None and limit is not None:
             await self._judge_tiny(job, told, answer.turn or "", limit, recipe)

@@ -9,7 +9,6 @@ import asyncio
 import importlib
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -17,23 +16,17 @@ from typing import TypeVar
 from perdure.core.messages import Message, Text, ToolCall, ToolResult
 from perdure.core.tokens import Counter, count_messages
 from perdure.history.manifest import Place
-from perdure.history.meter import Meter
 from perdure.history.renditions import packing
 from perdure.history.renditions.records import TinyVariant, Variant
 from perdure.history.renditions.sources import Sources
 from perdure.history.tags import escape
+from perdure.history.token_counts import TokenCounts
+from perdure.jobs import Runner
 
-#: Seconds of work after which others get a turn on the event loop.
-_SLICE = 0.002
-#: How often an append is looked after before there is work again.
-_PATIENCE = 20
 #: Characters above which a round is worked on in a thread: it would take longer than a slice.
 _HEAVY = 4_096
 #: Seconds for which a thread may keep the interpreter to itself while we work in another.
 _TURN = 0.0005
-#: Who is polite rests so many times as long as it works, while others append.
-_REST = 25
-
 #: Tokens of a turn at T that is merely cut.
 _TINY = 40
 
@@ -47,15 +40,15 @@ R = TypeVar("R")
 class Craft:
     """Makes renditions; stores nothing."""
 
-    def __init__(self, sources: Sources, meter: Meter) -> None:
+    def __init__(self, sources: Sources, counts: TokenCounts, jobs: Runner) -> None:
         self._sources = sources
-        self._meter = meter
-        self._since = 0.0
+        self._counts = counts
+        self.jobs = jobs
         self._is_loaded = False
 
     @property
     def counter(self) -> Counter:
-        return self._meter.counter
+        return self._counts.counter
 
     async def variant(self, messages: tuple[Message, ...], place: Place) -> Variant:
         """S and C of a round, made by the algorithm."""
@@ -72,24 +65,6 @@ class Craft:
         full = await self._sources.full(messages)
         return await self._worked(_weight(full), lambda: count_messages(self.counter, full))
 
-    async def breathe(self) -> None:
-        """Let others run, if there was work for a while; and an append at once, to its end."""
-        if self._meter.is_appending():
-            # It gives way several times itself, and would find us at work each time.
-            for _ in range(_PATIENCE):
-                await asyncio.sleep(_SLICE / 2)
-                if not self._meter.is_appending():
-                    break
-            self._since = time.perf_counter()
-        elif time.perf_counter() - self._since > _SLICE:
-            await asyncio.sleep(0)
-            self._since = time.perf_counter()
-
-    async def give_way(self, worked: float) -> None:
-        """Rest for a multiple of the seconds that were worked, if somebody appends right now."""
-        if self._meter.is_busy:
-            await asyncio.sleep(min(worked * _REST, 1.0))
-
     async def _worked(self, weight: int, work: Callable[[], R]) -> R:
         """The result of work on so many characters, without holding others up."""
         if not self._is_loaded:
@@ -98,7 +73,7 @@ class Craft:
         if weight > _HEAVY:
             with _sharing():
                 return await asyncio.to_thread(work)
-        await self.breathe()
+        await self.jobs.breathe()
         return work()
 
 

@@ -16,7 +16,6 @@ import msgspec
 from perdure.core.messages import Message
 from perdure.history.lines import Owned
 from perdure.history.manifest import Place
-from perdure.history.meter import Meter
 from perdure.history.records import Head, TurnCount, turn_key
 from perdure.history.renditions.craft import Craft
 from perdure.history.renditions.records import (
@@ -33,6 +32,7 @@ from perdure.history.renditions.records import (
     working_tiny,
 )
 from perdure.history.renditions.sources import Sources, Told
+from perdure.history.token_counts import TokenCounts
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -89,10 +89,10 @@ class Turned(msgspec.Struct, frozen=True, gc=False):
 class Maker:
     """Makes and stores renditions of the turns in a store."""
 
-    def __init__(self, store: Store, sources: Sources, craft: Craft, meter: Meter) -> None:
+    def __init__(self, store: Store, sources: Sources, craft: Craft, counts: TokenCounts) -> None:
         self._store = store
         self._sources = sources
-        self._meter = meter
+        self._counts = counts
         self.craft = craft
 
     async def make(
@@ -113,7 +113,7 @@ class Maker:
             found, uncounted = await self._attempt(owned, head, wish, go_on, made)
             if not uncounted or counted:
                 return found
-            await self._meter.count(owned.session, min(uncounted), max(uncounted))
+            await self._counts.count(owned.session, min(uncounted), max(uncounted))
         raise AssertionError("unreachable")
 
     async def _attempt(
@@ -263,7 +263,7 @@ class _Batch:
             known = await self._craft.variant(messages, place)
             self._made.variants[place, len(messages)] = known
             if self._wish.polite:
-                await self._craft.give_way(time.perf_counter() - begun)
+                await self._craft.jobs.give_way(time.perf_counter() - begun)
         return known
 
     async def _tokens(self, place: Place, messages: tuple[Message, ...]) -> int:

@@ -1,9 +1,8 @@
 """The scribe: sees to it that every round has its S and C, and every turn its T.
 
-Renditions are made in the background, when nothing is being written: the meter, which counts what
-was appended, lets the scribe work in its idle moments, and its marks tell of what a killed process
-left undone. Nobody has to wait for that: `sizes`, `tinies` and `texts` make at once what is not
-there. So a row that is missing is only one that nobody has asked for yet.
+Renditions are made in the background, when nothing is being written; the marks of the log tell of
+what a killed process left undone. Nobody has to wait for that: `sizes`, `tinies` and `texts` make
+at once what is not there. So a row that is missing is only one that nobody has asked for yet.
 
 What a model could make better waits as a row until its turn comes: see `renditions.asking`.
 """
@@ -21,8 +20,8 @@ from perdure.config import RenditionsConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import Corrupted
 from perdure.history.lines import Owned
+from perdure.history.log import TURNS, Written
 from perdure.history.manifest import Place
-from perdure.history.meter import Meter
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
 from perdure.history.renditions.asking import Asker
@@ -31,6 +30,8 @@ from perdure.history.renditions.making import Made, MadeTiny, Maker, Wish
 from perdure.history.renditions.records import BY_MODEL, Tiny, is_stale, rendition_key
 from perdure.history.renditions.shelf import KEYS_AT_ONCE, Shelf, Wanted, portions, runs
 from perdure.history.renditions.sources import Sources
+from perdure.history.token_counts import TokenCounts
+from perdure.jobs import GoOn, Runner
 from perdure.storage.store import Progress, Store
 
 if TYPE_CHECKING:
@@ -43,12 +44,14 @@ __all__ = ["Made", "MadeTiny", "Scribe", "Wanted"]
 _ROWS, _BATCH = 256, 24
 #: A round of an open turn waits so long for the others of its turn before a model is asked.
 _GATHER = 60 * SECOND
+#: Seconds of work when the bank is closed; the mark tells of the rest.
+_LAST_MOMENT = 0.25
 
 _log = logging.getLogger(__name__)
 
 
 class Scribe:
-    """Makes renditions for one bank. Made by the bank, and joined to its meter.
+    """Makes renditions for one bank. The log tells it what to work on: `note`, `missed`.
 
     `gateway` gives the way to models, when it is first needed; None if there is none.
     """
@@ -58,14 +61,15 @@ class Scribe:
         store: Store,
         reader: Reader,
         artifacts: ArtifactStore,
-        meter: Meter,
+        counts: TokenCounts,
+        jobs: Runner,
         config: RenditionsConfig | None = None,
         gateway: Callable[[], Gateway] | None = None,
     ) -> None:
         self._store = store
         sources = Sources(store, reader, artifacts)
-        craft = Craft(sources, meter)
-        self._maker = Maker(store, sources, craft, meter)
+        craft = Craft(sources, counts, jobs)
+        self._maker = Maker(store, sources, craft, counts)
         self._shelf = Shelf(store, sources, craft)
         self._tinies = store.collection(Tiny)
         self._counts = store.collection(TurnCount)
@@ -80,7 +84,8 @@ class Scribe:
         #: Sessions with turns that cannot be read.
         self._damaged: set[str] = set()
         self.asker = Asker(store, sources, craft, config or RenditionsConfig(), gateway)
-        meter.join(self)
+        self._jobs = jobs
+        self._wake = jobs.idle("making renditions", self.work, covers=TURNS, closing=_LAST_MOMENT)
 
     async def start(self) -> None:
         """Begin to ask models, if any are configured; also for what was left in the bank."""
@@ -88,11 +93,14 @@ class Scribe:
 
     # In the background -------------------------------------------------------------------------
 
-    @property
-    def behind(self) -> bool:
-        return bool(self._noted or self._bulk)
+    def note(self, written: Written) -> None:
+        """Note that messages were added to turns."""
+        if written.bulk:
+            self._missed_bulk(written.session, written.first, written.last)
+        else:
+            self.missed(written.session, written.first, written.last)
 
-    def follow(self, record: SessionRecord, first: int, last: int) -> None:
+    def missed(self, record: SessionRecord, first: int, last: int) -> None:
         """Note that messages were added to these turns of a session's own."""
         _, turns = self._noted.setdefault(record.id, (record, set()))
         turns.update(range(first, last + 1))
@@ -100,24 +108,27 @@ class Scribe:
         if record.id not in self._met or (record.id, first - 1) in self._open:
             self._met.add(record.id)
             turns.add(first - 1)
+        self._wake()
 
-    def follow_bulk(self, record: SessionRecord, first: int, last: int) -> None:
+    def _missed_bulk(self, record: SessionRecord, first: int, last: int) -> None:
         """Note that many turns were written at once: by an importer.
 
         They are made last, and no model is asked for them: a history of years would cost a fortune.
         """
         _, begun, end = self._bulk.get(record.id, (record, first, last))
         self._bulk[record.id] = record, min(begun, first), max(end, last)
+        self._wake()
 
-    async def work(self, go_on: Callable[[], bool]) -> None:
+    async def work(self, go_on: GoOn) -> bool:
         """Make what is missing of the turns that were noted, for as long as `go_on` says so."""
         is_first = not self._noted
         await self._work_on_noted(go_on)
         while self._bulk and (is_first or go_on()):
             is_first = False
             await self._work_on_bulk(go_on)
+        return bool(self._noted or self._bulk)
 
-    async def _work_on_bulk(self, go_on: Callable[[], bool]) -> None:
+    async def _work_on_bulk(self, go_on: GoOn) -> None:
         """Make some of the turns that came at once."""
         name, (record, first, end) = next(iter(self._bulk.items()))
         head = await self._heads.get(name)
@@ -140,7 +151,7 @@ class Scribe:
         if begun == first:
             self._bulk[name] = record, done, end
 
-    async def _work_on_noted(self, go_on: Callable[[], bool]) -> None:
+    async def _work_on_noted(self, go_on: GoOn) -> None:
         some = 1  # whoever has but a moment reads no more than it can use
         while self._noted and (some == 1 or go_on()):
             some = min(some * 2, _BATCH)
@@ -168,7 +179,7 @@ class Scribe:
             turns.difference_update(done)
 
     async def _make_noted(
-        self, session: str, head: Head, run: tuple[int, int], go_on: Callable[[], bool]
+        self, session: str, head: Head, run: tuple[int, int], go_on: GoOn
     ) -> Iterable[int]:
         """Make renditions of these turns; returns those of which nothing is left to do."""
         first, last = run
@@ -201,7 +212,7 @@ class Scribe:
 
     async def settle(self) -> None:
         """Make everything that is noted, and let models make what is due. Not what failed."""
-        await self.work(lambda: True)
+        await self._jobs.settle_idle("making renditions")
         await self.asker.settle()
 
     async def stop(self) -> None:

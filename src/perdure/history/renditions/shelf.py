@@ -15,13 +15,15 @@ from perdure.core.errors import Corrupted
 from perdure.core.levels import Level
 from perdure.core.messages import Message
 from perdure.history.lines import Owned, owners
+from perdure.history.log import TURNS
 from perdure.history.manifest import Place
-from perdure.history.records import Head, SessionRecord, TurnCount, Uncounted, turn_key
+from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
 from perdure.history.renditions import packing
 from perdure.history.renditions.craft import Craft
 from perdure.history.renditions.making import Made
 from perdure.history.renditions.records import Rendition, Tiny, Variant, rendition_key
 from perdure.history.renditions.sources import Sources
+from perdure.jobs import marks_of
 from perdure.storage.keys import numbered
 from perdure.storage.store import Store
 
@@ -142,11 +144,10 @@ class Shelf:
         fork does not see what was added to its parent's last turns later.
         """
         found = list[Stretch]()
-        marks = self._store.collection(Uncounted)
         if not numbers:
             return found
         for owned in owners(record, numbers[0], min(numbers[-1], head.turn)):
-            marked = await marks.query().prefix(f"{owned.session}/").values()
+            marked = await marks_of(self._store, TURNS, owned.session)
             doubtful = min([mark.first for mark in marked], default=head.turn)
             if owned.session == record.id:
                 own = msgspec.structs.replace(owned, piece=head.pieces)
@@ -180,7 +181,7 @@ class Shelf:
             else:
                 smooth, compact = await self._unpacked(variant, full, each.place)
                 found[each] = smooth if each.level == "S" else compact
-            await self._craft.breathe()
+            await self._craft.jobs.breathe()
         return found
 
     async def _unpacked(

@@ -21,11 +21,11 @@ from perdure.core.levels import Level
 from perdure.core.tokens import Counter
 from perdure.history.epochs import Epochs
 from perdure.history.manifest import Place
-from perdure.history.meter import Meter
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord
 from perdure.history.renditions.scribe import Scribe
 from perdure.history.shown import Injected, Shown
+from perdure.history.token_counts import TokenCounts
 
 Name = Literal["regular", "gradient"]
 NAMES: tuple[Name, ...] = ("regular", "gradient")
@@ -80,7 +80,7 @@ class Desk(msgspec.Struct, frozen=True):
 
     reader: Reader
     artifacts: ArtifactStore
-    meter: Meter
+    meter: TokenCounts
     scribe: Scribe
     epochs: Epochs
 

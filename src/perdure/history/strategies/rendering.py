@@ -11,10 +11,10 @@ from perdure.history import tags
 from perdure.history.epochs import Epochs, RangeText, digest_of, new_digest
 from perdure.history.gradient import RANGE_TAGS
 from perdure.history.manifest import Element, Manifest, Place
-from perdure.history.meter import Meter
 from perdure.history.records import Head, SessionRecord
 from perdure.history.renditions.scribe import Scribe, Wanted
 from perdure.history.strategies.rounds import FORGOTTEN
+from perdure.history.token_counts import TokenCounts
 
 
 class Rendered(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Rendered(msgspec.Struct, frozen=True):
 class Renderer:
     """Renders elements of one session's line of turns."""
 
-    def __init__(self, scribe: Scribe, epochs: Epochs, meter: Meter) -> None:
+    def __init__(self, scribe: Scribe, epochs: Epochs, meter: TokenCounts) -> None:
         self._scribe = scribe
         self._epochs = epochs
         self._meter = meter

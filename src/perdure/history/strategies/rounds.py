@@ -14,9 +14,9 @@ from perdure.history.escaping import escaped
 from perdure.history.gradient import TURN_TAGS
 from perdure.history.intake import resolved
 from perdure.history.manifest import Place
-from perdure.history.meter import Meter
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord, Span
+from perdure.history.token_counts import TokenCounts
 
 #: A share of the budget.
 _NEXT_TO_NOTHING = 0.01
@@ -60,7 +60,12 @@ class Rounds:
     """
 
     def __init__(
-        self, reader: Reader, artifacts: ArtifactStore, meter: Meter, *, tombstones: bool = False
+        self,
+        reader: Reader,
+        artifacts: ArtifactStore,
+        meter: TokenCounts,
+        *,
+        tombstones: bool = False,
     ) -> None:
         self._reader = reader
         self._artifacts = artifacts

@@ -24,7 +24,7 @@ from perdure.recall.indexing.embedding import Embeddings
 from perdure.recall.indexing.groups import Groups
 from perdure.recall.indexing.passages import Thread, moments
 from perdure.recall.indexing.step import Step
-from perdure.recall.memories.records import Memory
+from perdure.recall.memories.memory_records import Memory
 from perdure.recall.places import INDEX, spot, turns
 from perdure.recall.references.layers import LayerRecord
 from perdure.search.engine import Range, Withdrawal, engine_of

@@ -1,8 +1,8 @@
 """Memories: added, edited, merged, pinned, retired, deleted for good.
 
-What is added is compared with what is there (see `merging`). What says the same is not kept twice:
-the older one was seen once more. What contradicts an older one is kept beside it, each naming the
-other; the one that holds since later leads, unless the other is pinned.
+What is added is compared with what is there: what says the same (see `similar_memories`) is not
+kept twice, the older one was seen once more. Memories that `contradict` each other are kept beside
+each other, and name each other; the one that holds since later leads, unless another is pinned.
 
 Who changes a memory is a person or a machine (`by`, else `perdure.acting_as`). What a person wrote
 or changed, no machine changes: it gets `Conflict`, and may add what it has to say.
@@ -13,6 +13,8 @@ is noted. Everything is written in one transaction with the index.
 
 from __future__ import annotations
 
+import builtins
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,16 +22,18 @@ from msgspec.structs import replace
 
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.history.records import checked_agent
-from perdure.recall.memories import records, rules
-from perdure.recall.memories.reading import MemoryReader
-from perdure.recall.memories.records import (
+from perdure.recall.memories import memory_records as records
+from perdure.recall.memories import memory_writer as rules
+from perdure.recall.memories.memory_records import (
     WEIGHTS,
     Anchor,
     Author,
+    FormerMemory,
     Memory,
     acting,
 )
-from perdure.recall.memories.writing import Indexer, Writing
+from perdure.recall.memories.memory_writer import Indexer, MemoryWriter
+from perdure.recall.memories.similar_memories import SimilarMemories
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -44,9 +48,11 @@ Cleanse: TypeAlias = Callable[[Iterable[str]], Awaitable[bool]]
 #: Removes what prompts were told of memories, by their names.
 Withdraw: TypeAlias = Callable[[Iterable[str]], Awaitable[None]]
 _PAGE = 100
+#: The least that `similar` names, and memories that are compared with a text.
+_ALIKE, _COMPARED = 0.3, 24
 
 
-class Memories(MemoryReader):
+class Memories:
     """The memories of a bank.
 
     Keys are ``planner/M-7``, or ``M-7`` where `agent` says whose. What takes a key raises
@@ -64,11 +70,100 @@ class Memories(MemoryReader):
         withdraw: Withdraw | None = None,
         embedder: Embedder | None = None,
     ) -> None:
-        super().__init__(store, embedder)
-        self.writing = Writing(store, index, self.resemblance)
+        self._store = store
+        self._embedder = embedder
+        self.similarity = SimilarMemories(store)
+        self.writer = MemoryWriter(store, index, self.similarity)
         self._plain = plain
         self._cleanse = cleanse
         self._withdraw = withdraw
+
+    # Reading ------------------------------------------------------------------------------------
+
+    async def get(self, key: str, /, *, agent: str = "") -> Memory | None:
+        """The memory of this key, whatever its status."""
+        return await self._store.collection(Memory).get(records.parse_key(key, agent))
+
+    async def list(
+        self,
+        agent: str | None = None,
+        *,
+        kind: str | None = None,
+        tag: str | None = None,
+        status: str | None = "active",
+        weight: float = 0.0,
+        words: str = "",
+        limit: int | None = None,
+    ) -> builtins.list[Memory]:
+        """Memories of an agent, or of all, that fit: pinned ones first, then by weight and age.
+
+        `status` is None for any, `weight` the least, `words` must all be in the text or a tag.
+        """
+        query = self._store.collection(Memory).query()
+        if agent is not None:
+            query = query.where("agent", "=", checked_agent(agent))
+        if kind is not None:
+            query = query.where("kind", "=", records.checked_kind(kind))
+        if status is not None:
+            query = query.where("status", "=", records.checked_status(status))
+        if weight:
+            query = query.where("weight", ">=", records.checked_weight(weight))
+        (wanted,) = records.checked_tags((tag,)) if tag else ("",)
+        found = [
+            memory
+            for memory in await query.values()
+            if (not wanted or wanted in memory.tags) and _has(memory, words)
+        ]
+        return sorted(found, key=_rank)[:limit]
+
+    async def merged_into(self, key: str, *, agent: str = "") -> builtins.list[Memory]:
+        """What was merged into a memory, and into that."""
+        found, waiting = builtins.list[Memory](), [records.parse_key(key, agent)]
+        while waiting:
+            query = self._store.collection(Memory).query().where("into", "=", waiting.pop())
+            parts = await query.where("status", "=", "merged").values()
+            found += parts
+            waiting += [part.id for part in parts]
+        return found
+
+    async def history(self, key: str, *, agent: str = "") -> builtins.list[FormerMemory]:
+        """The former versions of a memory, oldest first."""
+        id = records.parse_key(key, agent)
+        return await self._store.collection(FormerMemory).query().prefix(f"{id}/").values()
+
+    async def rivals(
+        self, memories: Iterable[Memory], *, agent: str | None = None
+    ) -> dict[str, Memory]:
+        """The active memories that contradict one of these, by id; only what an agent may see."""
+        ids = sorted({id for memory in memories for id in memory.contradicts})
+        found = await self._store.collection(Memory).get_many(ids)
+        return {
+            memory.id: memory
+            for memory in found
+            if memory is not None
+            and memory.is_active
+            and (agent is None or memory.is_visible_to(agent))
+        }
+
+    async def doubles(self, memory: Memory) -> builtins.list[Memory]:
+        """Other active memories that say the same: one was edited so, or came back."""
+        fetch = self._store.collection(Memory).get_many
+        return await self.similarity.same(memory, fetch) if memory.is_active else []
+
+    async def similar(
+        self, agent: str, text: str, *, limit: int = 5
+    ) -> builtins.list[tuple[Memory, float]]:
+        """Active memories of an agent that may be about the same, with how alike they are.
+
+        By their words; ordered by their vectors, if there is an embedder that works.
+        """
+        found = await self.similarity.nearest(agent, text, _COMPARED)
+        near = {id: score for id, score in found if score >= _ALIKE}
+        kept = await self._store.collection(Memory).get_many(near)
+        alike = [(each, near[each.id]) for each in kept if each is not None and each.is_active]
+        if self._embedder is not None and alike:
+            alike = await _by_vector(self._embedder, text, alike)
+        return alike[:limit]
 
     # Writing ----------------------------------------------------------------------------------
 
@@ -118,7 +213,7 @@ class Memories(MemoryReader):
         )
 
         return await self._store.transact(
-            lambda transaction: self.writing.add(transaction, draft), STRONG
+            lambda transaction: self.writer.add(transaction, draft), STRONG
         )
 
     async def edit(
@@ -193,13 +288,35 @@ class Memories(MemoryReader):
             target, *others = (memory for memory in found if memory is not None)
             for other in others:
                 gone = replace(other, status="merged", into=target.id, pinned=False)
-                await self.writing.change(transaction, other, gone, author)
+                await self.writer.change(transaction, other, gone, author)
             # As it is now: it may have named one of them as contradicting it.
             target = await transaction.collection(Memory).get(target.id) or target
             merged = rules.merged(target, others, said, self._store.now())
-            return await self.writing.change(transaction, target, merged, author)
+            return await self.writer.change(transaction, target, merged, author)
 
         return await self._transact(body)
+
+    async def contradict(self, keys: Sequence[str], *, agent: str = "") -> None:
+        """Note that these memories of one agent cannot all hold; nobody finds that out by itself.
+
+        It ends when one of them says something else, or is not recalled any more. Raises
+        `InvalidInput` if they are less than two, not of one agent, or not active.
+        """
+        ids = rules.several([records.parse_key(key, agent) for key in keys])
+
+        async def body(transaction: Transaction) -> PerdureError | None:
+            found = builtins.list[Memory]()
+            for id, memory in zip(
+                ids, await transaction.collection(Memory).get_many(ids), strict=True
+            ):
+                if memory is None or not memory.is_active:
+                    return rules.missing(id) if memory is None else rules.out_of_use(memory)
+                found.append(memory)
+            await self.writer.contradict(transaction, found)
+            return None
+
+        if (refused := await self._store.transact(body, STRONG)) is not None:
+            raise refused
 
     async def pin(self, key: str, *, agent: str = "", by: Author | None = None) -> Memory:
         """Let it come first, and lead where another contradicts it.
@@ -259,11 +376,11 @@ class Memories(MemoryReader):
             refusal = rules.refusal(id, memory, author)
             if memory is None or refusal is not None:
                 return refusal or rules.missing(id)
-            gone[:] = await self.writing.remove(transaction, memory)
+            gone[:] = await self.writer.remove(transaction, memory)
             return memory
 
         await self._transact(body)
-        self.resemblance.drop()
+        self.similarity.drop()
         await self.withdraw(gone)
         if self._cleanse is None:
             return True
@@ -292,7 +409,7 @@ class Memories(MemoryReader):
             found = await transaction.collection(Memory).get_many(ids)
             active = [memory for memory in found if memory is not None and memory.is_active]
             for memory in active:
-                await self.writing.index(transaction, memory)
+                await self.writer.index(transaction, memory)
             return len(active)
 
         return await self._store.transact(body)
@@ -316,7 +433,7 @@ class Memories(MemoryReader):
             changed = change(memory)
             if isinstance(changed, PerdureError) or changed == memory:
                 return changed
-            return await self.writing.change(transaction, memory, changed, author)
+            return await self.writer.change(transaction, memory, changed, author)
 
         return await self._transact(body)
 
@@ -350,3 +467,34 @@ class Memories(MemoryReader):
             return text
         masked: str = self._plain({"text": text})["text"]
         return masked
+
+
+def _rank(memory: Memory) -> tuple[bool, float, int, str]:
+    return (not memory.pinned, -memory.weight, -memory.last, memory.id)
+
+
+def _has(memory: Memory, words: str) -> bool:
+    if not words.strip():
+        return True
+    text = f"{memory.text} {' '.join(memory.tags)}".casefold()
+    return all(word in text for word in words.casefold().split())
+
+
+async def _by_vector(
+    embedder: Embedder, text: str, alike: list[tuple[Memory, float]]
+) -> list[tuple[Memory, float]]:
+    """The same, ordered by the cosine of their vectors; as they are, if there are none."""
+    try:
+        own, *others = await embedder.embed([text, *(memory.text for memory, _ in alike)])
+    except PerdureError:
+        return alike
+    scored = [
+        (memory, _cosine(own, vector)) for (memory, _), vector in zip(alike, others, strict=True)
+    ]
+    return sorted(scored, key=lambda each: -each[1])
+
+
+def _cosine(one: bytes, other: bytes) -> float:
+    a, b = memoryview(one).cast("b"), memoryview(other).cast("b")
+    length = math.sqrt(sum(x * x for x in a) * sum(x * x for x in b))
+    return sum(x * y for x, y in zip(a, b, strict=True)) / length if length else 0.0

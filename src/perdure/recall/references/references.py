@@ -25,7 +25,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
 from perdure.recall.memories.memories import Cleanse, Plain
-from perdure.recall.memories.writing import Indexer
+from perdure.recall.memories.memory_writer import Indexer
 from perdure.recall.references import files, layers
 from perdure.recall.references.files import Content, Problem, Scanned, Seen
 from perdure.recall.references.layers import Layer, LayerRecord, LayerText, Origin

@@ -9,8 +9,8 @@ import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput
-from perdure.recall.memories.records import LastNumber
-from perdure.recall.memories.writing import Indexer
+from perdure.recall.memories.memory_records import LastNumber
+from perdure.recall.memories.memory_writer import Indexer
 from perdure.recall.places import REFERENCES
 from perdure.recall.references.layers import Layer, LayerRecord, LayerText, Origin
 from perdure.recall.values import Note

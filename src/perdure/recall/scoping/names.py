@@ -14,7 +14,7 @@ import msgspec
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.core.naming import meant
 from perdure.history.records import SessionRecord, agent_of
-from perdure.recall.memories.records import Memory
+from perdure.recall.memories.memory_records import Memory
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.values import Filters, Question

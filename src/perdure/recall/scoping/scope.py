@@ -36,7 +36,7 @@ import msgspec
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.history.records import Head
 from perdure.recall import places
-from perdure.recall.memories.records import Memory
+from perdure.recall.memories.memory_records import Memory
 from perdure.recall.places import REFERENCES, TURN_BITS, memories_of
 from perdure.recall.scoping.families import Families
 from perdure.recall.scoping.filters import narrowed

@@ -9,9 +9,9 @@ from perdure.core.clock import SECOND
 from perdure.history.lines import newest
 from perdure.recall.indexing.documents import read_notes
 from perdure.recall.keys import owner_of
-from perdure.recall.memories.reading import MemoryReader
-from perdure.recall.memories.records import shown
-from perdure.recall.memories.wording import leader, said
+from perdure.recall.memories.contradictions import leader, said
+from perdure.recall.memories.memories import Memories
+from perdure.recall.memories.memory_records import shown
 from perdure.recall.places import INDEX, REFERENCES, Spot, spot, turns
 from perdure.recall.references.layers import fitting, wait_for_tools
 from perdure.recall.references.references import References
@@ -46,7 +46,7 @@ Cabinet: TypeAlias = Callable[[Question, Candidate], Awaitable[Kept | None]]
 Finds: TypeAlias = Callable[[Question], Awaitable[Sequence[Candidate]]]
 
 
-def memories(reader: MemoryReader) -> Cabinet:
+def memories(reader: Memories) -> Cabinet:
     """The active memories that the asking agent may see, with what contradicts them."""
 
     async def fetch(question: Question, candidate: Candidate) -> Kept | None:

@@ -13,7 +13,8 @@ from perdure.config.recall import RecallConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.recall import keys
-from perdure.recall.steps import judge, naming, rivals, swarm
+from perdure.recall.memories.contradictions import in_reading_order
+from perdure.recall.steps import judge, naming, swarm
 from perdure.recall.steps.excerpts import as_it_stands
 from perdure.recall.steps.judge import Choice
 from perdure.recall.steps.naming import Named
@@ -147,7 +148,7 @@ class Run:
         """Take a ranking instead of the one before."""
         first = {each.place for each in self.named.candidates}
         others = [each for each in candidates if each.place not in first]
-        ranked = (*self.named.candidates, *rivals.together(others, self.full))
+        ranked = (*self.named.candidates, *in_reading_order(others, self.full))
         there = [self._with_key(each) for each in ranked if each.place not in self._gone]
         self.candidates = tuple(each for each in there if not self._stands_there(each))[: self.most]
 
@@ -234,7 +235,7 @@ class Run:
             sifted = swarm.sift(self._fetchable(), self.triggered)
             choice = judge.by_algorithm(sifted, self.doubted, self.triggered)
         else:
-            full = rivals.together([by_place[place] for place in choice.full], self.full)
+            full = in_reading_order([by_place[place] for place in choice.full], self.full)
             choice = Choice(tuple(each.place for each in full), choice.ticklers)
         choice = judge.capped(
             choice,

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.core.errors import PerdureError
+from perdure.history.log import TURNS
 from perdure.history.manifest import Place
-from perdure.history.records import Head, SessionRecord, TurnCount, Uncounted, turn_key
+from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
 from perdure.history.renditions.records import Rendition, rendition_key
 from perdure.history.renditions.scribe import Made, Scribe
+from perdure.jobs import marks_of
 from perdure.recall.values import Candidate
 from perdure.storage.store import Store
 
@@ -36,7 +38,7 @@ class Sizes:
     def __init__(self, store: Store, scribe: Scribe) -> None:
         self._counts = store.collection(TurnCount)
         self._rows = store.collection(Rendition)
-        self._marks = store.collection(Uncounted)
+        self._store = store
         self._scribe = scribe
 
     async def of(self, view: View, candidates: Sequence[Candidate]) -> dict[int, Made]:
@@ -61,7 +63,7 @@ class Sizes:
         """In front of which turn the rows of each session can be trusted, for this view."""
         found = dict[str, int]()
         for session in sessions:
-            marks = await self._marks.query().prefix(f"{session}/").values()
+            marks = await marks_of(self._store, TURNS, session)
             shared = [s.turn - _NEAR + 1 for s in view.record.line if s.session == session]
             found[session] = min([view.head.turn, *shared, *(mark.first for mark in marks)])
         return found

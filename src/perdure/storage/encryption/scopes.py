@@ -53,7 +53,7 @@ OF_AGENTS = frozenset(
         "perdure_sessions",
         "perdure_tinies",
         "perdure_turns",
-        "perdure_uncounted",
+        "perdure_marks",
         "perdure_undone",
         "perdure_uses",
     }

@@ -3,8 +3,7 @@
 Any number of processes and machines. `address` reads the URL, `links` keeps connections, `catalog`
 makes the tables and `upkeep` changes them, `writer` commits and `apply` turns batches into SQL,
 `reader` reads, `replica` lets a replica read where that is allowed, `outbox` keeps events in order,
-`damage` reads what is broken, `snapshots` and `loading` move whole banks, `extension` lets others
-keep data here.
+`damage` reads what is broken, `snapshots` moves whole banks, `extension` lets others keep data.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import DAMAGE, is_starting, translated
 from perdure.storage.backends.postgres.extension import LeftOut, PostgresExtension
 from perdure.storage.backends.postgres.links import Connection, Link, Links
-from perdure.storage.backends.postgres.loading import Loader
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.backends.postgres.reader import Reader
 from perdure.storage.backends.postgres.replica import Replica
@@ -284,14 +282,16 @@ class PostgresAdapter(Adapter):
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
         await self._check_open()
-        async with snapshots.taken(self.links, self.server, self._clock()) as found:
+        async with snapshots.take_snapshot(self.links, self.server, self._clock()) as found:
             yield found
 
     async def load(self, source: Snapshot, *, replace: bool = False) -> int:
         await self._check_open()
         await self.close()
         try:
-            loader = Loader(Links(self.server), self.server, self._clock(), self._extensions)
+            loader = snapshots.BankLoader(
+                Links(self.server), self.server, self._clock(), self._extensions
+            )
             return await loader.load(source, replace=replace)
         finally:
             await self.initialize()

@@ -3,9 +3,8 @@
 One writer and several readers per process, any number of processes. `connections` opens the file,
 `catalog` makes the tables and `upkeep` changes them, `writer` commits, `apply` turns batches into
 SQL, `reader` answers, `listing` keeps key order, `checkpoint` keeps the log short, `scrub` makes
-deleted content unreadable, `damage` reads what can still be read, `snapshots` and `loading` move
-whole banks, `encryption` encrypts the file, `shrinking` gives room back, `extension` lets others
-keep data here.
+deleted content unreadable, `damage` reads what can still be read, `snapshots` moves whole banks,
+`encryption` encrypts the file, `shrinking` gives room back, `extension` lets others keep data here.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from perdure.storage.backends.sqlite import (
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.errors import DAMAGE, translated
 from perdure.storage.backends.sqlite.extension import SQLiteExtension, remove_sidecars
-from perdure.storage.backends.sqlite.loading import Loader
 from perdure.storage.backends.sqlite.reader import Reader
 from perdure.storage.backends.sqlite.upkeep import Upkeep
 from perdure.storage.backends.sqlite.writer import Writer
@@ -363,15 +361,17 @@ class SQLiteAdapter(Adapter):
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
         await self._check_open()
-        async with snapshots.taken(self._connect, str(self.path), self._clock()) as found:
+        async with snapshots.take_snapshot(self._connect, self.path, self._clock()) as found:
             yield found
 
     async def load(self, source: Snapshot, *, replace: bool = False) -> int:
         await self._check_open()
         await self.close()
         try:
-            loader = Loader(self.path, self._clock(), self._file_key, self._extensions)
-            count = await loader.load(source, replace=replace)
+            moment = None if replace else self._clock()
+            count = await snapshots.load_snapshot(
+                self._connect, self.path, source, moment, self._extensions
+            )
             await in_thread(remove_sidecars, self.path)
             return count
         finally:

@@ -47,12 +47,12 @@ def make_file(path: Path) -> None:
         ) from exc
 
 
-def connect(path: Path, key: bytes | None = None) -> apsw.Connection:
+def connect(path: Path, key: bytes | None = None, *, vfs: str | None = None) -> apsw.Connection:
     """A connection that survives kill -9, and leaves checkpoints to the checkpointer.
 
     With a key, the file is encrypted with it; see `encryption`.
     """
-    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
     try:
         # If this is no bank, or not its key, its log must not be touched when this is closed.
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)

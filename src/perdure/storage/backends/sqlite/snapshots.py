@@ -1,32 +1,41 @@
-"""A bank in a file as it was at one moment, read while others write.
+"""A bank in a file at one moment, read while others write; and a bank filled from a snapshot.
 
 A snapshot is a read transaction on a connection of its own, in threads. It keeps nobody from
 writing. But the write-ahead log cannot start over while it lasts: what is written meanwhile makes
 the log grow by as much. The checkpointers of all processes notice that somebody reads behind them
 and do not insist. When the snapshot ends, it moves the log into the file itself and, if nobody is
 using it at that moment, cuts it; else the next checkpoint of a writer lets it start over.
+
+A bank is filled in one transaction, by somebody who is alone with the file. For that time it leaves
+the write-ahead log: SQLite lets a database leave that mode only if nobody else has it open, and the
+lock is not given back until the end. So nobody goes on with interned ids or layouts of a bank that
+is no longer there. It also costs less: pages of an empty file go to their place at once. A process
+that is killed leaves a rollback journal, and the next one to open the file rolls back.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import apsw
 
-from perdure.storage.adapter import Snapshot
-from perdure.storage.backends.sqlite import catalog
+from perdure.core.errors import Unavailable
+from perdure.storage.adapter import Snapshot, not_empty
+from perdure.storage.backends.sqlite import catalog, connections
 from perdure.storage.backends.sqlite.errors import translated
+from perdure.storage.backends.sqlite.extension import SQLiteExtension
+from perdure.storage.backends.sqlite.sealed_file import sealed_vfs
 from perdure.storage.layouts import Layout
 from perdure.storage.rows import Delivered, Entry, Row
+from perdure.storage.snapshots import PAGE_BYTES, PAGE_ROWS, closing, tag_pairs
 from perdure.storage.threads import in_thread
 
 T = TypeVar("T")
-
-#: A page ends with the row that reaches either.
-PAGE_BYTES = 1024 * 1024
-PAGE_ROWS = 2_000
 
 _ROWS = (
     "SELECT f.path || r._name, r._value, t.name, r._schema, r._version, r._created, r._updated,"
@@ -42,21 +51,79 @@ _TAGS = (
 )
 _EVENTS = "SELECT id, topic, key, payload, at FROM perdure_outbox ORDER BY id"
 _LAST = "SELECT seq FROM sqlite_sequence WHERE name = 'perdure_outbox'"
+#: Milliseconds that others have to close the bank in.
+_PATIENCE = 2_000
+
+Connect = Callable[[], apsw.Connection]
 
 
 @asynccontextmanager
-async def taken(
-    connect: Callable[[], apsw.Connection], path: str, moment: int
-) -> AsyncIterator[Snapshot]:
+async def take_snapshot(connect: Connect, path: Path, moment: int) -> AsyncIterator[Snapshot]:
     """A snapshot of the bank; rows that have expired at the moment are left out."""
-    with translated(path):  # our own calls only: what the caller raises is not the bank's fault
+    with translated(str(path)):  # our own calls only: what the caller raises is not its fault
         db = await in_thread(connect)
-    snapshot = _Snapshot(db, path, moment)
+    snapshot = _Snapshot(db, str(path), moment)
     try:
         await snapshot.run(snapshot.begin)
         yield snapshot
     finally:
         await in_thread(snapshot.end)
+
+
+async def load_snapshot(
+    connect: Connect,
+    path: Path,
+    source: Snapshot,
+    moment: int | None,
+    extensions: Iterable[SQLiteExtension],
+) -> int:
+    """Fill a bank that nobody has open: see `Adapter.load`.
+
+    At the given moment it has to be empty; without one, what it holds is replaced.
+    """
+    return await _fill(lambda: _open_alone(connect, path), path, source, moment, extensions)
+
+
+async def write_file(path: Path, source: Snapshot, key: bytes | None = None) -> int:
+    """A new bank in a file that nobody looks at before this returns; then it is on disk.
+
+    With a key, it is a `sealed_file`. Returns how many rows it has.
+    """
+
+    def create(vfs: str | None) -> apsw.Connection:
+        connections.make_file(path)
+        db = connections.connect(path, vfs=vfs)
+        try:
+            db.pragma("locking_mode", "EXCLUSIVE")
+            db.pragma("journal_mode", "OFF")  # who is interrupted leaves the file
+            db.pragma("synchronous", "FULL")
+            db.execute("BEGIN EXCLUSIVE")
+            catalog.create(db, str(path))
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    with sealed_vfs(key) as vfs:
+        count = await _fill(lambda: create(vfs), path, source, None)
+    if key is None:  # as it will be when it is opened as a bank, which then changes nothing
+        with translated(str(path)):
+            db = await in_thread(connections.connect, path)
+            await in_thread(connections.use_wal, db, str(path))
+            await in_thread(db.close)
+    return count
+
+
+@asynccontextmanager
+async def read_file(path: Path, moment: int, key: bytes | None = None) -> AsyncIterator[Snapshot]:
+    """What `write_file` wrote. Nothing is written, not even beside the file."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    name = f"file:{quote(str(path))}?immutable=1"
+    with sealed_vfs(key) as vfs:
+        async with take_snapshot(
+            lambda: apsw.Connection(name, flags=flags, vfs=vfs), path, moment
+        ) as found:
+            yield found
 
 
 class _Snapshot(Snapshot):
@@ -125,13 +192,8 @@ class _Snapshot(Snapshot):
                 raise ValueError(f"row {found[_FACTS]} of {layout.name} is not a record")
             if row.expires is not None and row.expires <= dead:
                 continue
-            tags = _pairs(db.execute(tagged, (found[_FACTS],))) if tagged else ()
-            yield Entry(row, found[_FACTS + 1 :], tags)
-
-
-def _pairs(tags: Iterator[tuple[Any, ...]]) -> tuple[tuple[str, str], ...]:
-    split = (text.partition("=") for (text,) in tags)
-    return tuple([(name, value) for name, _, value in split])
+            tags = [text for (text,) in db.execute(tagged, (found[_FACTS],))] if tagged else ()
+            yield Entry(row, found[_FACTS + 1 :], tag_pairs(tags))
 
 
 def _page(items: Iterator[T], size_of: Callable[[T], int]) -> list[T]:
@@ -144,3 +206,173 @@ def _page(items: Iterator[T], size_of: Callable[[T], int]) -> list[T]:
         if size >= PAGE_BYTES or len(page) >= PAGE_ROWS:
             break
     return page
+
+
+# Filling a bank ---------------------------------------------------------------------------------
+
+
+def _open_alone(connect: Connect, path: Path) -> apsw.Connection:
+    db = connect()
+    try:
+        db.set_busy_timeout(_PATIENCE)
+        db.pragma("locking_mode", "EXCLUSIVE")
+        db.pragma("journal_mode", "DELETE")
+        # Whatever ends the journal is the commit, also its deletion: that is waited for.
+        db.pragma("synchronous", "EXTRA")
+        db.execute("BEGIN EXCLUSIVE")
+    except apsw.BusyError as exc:
+        db.close()
+        raise Unavailable(
+            f"Somebody has the bank {path} open, so it cannot be filled.",
+            hint="End the programs that use it, and try again. Nothing was changed.",
+        ) from exc
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+async def _fill(
+    open_: Connect,
+    path: Path,
+    source: Snapshot,
+    moment: int | None,
+    extensions: Iterable[SQLiteExtension] = (),
+) -> int:
+    """Everything in the transaction of an open connection, which is closed in the end."""
+
+    async def run(work: Callable[..., T], *args: Any) -> T:
+        with translated(str(path)):  # what the source raises is not this bank's fault
+            return await in_thread(work, *args)
+
+    db = await run(open_)
+    try:
+        if moment is not None:
+            await run(_check_empty, db, moment)
+        await run(catalog.clear, db)
+        for extension in extensions:
+            await run(extension.clear, db)
+        texts, count = _Texts(db), 0
+        for layout in await source.layouts():
+            table = _Table(db, layout, texts)
+            await run(catalog.lay_out, db, layout)
+            async with closing(source.entries(layout.name)) as pages:
+                async for page in pages:
+                    await run(table.add, page)
+                    count += len(page)
+            await run(catalog.index, db, layout)
+        async with closing(source.events()) as outbox:
+            async for events in outbox:
+                await run(_add_events, db, events)
+        await run(_count_on, db, await source.last_event())
+        await run(db.execute, "COMMIT")
+    except BaseException:
+        await in_thread(_roll_back, db)
+        raise
+    finally:
+        # Whoever opens the bank next turns the write-ahead log on again.
+        await in_thread(db.close, force=True)
+    return count
+
+
+def _check_empty(db: apsw.Connection, moment: int) -> None:
+    for layout in catalog.load(db).values():
+        alive = " WHERE _expires IS NULL OR _expires > ?" if layout.expires else ""
+        text = f'SELECT 1 FROM "{layout.name}"{alive} LIMIT 1'
+        if db.execute(text, (moment,) if alive else ()).get is not None:
+            raise not_empty(layout.name)
+    if db.execute("SELECT 1 FROM perdure_outbox LIMIT 1").get is not None:
+        raise not_empty("")
+
+
+class _Texts:
+    """Interned texts of an empty bank: ids are given out here, and rows are written with them."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self._ids: dict[str, dict[str, int]] = {"folders": {}, "types": {}, "tags": {}}
+        self._fresh: dict[str, list[tuple[int, str]]] = {name: [] for name in self._ids}
+
+    def id(self, table: str, text: str) -> int:
+        ids = self._ids[table]
+        known = ids.get(text)
+        if known is None:
+            known = ids[text] = len(ids) + 1
+            self._fresh[table].append((known, text))
+        return known
+
+    def write(self) -> None:
+        for table, fresh in self._fresh.items():
+            self._db.executemany(f"INSERT INTO perdure_{table} VALUES(?, ?)", fresh)
+            fresh.clear()
+
+
+class _Table:
+    """One collection that is being filled."""
+
+    def __init__(self, db: apsw.Connection, layout: Layout, texts: _Texts) -> None:
+        self._db = db
+        self._texts = texts
+        self._expires = layout.expires
+        self._ids = itertools.count(1)
+        names = [
+            "_id, _folder, _name, _type, _schema, _version, _created, _updated, _checksum",
+            *(["_expires"] if layout.expires else []),
+            *(f'"{column.name}"' for column in layout.columns),
+            "_value",
+        ]
+        marks = ", ".join("?" * (9 + len(names) - 1))
+        self._insert = f'INSERT INTO "{layout.name}"({", ".join(names)}) VALUES({marks})'
+        self._tag = f'INSERT INTO "{layout.name}__tags"(record, tag) VALUES(?, ?)'
+
+    def add(self, page: Sequence[Entry]) -> None:
+        rows, tags = [], []
+        intern = self._texts.id
+        for entry in page:
+            row, number = entry.row, next(self._ids)
+            cut = row.key.rfind("/") + 1
+            rows.append(
+                (
+                    number,
+                    intern("folders", row.key[:cut]),
+                    row.key[cut:],
+                    intern("types", row.content_type),
+                    row.schema,
+                    row.version,
+                    row.created,
+                    row.updated,
+                    row.checksum,
+                    *((row.expires,) if self._expires else ()),
+                    *entry.columns,
+                    row.value,
+                )
+            )
+            for name, value in set(entry.tags):
+                tags.append((number, intern("tags", f"{name}={value}")))
+        self._texts.write()
+        self._db.executemany(self._insert, rows)
+        if tags:
+            self._db.executemany(self._tag, tags)
+
+
+def _add_events(db: apsw.Connection, events: Iterable[Delivered]) -> None:
+    db.executemany(
+        "INSERT INTO perdure_outbox(id, topic, key, payload, at) VALUES(?, ?, ?, ?, ?)",
+        [(event.id, event.topic, event.key, event.payload, event.at) for event in events],
+    )
+
+
+def _count_on(db: apsw.Connection, last: int) -> None:
+    """Give ids behind this one from now on, and behind those that this bank gave before."""
+    known = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'perdure_outbox'").get
+    if known is None:
+        db.execute("INSERT INTO sqlite_sequence VALUES('perdure_outbox', ?)", (last,))
+    elif known < last:
+        db.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'perdure_outbox'", (last,))
+
+
+def _roll_back(db: apsw.Connection) -> None:
+    """No error: there was one already, and closing rolls back as well."""
+    with suppress(apsw.Error):
+        if db.in_transaction:
+            db.execute("ROLLBACK")

@@ -1,0 +1,604 @@
+"""A folder of backups. Each of them is a bank in a SQLite file, wherever it was made from.
+
+::
+
+    perdure-backup.json                          whose folder this is, its format, its wrapped key
+    lock                                         held by the one who writes
+    snapshots/20261116T075612.358Z-3f9a1c2b/     a backup
+        bank.db                                  the records at one moment
+        bank.db.artifacts -> ../../artifacts     so that it can be opened, and verified, as a bank
+        manifest.json                            the digest of bank.db, and which artifacts it needs
+    artifacts/sha256/9f/9f86d0…                  large artifacts, shared by all backups
+    incoming/…                                   what is being written
+
+Everything is written under ``incoming/``, synced, and moved to its place in one step: a backup as a
+whole folder, when its manifest is in it. So whatever is under ``snapshots/`` was finished, and what
+a crash leaves is under ``incoming/``, where the next run removes it.
+
+Rows are as they are in the bank: what is encrypted there needs the same key. If the bank has a
+master key, the folder has a key of its own, wrapped by it: bank.db is a `sealed_file` then, its
+digest an HMAC, and artifacts are encrypted, too. What stays in clear are manifests and the hashes
+of artifacts. The folder is made for its owner alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from datetime import datetime
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.artifacts.sealing import Sealer
+from perdure.artifacts.sources import PIECE
+from perdure.core.clock import from_datetime, to_datetime
+from perdure.core.errors import (
+    AccessDenied,
+    ArtifactMissing,
+    BadBackup,
+    Corrupted,
+    InvalidInput,
+    KeyRefused,
+    StorageError,
+    StorageFull,
+    Unavailable,
+)
+from perdure.core.ids import new_id
+from perdure.storage.adapter import Snapshot
+from perdure.storage.layouts import Layout
+from perdure.storage.store import Progress
+from perdure.storage.threads import in_thread
+
+if TYPE_CHECKING:
+    from perdure.artifacts.contents import Contents
+    from perdure.storage.encryption.masters import MasterKeys
+
+#: Raised when the files change; a newer one than ours is refused.
+FORMAT = 2
+LATEST = "latest"
+BANK, MARK, MANIFEST = "bank.db", "perdure-backup.json", "manifest.json"
+
+_ABOUT = b"perdure backup"
+_MILLISECOND = 1_000
+#: What a run that was killed before it could leave its mark has made at most.
+_BEFORE_MARK = {"lock", "incoming"}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}").fullmatch
+_CONSTANT = re.compile(r"[A-Za-z0-9_.-]*").fullmatch
+
+
+class WrappedKey(msgspec.Struct, frozen=True):
+    """The key of a folder in base64, and the fingerprint of the master key that wraps it."""
+
+    wrapped: str
+    master: str
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What says that a folder holds backups of ours."""
+
+    format: int
+    made_by: str = ""
+    #: The key of an encrypted folder.
+    key: WrappedKey | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds."""
+
+    #: Its name: the time in UTC (or, if the clock was set back, one just behind the last one's),
+    #: and a few characters that make it unique.
+    id: str
+    #: When its records were as they are in it, in microseconds since 1970.
+    taken: int
+    #: The program, the kind of bank, and where that was, without a password.
+    made_by: str
+    backend: str
+    bank: str
+    rows: int
+    #: The size of bank.db, and its SHA-256; in an encrypted folder, an HMAC.
+    bytes: int
+    digest: str
+    #: The large artifacts that it needs, and their sizes.
+    artifacts: dict[str, int]
+    #: Records and artifacts that were damaged in the bank already; records are kept as they were.
+    damaged: tuple[str, ...] = ()
+    #: Artifacts that the bank lacked already, though something refers to them.
+    missing: tuple[str, ...] = ()
+    #: Of the damaged and missing, the artifacts that are in it all the same: the folder had them.
+    rescued: tuple[str, ...] = ()
+
+    @property
+    def artifact_bytes(self) -> int:
+        return sum(self.artifacts.values())
+
+
+class _Signed(msgspec.Struct, frozen=True):
+    """A manifest as it is written: with its format, and a hash over its own bytes."""
+
+    format: int
+    sha256: str = ""
+    manifest: msgspec.Raw = msgspec.Raw()
+
+
+class BackupCheck(msgspec.Struct, frozen=True):
+    """A backup in a folder, and what is wrong with it."""
+
+    id: str
+    #: None if it cannot even be read.
+    manifest: Manifest | None
+    error: str = ""
+
+    @property
+    def sound(self) -> bool:
+        return not self.error
+
+
+class BackupFolder:
+    """A folder of backups. What is not async blocks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.incoming = self.path / "incoming"
+        self.artifacts = self.path / "artifacts"
+        self._snapshots = self.path / "snapshots"
+        self._key: bytes | None = None
+
+    # The key ----------------------------------------------------------------------------------
+
+    async def unlock(self, masters: MasterKeys | None) -> None:
+        """Get ready to read. Raises `BadBackup` for another folder, `KeyRefused` without its key"""
+        await self._use((await in_thread(self.check)).key, masters)
+
+    async def prepare(self, masters: MasterKeys | None, *, plain: bool) -> Mark:
+        """Get ready to write. Returns the folder's mark, or that of one to be made."""
+        mark = await in_thread(self.mark)
+        if mark is None:
+            if masters is None or plain:
+                return Mark(FORMAT, made_by())
+            from perdure.storage.encryption.masters import KEY_BYTES
+
+            self._key = os.urandom(KEY_BYTES)
+            master = await masters.current()
+            wrapped = base64.b64encode(master.wrap(self._key, _ABOUT)).decode()
+            return Mark(FORMAT, made_by(), WrappedKey(wrapped, master.fingerprint))
+        if mark.key is None and masters is not None and not plain:
+            raise InvalidInput(
+                f"The bank has a master key, and the backups in {self.path} are not encrypted.",
+                hint="Name another folder, or say that the backup may be in clear (--plain).",
+            )
+        await self._use(mark.key, masters)
+        return mark
+
+    async def _use(self, kept: WrappedKey | None, masters: MasterKeys | None) -> None:
+        if kept is None:
+            return
+        master = None if masters is None else await masters.named(kept.master)
+        if master is None:
+            raise KeyRefused(
+                f"The backup is encrypted with the master key {kept.master}, which is not given.",
+                hint="Set encryption.key, or name it in encryption.former_keys.",
+            )
+        try:
+            self._key = master.unwrap(base64.b64decode(kept.wrapped, validate=True), _ABOUT)
+        except (ValueError, Corrupted) as exc:
+            raise damaged(self.path / MARK, "has a key that cannot be read") from exc
+
+    def _key_of(self, name: str) -> bytes | None:
+        """The key of one backup's file."""
+        if self._key is None:
+            return None
+        from perdure.storage.encryption.masters import derived
+
+        return b"".join(derived(self._key, f"backup {name} {half}") for half in "12")
+
+    @cached_property
+    def contents(self) -> Contents:
+        """The large artifacts of all backups."""
+        from perdure.artifacts.contents import Contents
+
+        sealer = None if self._key is None else Sealer(_FolderKey(self._key))
+        return Contents(self.artifacts, sealer)
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def mark(self) -> Mark | None:
+        """What the folder says of itself; None if it is empty or not there.
+
+        Raises `BadBackup` if it holds something else, or backups of another format.
+        """
+        file = self.path / MARK
+        with translated(self.path):
+            try:
+                mark = msgspec.json.decode(file.read_bytes(), type=Mark)
+            except FileNotFoundError:
+                if self.path.exists() and {each.name for each in self.path.iterdir()} - (
+                    _BEFORE_MARK
+                ):
+                    raise self._foreign("holds other files") from None
+                return None
+            except msgspec.DecodeError as exc:
+                raise damaged(file, "cannot be read") from exc
+        _check_format(mark.format, file)
+        return mark
+
+    def check(self) -> Mark:
+        """Its mark. Raises `BadBackup` if this is no folder of backups that this version reads."""
+        mark = self.mark()
+        if mark is None:
+            raise self._foreign("holds no backups")
+        return mark
+
+    def names(self) -> list[str]:
+        """The backups, oldest first."""
+        self.check()
+        with translated(self.path):
+            if not self._snapshots.is_dir():
+                return []
+            return sorted(each.name for each in self._snapshots.iterdir() if each.is_dir())
+
+    def list_backups(self) -> list[BackupCheck]:
+        """The backups, oldest first, with what their manifests say."""
+        found = []
+        for name in self.names():
+            try:
+                found.append(BackupCheck(name, self.manifest(name)))
+            except BadBackup as exc:
+                found.append(BackupCheck(name, None, exc.message))
+        return found
+
+    def choose(self, name: str = LATEST) -> Manifest:
+        """The manifest of a backup, or of the newest one.
+
+        Raises `BadBackup` if there is none, or if it cannot be used: no other takes its place.
+        """
+        names = self.names()
+        if not names:
+            raise BadBackup(
+                f"There is no snapshot in {self.path}.", hint="Make one with `perdure bank backup`."
+            )
+        name = names[-1] if name == LATEST else name
+        if name not in names:
+            raise BadBackup(
+                f"There is no snapshot {name!r} in {self.path}.",
+                hint=f"The newest is {names[-1]}; `perdure bank backups` lists all.",
+            )
+        return self.manifest(name)
+
+    def manifest(self, name: str) -> Manifest:
+        """Raises `BadBackup` if it is missing, damaged, or of another format."""
+        file = self._snapshots / name / MANIFEST
+        try:
+            signed = msgspec.json.decode(file.read_bytes(), type=_Signed)
+            _check_format(signed.format, file)
+            if hashlib.sha256(bytes(signed.manifest)).hexdigest() != signed.sha256:
+                raise ValueError("its own hash does not fit")
+            manifest = msgspec.json.decode(bytes(signed.manifest), type=Manifest)
+            if manifest.id != name:
+                raise ValueError(f"it is the manifest of {manifest.id}")
+        except (OSError, ValueError) as exc:
+            reason = "it is missing" if isinstance(exc, FileNotFoundError) else str(exc)
+            raise BadBackup(
+                f"The snapshot {name} cannot be read: {file} is damaged: {reason}.",
+                hint="Restore another one; `perdure bank backups` lists them.",
+            ) from exc
+        return manifest
+
+    @asynccontextmanager
+    async def records(self, manifest: Manifest) -> AsyncIterator[Snapshot]:
+        """The records of a backup."""
+        async with self.records_in(self._snapshots / manifest.id, manifest.taken) as found:
+            yield found
+
+    @asynccontextmanager
+    async def records_in(self, folder: Path, taken: int) -> AsyncIterator[Snapshot]:
+        """The same, of one that may be unfinished."""
+        from perdure.storage.backends.sqlite import snapshots
+
+        file = folder / BANK
+        async with snapshots.read_file(file, taken, self._key_of(folder.name)) as found:
+            if not all(map(_is_harmless, await found.layouts())):
+                raise damaged(file, "declares a collection that cannot be one")
+            yield found
+
+    async def verify(
+        self,
+        manifest: Manifest,
+        progress: Progress,
+        sound: set[str] | None = None,
+        *,
+        faults: dict[str, str] | None = None,
+    ) -> None:
+        """Read all of a backup; the artifacts in `sound` need not be read again.
+
+        Raises `BadBackup` at the first file that is not what was written. If `faults` is given,
+        artifacts that are not are put there, each with what is wrong.
+        """
+        sound = set() if sound is None else sound
+        file = self._snapshots / manifest.id / BANK
+        with translated(self.path):
+            try:
+                digest, size = await in_thread(self._digest, file)
+            except FileNotFoundError:
+                raise damaged(file, "is missing") from None
+        if size != manifest.bytes:
+            raise damaged(file, f"has {size:,} bytes and not {manifest.bytes:,}")
+        if digest != manifest.digest:
+            raise damaged(file, "has another content than was written")
+        progress("checking the backup's records", manifest.rows, manifest.rows)
+        for done, (tagged, size) in enumerate(manifest.artifacts.items(), 1):
+            if tagged not in sound:
+                if what := await self._fault(tagged, size):
+                    if faults is None:
+                        raise BadBackup(f"The backup is damaged: {what}", hint=_MEND)
+                    faults[tagged] = what
+                else:
+                    sound.add(tagged)
+            progress("checking the backup's artifacts", done, len(manifest.artifacts))
+
+    async def _fault(self, tagged: str, size: int) -> str:
+        """What is wrong with an artifact; empty if it is sound."""
+        found = 0
+        try:
+            async with aclosing(self.contents.chunks(tagged, PIECE)) as pieces:
+                async for piece in pieces:
+                    found += len(piece)
+        except (ArtifactMissing, Corrupted, InvalidInput, KeyRefused) as exc:
+            return exc.message
+        return "" if found == size else f"The artifact {tagged} has another size than was written."
+
+    def _digest(self, file: Path) -> tuple[str, int]:
+        """Of a file, and its size. Links are not followed."""
+        key = self._key
+        found = hashlib.sha256() if key is None else hmac.new(key, digestmod=hashlib.sha256)
+        size = 0
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as source:
+            while piece := source.read(PIECE):
+                found.update(piece)
+                size += len(piece)
+        return found.hexdigest(), size
+
+    # Writing ----------------------------------------------------------------------------------
+
+    def check_apart(self, artifacts: Path) -> None:
+        """Raises `InvalidInput` if the folder of a bank's artifacts lies in this one, or around it.
+
+        Both have the same names in them: what is old here would be deleted there.
+        """
+        ours, theirs = self.path.resolve(), artifacts.resolve()
+        if ours.is_relative_to(theirs) or theirs.is_relative_to(ours):
+            raise InvalidInput(
+                f"The backups in {self.path} and the artifacts of the bank in {artifacts} cannot"
+                " lie in one another.",
+                hint="Name another folder, best on another disk.",
+            )
+
+    @asynccontextmanager
+    async def writing(self, mark: Mark) -> AsyncIterator[None]:
+        """Make the folder if need be, and keep others from writing to it.
+
+        What an earlier run left unfinished is removed. `mark` is what `prepare` returned.
+
+        Raises `BadBackup` if it holds something else, or backups of another format, and
+        `Unavailable` if somebody is writing to it; nothing is changed then.
+        """
+        with ExitStack() as held:
+            await in_thread(self._seize, mark, held)
+            yield
+
+    def begin(self, taken: int) -> Path:
+        """A folder for a new backup, in which it is not yet one; its name will be its own.
+
+        The name is behind those of all others, also if the clock was set back.
+        """
+        moment = max([taken, *(_moment(name) + _MILLISECOND for name in self.names())])
+        stamp = f"{to_datetime(moment):%Y%m%dT%H%M%S}.{moment // _MILLISECOND % 1_000:03d}Z"
+        folder = self.incoming / f"{stamp}-{new_id()[-8:]}"
+        _make_folder(folder)
+        return folder
+
+    async def write_records(self, folder: Path, source: Snapshot) -> tuple[int, int, str]:
+        """Copy a bank into a new file there; returns its rows, size and digest."""
+        from perdure.storage.backends.sqlite import snapshots
+
+        file = folder / BANK
+        rows = await snapshots.write_file(file, source, self._key_of(folder.name))
+        digest, size = await in_thread(self._digest, file)
+        return rows, size, digest
+
+    def finish(self, folder: Path, manifest: Manifest) -> None:
+        """Write the manifest, and let the backup be one."""
+        raw = msgspec.json.encode(manifest)
+        signed = _Signed(FORMAT, hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw))
+        _write(folder / MANIFEST, msgspec.json.encode(signed))
+        with suppress(OSError):  # a disk without links, such as many a USB stick
+            (folder / f"{BANK}.artifacts").symlink_to(Path("..", "..", "artifacts"))
+        _sync(folder / BANK)
+        _sync(folder)
+        _move(folder, self._snapshots / folder.name)
+
+    async def prune(self, names: list[str]) -> None:
+        """Remove these backups, then the artifacts that none of the others needs.
+
+        If one that stays cannot be read, no artifact is removed: it may need any of them.
+        """
+        await in_thread(self._remove, names)
+        left = await in_thread(self.list_backups)
+        if any(each.manifest is None for each in left):
+            return
+        needed = {tagged for each in left if each.manifest for tagged in each.manifest.artifacts}
+        doomed = [
+            found.path async for tagged, found in self.contents.listed() if tagged not in needed
+        ]
+        for path in doomed:
+            await self.contents.delete(path)
+
+    def _remove(self, names: list[str]) -> None:
+        for name in names:  # all of it at once, as far as anybody can see
+            _move(self._snapshots / name, self.incoming / f"gone-{name}")
+            shutil.rmtree(self.incoming / f"gone-{name}", ignore_errors=True)
+
+    def _seize(self, mark: Mark, held: ExitStack) -> None:
+        """Make the folder ready; what has to be let go in the end is in `held`."""
+        with translated(self.path):
+            if self.mark() is None:
+                _make_folder(self.path)
+            # The lock goes with the process, however that ends.
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            held.callback(os.close, handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise self._busy() from None
+            found = self.mark()
+            if found is None:
+                fresh = self.incoming / f"{MARK}-{new_id()}"
+                _make_folder(fresh.parent)
+                _write(fresh, msgspec.json.encode(mark))
+                _move(fresh, self.path / MARK)
+            elif found != mark:
+                raise self._busy()
+            for left in (self.incoming, self.artifacts / "incoming"):
+                shutil.rmtree(left, ignore_errors=True)
+            for folder in (self.incoming, self._snapshots, self.artifacts):
+                _make_folder(folder)
+
+    def _busy(self) -> Unavailable:
+        return Unavailable(
+            f"Another backup is being written to {self.path}.", hint="Try again when it is done."
+        )
+
+    def _foreign(self, what: str) -> BadBackup:
+        return BadBackup(
+            f"{self.path} is not a folder of Perdure backups: it {what}.",
+            hint="Name an empty folder, or one that `perdure bank backup` has made.",
+        )
+
+
+class _FolderKey:
+    """The key of the folder, as the one data key of its artifacts."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    async def current(self, scope: str, /) -> tuple[str, bytes]:
+        return "backup", self._key
+
+    async def key(self, name: str, /) -> bytes:
+        return self._key
+
+    async def is_current(self, name: str, /) -> bool:
+        return True
+
+
+_MEND = (
+    "If the bank still has it, the next `perdure bank backup` mends it. Else bring this file back"
+    " from a copy of the folder, or restore without it (--skip-damaged)."
+)
+
+
+def damaged(file: Path, what: str) -> BadBackup:
+    """The error for a file of a backup that is not what was written."""
+    return BadBackup(
+        f"The backup is damaged: {file} {what}.",
+        hint="Restore another snapshot (`perdure bank backups` lists them), or bring this file back"
+        " from a copy of the folder.",
+    )
+
+
+def made_by() -> str:
+    """This program and its version."""
+    with suppress(metadata.PackageNotFoundError):  # run from a folder of sources
+        return f"perdure {metadata.version('perdure')}"
+    return "perdure"
+
+
+@contextmanager
+def translated(folder: Path) -> Iterator[None]:
+    """Turns errors of the disk into errors that say what to do."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno in _FULL:
+            raise StorageFull(
+                f"There is no room left for the backup in {folder}.",
+                hint="Free some disk space, or keep fewer snapshots, and try again.",
+            ) from exc
+        if isinstance(exc, PermissionError | NotADirectoryError) or exc.errno == errno.EROFS:
+            raise AccessDenied(
+                f"The backup in {folder} may not be read or written: {exc.strerror}.",
+                hint="Choose a folder of yours, or mend its permissions.",
+            ) from exc
+        raise StorageError(
+            f"The backup in {folder} could not be read or written: {exc}.",
+            hint="Check the disk, and try again.",
+        ) from exc
+
+
+def _check_format(found: int, file: Path) -> None:
+    if found != FORMAT:
+        raise BadBackup(
+            f"{file} has format {found}; this version reads {FORMAT}.",
+            hint="Use the version of Perdure that made it. Nothing was changed.",
+        )
+
+
+def _is_harmless(layout: Layout) -> bool:
+    """Whether its names are names: they become SQL, and the file may come from anywhere."""
+    names = [layout.name, *(column.name for column in layout.columns)]
+    names += [name for index in layout.indexes for name in index.columns]
+    names += [name for index in layout.indexes for name, _ in index.where]
+    texts = [text for _, text in layout.constants() if isinstance(text, str)]
+    return all(map(_NAME, names)) and all(map(_CONSTANT, texts)) and "__" not in layout.name
+
+
+def _moment(name: str) -> int:
+    """The time in a backup's name; 0 if there is none."""
+    try:
+        found = datetime.strptime(name.partition("-")[0], "%Y%m%dT%H%M%S.%f%z")
+    except ValueError:
+        return 0
+    return from_datetime(found)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, for the owner alone."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+        _sync(each.parent)
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write a private file durably, under a name that nobody looks at."""
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move what is finished to its place, in one step and durably."""
+    source.rename(target)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's bytes, or the names in a folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,129 @@
+"""One job being done: its handler, its lease, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from perdure.core.clock import SECOND
+from perdure.core.errors import PerdureError
+from perdure.jobs.job import Job, JobKind, JobState, replace
+from perdure.storage.collection import Stored
+from perdure.storage.store import Store
+
+_log = logging.getLogger(__name__)
+
+FIRST_RETRY = SECOND
+LONGEST_RETRY = 600 * SECOND
+
+
+class JobCounts(msgspec.Struct):
+    """What became of the jobs that a runner began."""
+
+    done: int = 0
+    retried: int = 0
+    failed: int = 0
+    #: Put back when the runner was stopped.
+    withdrawn: int = 0
+    #: Taken over by another process, because the lease could not be renewed in time.
+    lost: int = 0
+
+
+class JobRun:
+    """A claimed job. `serve` sees it through; `withdraw` cancels it and puts it back."""
+
+    def __init__(
+        self, store: Store, kind: JobKind, held: Stored[Job], lease: float, counts: JobCounts
+    ) -> None:
+        self.id = held.key
+        self._store = store
+        self._kind = kind
+        self._held = held
+        self._lease = lease
+        self._counts = counts
+        self._withdrawn = False
+        name = f"perdure-handler-{self.id}"
+        self._handler = asyncio.create_task(_call(kind, held.value), name=name)
+
+    def withdraw(self) -> None:
+        """Cancel the handler. Unless it ends well all the same, the attempt does not count."""
+        self._withdrawn = True
+        self._handler.cancel()
+
+    async def serve(self) -> None:
+        """Keep the lease until the handler ends, then record the end."""
+        try:
+            while not (await asyncio.wait({self._handler}, timeout=self._lease / 3))[0]:
+                await self._renew()
+            await self._conclude()
+        except PerdureError as exc:
+            # It runs again, here or elsewhere, when the lease has run out.
+            _log.warning("the end of job %s could not be recorded: %s", self.id, exc)
+
+    async def _renew(self) -> None:
+        until = self._store.now() + int(self._lease * SECOND)
+        try:
+            is_ours = await self._replace(lambda job: msgspec.structs.replace(job, until=until))
+        except PerdureError as exc:
+            # If the store is away for us, it may be so for everybody: nothing is lost yet.
+            _log.warning("the lease of job %s could not be renewed: %s", self.id, exc)
+            return
+        if not is_ours:
+            _log.warning("job %s was taken over by another process", self.id)
+            self.withdraw()
+
+    async def _conclude(self) -> None:
+        counts, now = self._counts, self._store.now()
+        attempts, error = self._held.value.attempts, self._error()
+        if error is None:
+            field = "done"
+            is_ours = await self._replace(lambda j: j.pending(now, attempts=0) if j.again else None)
+        elif self._withdrawn:
+            field = "withdrawn"
+            is_ours = await self._replace(lambda job: job.pending(now, attempts=attempts - 1))
+        elif attempts > self._kind.retries:
+            _log.error("gave up on job %s: %s", self.id, error)
+            field = "failed"
+            is_ours = await self._replace(
+                lambda j: j.pending(now, attempts=0) if j.again else j.failed(error)
+            )
+        else:
+            _log.warning("job %s failed: %s", self.id, error)
+            field = "retried"
+            due = now + min(FIRST_RETRY << (attempts - 1), LONGEST_RETRY)
+            is_ours = await self._replace(lambda job: job.pending(due, error=error))
+        field = field if is_ours else "lost"
+        setattr(counts, field, getattr(counts, field) + 1)
+
+    def _error(self) -> str | None:
+        if self._handler.cancelled():
+            return "CancelledError"
+        exc = self._handler.exception()
+        return None if exc is None else f"{type(exc).__name__}: {exc}"[:500]
+
+    async def _replace(self, change: Callable[[Job], Job | None]) -> bool:
+        """Change the row, or delete it; False if it is not ours any more.
+
+        Whoever enqueues the same key while it runs changes it, too: then it is read again.
+        """
+        while True:
+            replaced = await replace(self._store, self._held, change(self._held.value))
+            if replaced is not None:
+                self._held = replaced
+                return True
+            found, held = await self._store.collection(Job).fetch(self.id), self._held.value
+            if found is None or found.value.state is not JobState.RUNNING:
+                return False
+            if (found.value.owner, found.value.attempts) != (held.owner, held.attempts):
+                return False
+            self._held = found
+
+
+async def _call(kind: JobKind, job: Job) -> None:
+    async with asyncio.timeout(kind.timeout):
+        answer = kind.handler(job)
+        if isinstance(answer, Awaitable):
+            await answer

@@ -1,0 +1,120 @@
+"""Marks: a process says in a transaction that it has work to do about what is written there.
+
+Only the first transaction of a burst writes one; it goes when the work is done. So a killed process
+loses nothing: whoever finds its mark does the work. One row for each kind, key and process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated
+
+import msgspec
+
+from perdure.core.clock import SECOND
+from perdure.core.errors import Conflict
+from perdure.core.ids import new_id
+from perdure.storage.options import Options
+from perdure.storage.records import Key, system_record, type_of
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+#: Who goes on writing without a pause renews its mark so often. One that was not renewed for three
+#: times as long is of a process that is dead.
+_RENEW = 20 * SECOND
+
+
+@system_record("marks")
+class PendingMark(msgspec.Struct, frozen=True):
+    """A process has work of a kind to do about a key, or had when it died."""
+
+    id: Annotated[str, Key()]  # key/kind.process
+    #: From this number on: a turn, say.
+    first: int
+    #: When it said so. Microseconds.
+    time: int
+
+    @property
+    def key(self) -> str:
+        return self.id.rpartition("/")[0]
+
+    @property
+    def kind(self) -> str:
+        return self.id.rpartition("/")[2].partition(".")[0]
+
+    @property
+    def process(self) -> str:
+        return self.id.rpartition(".")[2]
+
+    def is_abandoned(self, now: int) -> bool:
+        """Whether the process that left it is dead."""
+        return abs(now - self.time) > 3 * _RENEW
+
+
+_NAME = type_of(PendingMark).name
+
+
+async def marks_of(store: Store, kind: str, key: str = "") -> list[PendingMark]:
+    """All marks of a kind, whoever left them: those about a key, or all. One read."""
+    query = store.collection(PendingMark).query()
+    found = await (query.prefix(f"{key}/{kind}.") if key else query).values()
+    return [mark for mark in found if mark.kind == kind]
+
+
+class Marks:
+    """The marks of one process, and those of dead ones whose work it does."""
+
+    def __init__(self, store: Store) -> None:
+        self.process = new_id()
+        self._store = store
+        #: By kind and key: what is stored, and its version.
+        self._own: dict[str, dict[str, tuple[PendingMark, int]]] = {}
+        self._adopted: dict[str, dict[str, int]] = {}
+
+    async def leave(self, transaction: Transaction, kind: str, key: str, first: int) -> None:
+        """Say it in this transaction, unless it is said."""
+        now = self._store.now()
+        known = self._own.get(kind, {}).get(key)
+        if known is not None:
+            mark, _ = known
+            if mark.first <= first and abs(now - mark.time) < _RENEW:
+                return
+            first = min(first, mark.first)
+        new = PendingMark(f"{key}/{kind}.{self.process}", first, now)
+        await transaction.collection(PendingMark).put(new)
+
+        def committed() -> None:
+            self._own.setdefault(kind, {})[key] = new, transaction.version(_NAME, new.id)
+
+        transaction.after_commit(committed)
+
+    def own(self, kind: str) -> Mapping[str, int]:
+        """What this process has marked: the first number by key."""
+        return {key: mark.first for key, (mark, _) in self._own.get(kind, {}).items()}
+
+    async def others(self, kind: str, key: str = "") -> list[PendingMark]:
+        """What other processes have marked, living ones and dead ones."""
+        found = await marks_of(self._store, kind, key)
+        return [mark for mark in found if mark.process != self.process]
+
+    async def adopt(self, mark: PendingMark) -> bool:
+        """Take a mark of a dead process away when the work of its kind is done here.
+
+        False, if the process that left it may be alive.
+        """
+        if not mark.is_abandoned(self._store.now()):
+            return False
+        found = await self._store.collection(PendingMark).fetch(mark.id)
+        if found is not None and found.value == mark:
+            self._adopted.setdefault(mark.kind, {})[mark.id] = found.version
+        return True
+
+    async def remove(self, kind: str) -> None:
+        """Take all marks of a kind away: the work is done."""
+        own, adopted = self._own.pop(kind, {}), self._adopted.pop(kind, {})
+        records = self._store.collection(PendingMark)
+        for key, version in (adopted | {mark.id: at for mark, at in own.values()}).items():
+            # Who writes from now on leaves another mark, and that one stays.
+            with suppress(Conflict):
+                await records.delete(key, Options(expected=version))

@@ -1,0 +1,95 @@
+"""Recall of one bank, put together: `make_recall`. Nothing is read or written by it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perdure.config import Config, data_folder
+from perdure.history.reading import Reader
+from perdure.history.renditions.scribe import Scribe
+from perdure.recall.embedders import embedder
+from perdure.recall.indexing.index import RecallIndex
+from perdure.recall.memories.memories import Memories
+from perdure.recall.recall import Recall
+from perdure.recall.references.references import References
+from perdure.recall.scoping.scope import Scopes
+from perdure.recall.searching.ahead import Ahead
+from perdure.recall.searching.scanning import Scan
+from perdure.recall.searching.searcher import Searcher
+from perdure.recall.steps import cabinets, naming
+from perdure.recall.steps.pipeline import Pipeline
+from perdure.recall.steps.showing import Showing
+from perdure.storage.store import Store
+
+if TYPE_CHECKING:
+    from perdure.core.tokens import Counter
+    from perdure.gateway.gateway import Gateway
+
+#: Reference layers lie here, beside the default bank, unless the configuration says where.
+_FOLDER = "references"
+
+
+def make_recall(
+    store: Store,
+    reader: Reader,
+    renditions: Scribe,
+    config: Config,
+    *,
+    gateway: Callable[[], Gateway],
+    counter: Callable[[], Counter],
+    plain: Callable[[Mapping[str, Any]], dict[str, Any]],
+    cleanse: Callable[[Iterable[str]], Awaitable[bool]],
+    withdraw: Callable[[Iterable[str]], Awaitable[None]],
+    encrypts: Callable[[str], bool] | None,
+) -> Recall:
+    """Recall as this configuration wants it.
+
+    `gateway` and `counter` are made when they are first needed. `plain` masks secrets, `cleanse`
+    destroys the bytes of what was deleted, `withdraw` takes deleted memories out of prompts,
+    `encrypts` tells whether records of a collection are stored encrypted.
+    """
+    settings, models = config.recall, config.gateway.models
+    ahead = Ahead(embedder(settings, gateway, config.gateway))
+    index = RecallIndex(store, reader, settings, ahead, encrypts=encrypts)
+    memories = Memories(
+        store, index, plain=plain, cleanse=cleanse, withdraw=withdraw, embedder=ahead
+    )
+    references = References(
+        store,
+        Path(settings.references) if settings.references else data_folder() / _FOLDER,
+        counter,
+        index,
+        plain=plain,
+        cleanse=cleanse,
+        needs_folder=bool(settings.references),
+    )
+    index.sources += [memories.refill, references.refill]
+    scopes = Scopes(store, index)
+    pipeline = Pipeline(
+        Searcher(store, ahead),
+        scopes.of,
+        Showing(
+            store, renditions, reader, cabinets.memories(memories), cabinets.layers(references)
+        ),
+        settings,
+        gateway=gateway if models.filter or models.judge else None,
+        scan=Scan(reader),
+        covers=index.covers,
+        is_behind=lambda: not index.is_complete,
+        triggered=cabinets.called_for(references, index, store),
+        named=naming.names(store),
+        expect=ahead.expect,
+    )
+    return Recall(
+        store,
+        settings,
+        index=index,
+        scopes=scopes,
+        pipeline=pipeline,
+        memories=memories,
+        references=references,
+        embedder=ahead,
+        counter=counter,
+    )

@@ -1,0 +1,217 @@
+"""Traces one call through the code: its functions, its modules, how often the store is asked.
+
+    python tools/walk.py [append|context|recall|put …] [--json] [--show]
+
+For `append`, `context`, `recall` and `put` of a bank of 30 turns, after another process appended to
+it, so that nothing is answered from a cache of results; `--full` is a bank with memories, reference
+layers, shares and a board. `functions` counts named functions (no comprehensions, no lambdas),
+`module_switches` calls from one module into another, `storage_calls` calls of the backend and of
+the search index. `--show` lists the functions in the order of their first call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import msgspec
+
+import perdure
+from perdure.storage.adapter import Adapter
+
+WALKS = ("append", "context", "recall", "put")
+SRC = str(Path(perdure.__file__).parent)
+_inside = ContextVar("_inside", default=False)
+
+TOPICS = (
+    ("Which OAuth flow do we use?", "Authorization code, with PKCE; the device flow for the CLI."),
+    ("The token refresh fails at night.", "The clock of worker-3 is 90 s late; NTP was off."),
+    ("Rename the table of invoices.", "Done in migration 0042: invoices is billing_documents now."),
+    ("How long are logs kept?", "30 days, as the contract with Meyer & Co. says."),
+    ("Add a test for empty carts.", "tests/test_cart.py has test_empty_cart_costs_nothing."),
+)
+
+
+@perdure.record("walk_notes")
+class Note(msgspec.Struct, frozen=True):
+    id: Annotated[str, perdure.Key()]
+    text: str
+
+
+class Trace:
+    """What one call ran."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, None] = {}
+        self.modules: dict[str, None] = {}
+        self.switches = 0
+        self.calls: list[str] = []
+        self._last = ""
+        self._others = asyncio.all_tasks() - {asyncio.current_task()}
+
+    def note(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(SRC) or code.co_name[0] == "<":
+            return
+        if asyncio.current_task() in self._others:
+            return  # background work that was there before
+        module = code.co_filename[len(SRC) + 1 : -3]
+        self.functions.setdefault(f"{module}:{code.co_qualname}")
+        self.modules.setdefault(module)
+        self.switches += module != self._last
+        self._last = module
+
+    @property
+    def figures(self) -> dict[str, int]:
+        return {
+            "functions": len(self.functions),
+            "modules": len(self.modules),
+            "module_switches": self.switches,
+            "storage_calls": len(self.calls),
+        }
+
+
+def count_calls(target: object, calls: list[str]) -> None:
+    """Have public coroutines of a backend noted; those that they call themselves are not."""
+    for name, _ in inspect.getmembers(Adapter, inspect.iscoroutinefunction):
+        if not name.startswith("_") and name not in {"generation", "identity", "close"}:
+            setattr(target, name, _counted(name, getattr(target, name), calls))
+
+
+def _counted(
+    name: str, method: Callable[..., Awaitable[Any]], calls: list[str]
+) -> Callable[..., Awaitable[Any]]:
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        if _inside.get():
+            return await method(*args, **kwargs)
+        calls.append(f"{name} {_collections(args)}")
+        token = _inside.set(True)
+        try:
+            return await method(*args, **kwargs)
+        finally:
+            _inside.reset(token)
+
+    return counted
+
+
+def _collections(args: tuple[Any, ...]) -> str:
+    for arg in args:
+        if isinstance(arg, str):
+            return arg
+        if isinstance(getattr(arg, "collection", None), str):
+            return str(arg.collection)
+        if hasattr(arg, "writes"):
+            return ", ".join(dict.fromkeys(write.collection for write in arg.writes))
+    return ""
+
+
+@contextmanager
+def traced(trace: Trace, calls: list[str]) -> Iterator[None]:
+    sys.setprofile(trace.note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        trace.calls = list(calls)
+
+
+async def say(session: perdure.Session, count: int) -> None:
+    for number in range(count):
+        prompt, reply = TOPICS[number % len(TOPICS)]
+        await session.append(
+            [
+                {"role": "user", "content": f"{prompt} ({number})"},
+                {"role": "assistant", "content": reply},
+            ]
+        )
+
+
+async def fill(bank: perdure.Bank) -> None:
+    """Memories, a reference layer, a share, a board."""
+    await bank.memories.add("walker", "Refresh tokens are rotated on every use.", kind="lesson")
+    words = "The device flow asks for a code; tokens are refreshed an hour later. " * 60
+    await bank.references.add(f"---\nname: oauth\ntags: [oauth]\n---\n{words}")
+    other = await bank.session("helper/notes")
+    await say(other, 2)
+    await other.share("walker")
+    session = await bank.session("walker/main")
+    await session.run_tool("board_post", {"text": "Deploys wait for the token fix.", "turns": 5})
+
+
+async def walk(name: str, url: str) -> Trace:
+    async with perdure.open(url) as bank:
+        session = await bank.session("walker/main")
+        await session.turns()
+        await bank.collection(Note).put(Note("before", "one"))
+        await bank.settle()
+        await asyncio.to_thread(
+            subprocess.run, [sys.executable, __file__, "--another", url], check=True
+        )
+        await asyncio.sleep(0.5)
+        await bank.settle()
+        calls = list[str]()
+        count_calls(bank.store.adapter, calls)
+        trace = Trace()
+        with traced(trace, calls):
+            match name:
+                case "append":
+                    await say(session, 1)
+                case "context":
+                    await session.context("Why does the token refresh fail?", budget=20_000)
+                case "recall":
+                    await session.recall("token refresh", limit=5)
+                case "put":
+                    await bank.collection(Note).put(Note("after", "two"))
+        return trace
+
+
+async def another(url: str) -> None:
+    async with perdure.open(url) as bank:
+        await say(await bank.session("walker/main"), 1)
+
+
+async def make(url: str, *, full: bool) -> None:
+    async with perdure.open(url) as bank:
+        await say(await bank.session("walker/main"), 30)
+        if full:
+            await fill(bank)
+        await bank.settle()
+
+
+def main() -> None:
+    logging.getLogger("perdure").setLevel(logging.ERROR)
+    if "--another" in sys.argv:
+        asyncio.run(another(sys.argv[-1]))
+        return
+    figures = dict[str, dict[str, int]]()
+    for full in (False, True):
+        for name in [each for each in WALKS if each in sys.argv] or WALKS:
+            if full and name in {"append", "put"}:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                url = f"sqlite:///{folder}/walk.db"
+                asyncio.run(make(url, full=full))
+                trace = asyncio.run(walk(name, url))
+            title = f"{name}_full" if full else name
+            figures[title] = trace.figures
+            if "--show" in sys.argv:
+                print(f"{title}: {', '.join(trace.calls)}", *trace.functions, "", sep="\n  ")
+            if "--json" not in sys.argv:
+                print(title, ", ".join(f"{n} {key}" for key, n in trace.figures.items()), sep=": ")
+    if "--json" in sys.argv:
+        print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
