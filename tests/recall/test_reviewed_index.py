@@ -12,6 +12,7 @@ import pytest
 
 from perdure.bank import Bank
 from perdure.bank.bank_copy import restore
+from perdure.bank.session import Session
 from perdure.config import ArtifactsConfig, Config
 from perdure.core.errors import Unavailable
 from perdure.core.messages import assistant, user
@@ -21,7 +22,6 @@ from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot
 from perdure.search import attach, sqlite_documents, sqlite_vectors
 from perdure.search.engine import Document, Embedding, VectorSearch, Withdrawal, engine_of
-from perdure.session import Session
 from perdure.storage.backends.sqlite import SQLiteAdapter, connections
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch

@@ -1,10 +1,6 @@
-"""What a bank does for its storage by itself: sweeping, delivering, training, watching, leaving no
-traces.
-"""
+"""What a bank does for its storage by itself: sweeping, delivering, watching, leaving no traces."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from perdure.config import Config
 from perdure.core.errors import Unavailable
@@ -18,16 +14,13 @@ from perdure.storage.subscriptions import Subscriptions
 
 _SWEEP_PAGE = 1_000
 _TRIM_EVERY = 300.0
-_TRAIN_EVERY = 30.0
 #: Seconds between two looks for records that processes with older declarations wrote.
 _REFILL_EVERY = 5.0
 _ALERTS_EVERY = 5.0
 _SIZES_EVERY = 60.0
-#: Seconds between two looks for dictionaries whose replacement was interrupted.
-_RENEW_EVERY = 600.0
 
 
-class Care:
+class StoreMaintenance:
     """Looks after the storage of one bank, as far as its backend needs it."""
 
     def __init__(
@@ -39,7 +32,6 @@ class Care:
         config: Config,
     ) -> None:
         self._store = store
-        self._compression = chain.compression
         self._subscriptions = subscriptions
         self._jobs = jobs
         self._storage, self._watching = config.storage, config.metrics
@@ -58,12 +50,6 @@ class Care:
                 "deliver", self._storage.deliver_every, self._subscriptions.deliver
             )
             self._jobs.every("trim", _TRIM_EVERY, self._subscriptions.trim)
-        if self._storage.compression:
-            self._compression.on_due = self._jobs.every(
-                "train", _TRAIN_EVERY, self._compression.train
-            )
-        # Also where nothing is compressed any more: what was begun may hold what is forgotten.
-        self._jobs.every("renew", _RENEW_EVERY, self._compression.finish)
         self._jobs.every("refill", _REFILL_EVERY, self._store.refill)
         if self._watching.alerts:
             self._jobs.every("alerts", _ALERTS_EVERY, self._alerts.check)
@@ -86,13 +72,8 @@ class Care:
         if self._watching.publish_every:
             await self._publisher.close()
 
-    async def cleanse(self, collections: Iterable[str]) -> bool:
-        """Leave nothing readable of what was deleted from these; False if some may still be."""
-        known = {size.collection for size in await self._store.adapter.sizes()}
-        for name in sorted(known.intersection(collections)):
-            declared = self._store.declared.get(name)
-            if declared is not None and declared.compressed:
-                await self._compression.renew(name)
+    async def scrub(self) -> bool:
+        """Leave nothing readable of what was deleted; False if some may still be."""
         if Capability.ERASURE not in self._store.adapter.capabilities:
             return Capability.DURABLE not in self._store.adapter.capabilities
         try:

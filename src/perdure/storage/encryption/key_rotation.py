@@ -22,22 +22,21 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from perdure.core.errors import InvalidInput, KeyRefused, Unavailable, Unsupported
+from perdure.core.errors import KeyRefused, Unavailable, Unsupported
 from perdure.storage.adapter import Adapter
 from perdure.storage.collection import Collection
-from perdure.storage.encryption.keyring import KeyRing, grown, rewrapped
-from perdure.storage.encryption.keys import DataKeys, Host
-from perdure.storage.encryption.masters import MasterKeys
-from perdure.storage.encryption.scopes import CLEAR, check_scope, mark_of, scope_at
-from perdure.storage.encryption.standing import Needs, needed
+from perdure.storage.encryption.data_keys import KeyRing, grown, rewrapped
+from perdure.storage.encryption.key_scopes import CLEAR, mark_of, scope_at
+from perdure.storage.encryption.key_status import Needs, needed, scopes_with_keys
+from perdure.storage.encryption.master_keys import MasterKeys
 from perdure.storage.middleware import Get, Rewrite
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.rewriting import MOST_FAILURES, Failure, Rewritten, rewrite_collection
 from perdure.storage.rows import Check, Recode, Row
-from perdure.storage.store import Progress
 
 if TYPE_CHECKING:
-    from perdure.storage.encryption.middleware import Encryption
+    from perdure.storage.encryption.encryption_middleware import Encryption
+    from perdure.storage.store import Progress, Store
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -96,7 +95,7 @@ class Rewrapped(msgspec.Struct, frozen=True):
 class Rotation:
     """Replaces the keys of one store."""
 
-    def __init__(self, host: Host, encryption: Encryption, holders: Sequence[Holder]) -> None:
+    def __init__(self, host: Store, encryption: Encryption, holders: Sequence[Holder]) -> None:
         self._host = host
         self._encryption = encryption
         self._keys = encryption.keys
@@ -301,20 +300,6 @@ class Rotation:
         return self._keys.masters
 
 
-async def scopes_with_keys(keys: DataKeys, scope: str | None) -> list[str]:
-    """The scopes that have data keys: the one asked for, or all.
-
-    Raises `InvalidInput` if the one asked for has none.
-    """
-    known = [each.value.scope for each in await keys.rings()]
-    if scope is None:
-        return known
-    if check_scope(scope) not in known:
-        there = f"There are those of {', '.join(known[:10])}." if known else "There are none."
-        raise InvalidInput(f"There are no data keys of {scope}.", hint=there)
-    return [scope]
-
-
 class _FromEncryption:
     """The chain from encryption downwards, as rewriting sees a store.
 
@@ -322,7 +307,7 @@ class _FromEncryption:
     keep the content type they are stored with, so that it is known which scope they are of.
     """
 
-    def __init__(self, host: Host, encryption: Encryption) -> None:
+    def __init__(self, host: Store, encryption: Encryption) -> None:
         self._host = host
         self._encryption = encryption
         self._below = host.below(encryption)

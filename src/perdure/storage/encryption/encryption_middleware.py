@@ -1,12 +1,26 @@
-"""The middleware: values are encrypted on their way in and decrypted on their way out."""
+"""The middleware: values are encrypted on their way in and decrypted on their way out.
+
+An encrypted value is a random nonce of 12 bytes, the ciphertext, and a tag of 16 bytes. The tag
+also covers where the value belongs: collection, key and schema of the record, the content type it
+had before, and the key it was encrypted with. Put anywhere else it cannot be decrypted. Who can
+write to the store can put back an older value of the same record: the audit tells of that.
+
+Nonces are random, so one key should not encrypt more than 2³² values (NIST SP 800-38D): at a
+hundred writes a second a rotation of data keys is due after sixteen months.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import msgspec
+
+from perdure.core.clock import to_datetime
 from perdure.core.errors import (
     Conflict,
+    Corrupted,
     InvalidInput,
     KeyRefused,
     PerdureError,
@@ -15,29 +29,11 @@ from perdure.core.errors import (
 from perdure.storage.adapter import Capability
 from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.deadlines import TimeLeft
-from perdure.storage.encryption.keyring import Ring
-from perdure.storage.encryption.keys import DataKeys, Host
-from perdure.storage.encryption.masters import MasterKeys, check
-from perdure.storage.encryption.rotation import Holder, Rewrapped, Rotated, Rotation
-from perdure.storage.encryption.scopes import (
-    CLEAR,
-    DICTIONARIES,
-    collection_scope,
-    mark_of,
-    scope_at,
-)
-from perdure.storage.encryption.sealing import (
-    Place,
-    checked_version,
-    seal_batch,
-    seal_recode,
-    unreadable,
-    unseal,
-    with_checks,
-)
-from perdure.storage.encryption.shredding import shred
-from perdure.storage.encryption.standing import ScopeStanding, standing
-from perdure.storage.encryption.versions import Versions
+from perdure.storage.encryption.data_keys import DataKeys, Ring
+from perdure.storage.encryption.key_rotation import Holder, Rewrapped, Rotated, Rotation
+from perdure.storage.encryption.key_scopes import CLEAR, Mark, mark_of, scope_at
+from perdure.storage.encryption.key_status import ScopeStanding, shred, standing
+from perdure.storage.encryption.master_keys import NONCE_BYTES, MasterKeys, check, refusals
 from perdure.storage.middleware import (
     Call,
     Commit,
@@ -51,10 +47,14 @@ from perdure.storage.middleware import (
 )
 from perdure.storage.options import STRONG
 from perdure.storage.records import RecordType
-from perdure.storage.rows import Batch, Check, Put, Row
-from perdure.storage.store import Progress
+from perdure.storage.rows import Batch, Check, Put, Recode, Row, checksum
+
+if TYPE_CHECKING:
+    from perdure.storage.store import Progress, Store
 
 _NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS})
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Encryption(Resident):
@@ -63,10 +63,6 @@ class Encryption(Resident):
     It encrypts the values of types with a field marked `Encrypted`; with `everything`, those of all
     collections. Without master keys such types cannot be written, and nothing that is encrypted can
     be read.
-
-    A record's version is part of what is encrypted. Where the caller does not say which one to
-    expect, it is guessed: what this process saw last, else that the record is new. A wrong guess is
-    noticed by the backend, and the write repeated.
 
     Raises `InvalidInput` for what are no master keys, and `KeyRefused` if `everything` is to be
     encrypted without any.
@@ -85,15 +81,14 @@ class Encryption(Resident):
         self._masters = masters
         self._by_agent = scope == "agent"
         self._everything = everything
-        self._host: Host | None = None
+        self._host: Store | None = None
         self._keys: DataKeys | None = None
         self._holders: list[Holder] = []
-        self._versions = Versions()
         #: Collections of which encrypted rows were read.
         self._has_read: set[str] = set()
         self._is_capable = False
 
-    def attach(self, store: Host) -> None:
+    def attach(self, store: Store) -> None:
         """Say where keys are kept and record types are known."""
         self._host = store
         self._keys = DataKeys(store, self._masters)
@@ -111,28 +106,19 @@ class Encryption(Resident):
     # What is encrypted, and with which key ----------------------------------------------------
 
     def encrypts(self, collection: str) -> bool:
-        """Whether records of a collection are stored encrypted.
-
-        Of dictionaries, those that belong to such collections are.
-        """
+        """Whether records of a collection are stored encrypted."""
         if collection in CLEAR:
             return False
         if self._everything:
             return True
-        declared = self._attached().declared
-        if collection == DICTIONARIES:
-            return any(each.encrypted for each in declared.values())
-        known = declared.get(collection)
+        known = self._attached().declared.get(collection)
         return known is not None and known.encrypted
 
     def scope_of(self, collection: str, key: str) -> str:
         """The scope whose data key a record is encrypted with; empty if it is not encrypted."""
-        source = collection if collection != DICTIONARIES else key.partition("/")[0]
-        if not self.encrypts(source):
+        if not self.encrypts(collection):
             return ""
-        if not self._by_agent:
-            return collection_scope(source)
-        return scope_at(collection, key, agent=True)
+        return scope_at(collection, key, agent=self._by_agent)
 
     def is_due(self, declared: RecordType[Any], row: Row) -> bool:
         """Whether a row was stored in clear, but would be encrypted now."""
@@ -198,12 +184,7 @@ class Encryption(Resident):
         if not isinstance(call, Get | Find):
             return await proceed(call)
         time_left = TimeLeft(call.options)
-        rows = await self._decrypted(call, await proceed(call), proceed, time_left)
-        if isinstance(call, Get) and self.encrypts(call.collection):
-            for row in rows:
-                if row is not None:
-                    self._versions.learn((call.collection, row.key), row.version)
-        return rows
+        return await self._decrypted(call, await proceed(call), proceed, time_left)
 
     # On the way in ----------------------------------------------------------------------------
 
@@ -211,25 +192,22 @@ class Encryption(Resident):
         batch = commit.batch
         if self._masters is None or not self._is_capable:
             raise self._refusal(batch, scopes)
-        guesses, time_left = self._guesses(batch, scopes), TimeLeft(commit.options)
+        time_left = TimeLeft(commit.options)
         for attempt in range(ATTEMPTS):
             rings = await self._rings(scopes)
-            sealed = seal_batch(batch, scopes, rings, guesses)
+            writes = tuple(
+                seal_put(write, rings[scope]) if scope and isinstance(write, Put) else write
+                for write, scope in zip(batch.writes, scopes, strict=True)
+            )
+            checks = _with_keys(batch.checks, rings)
+            sealed = Batch(writes, checks, batch.events, batch.changes)
             try:
-                versions = await proceed(Commit(sealed, time_left.options()))
+                return await proceed(Commit(sealed, time_left.options()))
             except Conflict as conflict:
-                if (conflict.collection, conflict.key) in guesses:
-                    guesses = await self._looked_up(guesses, conflict, time_left)
-                elif not await self._is_outdated(conflict, batch.checks, rings):
+                outdated = await self._is_outdated(conflict, batch.checks, rings)
+                if not outdated or attempt == ATTEMPTS - 1:
                     raise
-                if attempt == ATTEMPTS - 1:
-                    raise
-            else:
-                for write, version in zip(batch.writes, versions, strict=True):
-                    self._versions.learn((write.collection, write.key), version)
-                return versions
-            if attempt:
-                await back_off(attempt)
+            await back_off(attempt)
         raise AssertionError("unreachable")
 
     def _refusal(self, batch: Batch, scopes: Sequence[str]) -> PerdureError:
@@ -243,36 +221,10 @@ class Encryption(Resident):
                 hint="Make one with `perdure keys make FILE`, and set encryption.key to file:FILE.",
             )
         return Unsupported(
-            f"{type(self._attached().adapter).__name__} cannot check versions and keys along with a"
+            f"{type(self._attached().adapter).__name__} cannot check keys along with a"
             f" commit, so no encrypted record such as {name} can be kept in it.",
             hint="Open the bank on sqlite:// or postgresql://.",
         )
-
-    def _guesses(self, batch: Batch, scopes: Sequence[str]) -> dict[Place, int]:
-        """Where those records probably stand that are to be written whatever their version is."""
-        return {
-            (write.collection, write.key): self._versions.guess((write.collection, write.key))
-            for write, scope in zip(batch.writes, scopes, strict=True)
-            if scope and write.expected is None and checked_version(write, batch.checks) is None
-        }
-
-    async def _looked_up(
-        self, places: dict[Place, int], wrong: Conflict, time_left: TimeLeft
-    ) -> dict[Place, int]:
-        """Where they stand, after one of the guesses was wrong."""
-        if len(places) == 1 and wrong.found is not None:
-            return dict.fromkeys(places, wrong.found)
-        keys: dict[str, list[str]] = {}
-        for collection, key in places:
-            keys.setdefault(collection, []).append(key)
-        found: dict[Place, int] = {}
-        for collection, asked in keys.items():
-            # Not through the chain: also a damaged row can be written over.
-            options = time_left.options(STRONG)
-            rows = await self._attached().adapter.get(collection, asked, options)
-            for key, row in zip(asked, rows, strict=True):
-                found[collection, key] = 0 if row is None else row.version
-        return found
 
     async def _rings(self, scopes: Sequence[str]) -> dict[str, Ring]:
         """The keys to write with, by scope."""
@@ -309,7 +261,7 @@ class Encryption(Resident):
                 seal_recode(recode, collection, rings[scope]) if scope else recode
                 for recode, scope in zip(rewrite.recodes, scopes, strict=True)
             )
-            checks = with_checks(rewrite.checks, rings)
+            checks = _with_keys(rewrite.checks, rings)
             try:
                 return await proceed(Rewrite(collection, recodes, time_left.options(), checks))
             except Conflict as conflict:
@@ -383,9 +335,105 @@ class Encryption(Resident):
         (plain,) = await self._decrypted(call, [row], below, TimeLeft(STRONG))
         return plain
 
-    def _attached(self) -> Host:
+    def _attached(self) -> Store:
         if self._host is None:
             raise InvalidInput(
                 "This encryption belongs to no store.", hint="Put it in a store's chain."
             )
         return self._host
+
+
+# Values ----------------------------------------------------------------------------------------
+
+
+def _with_keys(checks: tuple[Check, ...], rings: dict[str, Ring]) -> tuple[Check, ...]:
+    """What the caller has checked, and that the keys are still those that were used."""
+    if not checks and len(rings) == 1:
+        (ring,) = rings.values()
+        return ring.checks
+    return (*checks, *(ring.check for ring in rings.values() if ring.check not in checks))
+
+
+def _sealed(value: bytes, ring: Ring, record: tuple[str, str, int, str]) -> bytes:
+    """A value encrypted for its record: collection, key, schema and content type."""
+    nonce = os.urandom(NONCE_BYTES)
+    place = _encode((*record, ring.scope, ring.current))
+    return nonce + ring.cipher.encrypt(nonce, value, place)
+
+
+def seal_put(put: Put, ring: Ring) -> Put:
+    plain = put.content_type
+    value = _sealed(put.value, ring, (put.collection, put.key, put.schema, plain))
+    content_type = plain + ring.suffix
+    return Put(
+        put.collection,
+        put.key,
+        value,
+        content_type,
+        put.schema,
+        checksum(put.key, content_type, put.schema, value),
+        put.columns,
+        put.tags,
+        put.expires,
+        put.expected,
+    )
+
+
+def seal_recode(recode: Recode, collection: str, ring: Ring) -> Recode:
+    """Other bytes for a row that keeps its version, sealed."""
+    row, plain = recode.row, recode.content_type
+    schema = row.schema if recode.schema is None else recode.schema
+    value = _sealed(recode.value, ring, (collection, row.key, schema, plain))
+    return msgspec.structs.replace(
+        recode, value=value, content_type=plain + ring.suffix, checksum=0
+    )
+
+
+def unseal(row: Row, collection: str, mark: Mark, ring: Ring) -> Row:
+    """The row with its value opened; all else is as stored.
+
+    The ring has to hold the key. Raises `Corrupted` if this is not what was sealed for this place.
+    """
+    plain, number = mark.content_type, mark.generation
+    place = (collection, row.key, row.schema, plain, ring.scope, number)
+    sealed = row.value
+    try:
+        value = ring.ciphers[number].decrypt(
+            sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], _encode(place)
+        )
+    except refusals() as exc:
+        name = f"{collection}/{row.key}"
+        raise Corrupted(
+            f"The record {name} was changed, or was not written for this place: it cannot be"
+            " decrypted.",
+            hint="Somebody may have tampered with the store; restore the record from a backup.",
+            record=name,
+        ) from exc
+    return Row(
+        row.key,
+        value,
+        plain,
+        row.schema,
+        row.version,
+        row.created,
+        row.updated,
+        row.expires,
+        row.checksum,
+    )
+
+
+def unreadable(collection: str, row: Row, mark: Mark, scope: str, ring: Ring | None) -> Corrupted:
+    """The error for a row whose key is not there any more."""
+    name = f"{collection}/{row.key}"
+    if ring is not None and mark.generation <= ring.record.shredded:
+        when = to_datetime(ring.record.shredded_at).date()
+        return Corrupted(
+            f"{name} is forgotten: the key it was encrypted with was destroyed on {when}.",
+            hint="Nobody can read it any more; delete it.",
+            record=name,
+        )
+    return Corrupted(
+        f"{name} needs data key {mark.generation} of {scope}, which is missing.",
+        hint="Restore the collection perdure_keys from a backup.",
+        record=name,
+    )

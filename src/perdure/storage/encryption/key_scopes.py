@@ -2,7 +2,7 @@
 
 A scope is what has data keys of its own: ``collection:notes``, or ``agent:ada`` for everything
 whose key begins with ``ada/``. A stored value names the kind of its scope and the generation of the
-key, as the last suffix of its content type: ``application/msgpack;zstd=3;aesgcm=a12``. So it stays
+key, as the last suffix of its content type: ``application/msgpack;zstd=1;aesgcm=a12``. So it stays
 readable when the setting is changed.
 """
 
@@ -18,12 +18,8 @@ from perdure.storage import keys
 
 #: Where data keys are kept.
 KEYS = "perdure_keys"
-#: Never encrypted: data keys are wrapped, schemas are kept beside the chain, and which dictionaries
-#: are in use has to be known whatever becomes of a scope's keys. It is nothing but numbers.
-CLEAR = frozenset({KEYS, "perdure_schemas", "perdure_dictionaries_in_use"})
-#: Dictionaries hold fragments of the records of a collection, so they have the scope of those.
-#: Their keys: ``notes/00000002``, or ``notes/ada/00000002`` for the records of one agent.
-DICTIONARIES = "perdure_dictionaries"
+#: Never encrypted: data keys are wrapped, and schemas are kept beside the chain.
+CLEAR = frozenset({KEYS, "perdure_schemas"})
 
 _SYSTEM = "perdure_"
 _ENTRIES = "perdure_entries"
@@ -90,13 +86,9 @@ def scope_at(collection: str, key: str, *, agent: bool) -> str:
 
     A key without a slash belongs to no agent, nor do most of what Perdure keeps for itself.
     """
-    if collection == DICTIONARIES:
-        collection, _, rest = key.partition("/")
-        name, slash, _ = rest.partition("/")  # the number, behind the agent if there is one
-    else:
-        name, slash, rest = key.partition("/")
-        if collection == _ENTRIES and "/" not in rest:
-            slash = ""  # the number of an entry, behind a context that is no agent's
+    name, slash, rest = key.partition("/")
+    if collection == _ENTRIES and "/" not in rest:
+        slash = ""  # the number of an entry, behind a context that is no agent's
     if agent and slash and (collection in OF_AGENTS or not collection.startswith(_SYSTEM)):
         return f"agent:{name}"
     return collection_scope(collection)
