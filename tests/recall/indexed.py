@@ -72,7 +72,7 @@ async def indexed(
             embedder or Letters(),
             encrypts=encrypts,
         )
-        bank.log.join(index.hook)
+        bank.services.log.join(index.hook)
         place = IndexPlace(index)
         bank.forgetting.join(place)
         bank.forgetting.rerooting.append(place.inherit)

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.history.records import Piece
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX
 from perdure.recall.values import Note
-from perdure.session import Session
 from perdure.storage.middleware import Call, Get, Handler, collection_of
 from perdure.storage.records import type_of
 from tests.conftest import BACKENDS, url_on

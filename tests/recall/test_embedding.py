@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from perdure.bank.session import Session
 from perdure.core.messages import assistant, user
 from perdure.recall.indexing import embedding
 from perdure.recall.places import INDEX, Spot, memories_of
 from perdure.recall.values import Note
-from perdure.session import Session
 from perdure.storage.options import DEFAULT
 from perdure.storage.searching import VectorSearch
 from tests.conftest import BACKENDS

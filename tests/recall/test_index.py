@@ -115,7 +115,7 @@ async def test_a_failed_append_leaves_nothing_in_the_index(store_url: str, tmp_p
         async def fails(*_: object) -> None:
             raise RuntimeError("no")
 
-        bank.log.join(fails)
+        bank.services.log.join(fails)
         with pytest.raises(RuntimeError):
             await session.append(user("zebra"))
         assert await turns_found(index, "zebra") == []

@@ -12,6 +12,7 @@ import pytest
 
 from perdure.bank import Bank
 from perdure.bank.bank_copy import restore
+from perdure.bank.session import Session
 from perdure.config import ArtifactsConfig, Config
 from perdure.core.errors import Unavailable
 from perdure.core.messages import assistant, user
@@ -19,7 +20,6 @@ from perdure.recall.indexing import index as index_module
 from perdure.recall.indexing.filling import Filler
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot
-from perdure.session import Session
 from perdure.storage.backends.sqlite import SQLiteAdapter, connections, filing, nearness
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import assistant, user
@@ -27,7 +28,6 @@ from perdure.recall.places import (
 )
 from perdure.recall.scoping.scope import Groups, Scope, Scopes, scope_of
 from perdure.recall.values import Question
-from perdure.session import Session
 from perdure.storage.searching import Range
 from tests.recall.plain_index import PlainIndex
 
