@@ -263,7 +263,7 @@ async def test_what_was_written_without_an_index_is_filled_in(
     store_url: str, tmp_path: Path
 ) -> None:
     if store_url.startswith("memory"):
-        pytest.skip("nothing stays")
+        pytest.skip("needs a store that keeps what is written")
     async with indexed(store_url, tmp_path, on=False) as (bank, index):
         session = await bank.session("planner/auth")
         for number in range(70):
@@ -352,6 +352,7 @@ async def test_what_is_forgotten_meanwhile_is_not_filled_in(store_url: str, tmp_
         assert len(await turns_found(index, "zebra")) == 60 - len(range(1, 60, 7))
 
 
+@pytest.mark.slow
 async def test_a_killed_rebuild_is_completed_by_the_next_to_open(tmp_path: Path) -> None:
     url = url_on_sqlite(tmp_path)
     async with indexed(url, tmp_path) as (bank, index):

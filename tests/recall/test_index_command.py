@@ -181,6 +181,7 @@ def test_a_search_says_that_its_vectors_are_of_another_model(bank: str, tmp_path
     assert "vector of" not in _run("recall", "planner/auth", "zebra").stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGKILL])
 def test_a_rebuild_that_is_interrupted_loses_nothing(
     signal_: signal.Signals, bank: str, tmp_path: Path
