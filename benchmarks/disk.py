@@ -13,6 +13,7 @@ from benchmarks import disk_turns, ours, transcripts
 from benchmarks.harness import Report, bytes_in, work_folder
 from benchmarks.importing import import_all
 from perdure.recall.places import INDEX
+from perdure.search.engine import engine_of
 
 
 async def run(report: Report, *, quick: bool) -> None:
@@ -34,7 +35,7 @@ async def run(report: Report, *, quick: bool) -> None:
         stored = bytes_in(Path(name))
         text = await disk_turns.text_in(file)
         async with ours.open_bank(file, recall=True) as bank:
-            await bank.store.adapter.erase_search(INDEX.name)
+            await engine_of(bank.store.adapter).erase(INDEX.name)
             await bank.store.adapter.scrub()
         searching = stored - bytes_in(Path(name))
     report.figures["ratio"] = round(stored / text, 3)

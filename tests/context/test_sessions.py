@@ -84,6 +84,7 @@ async def live(
         await session.append(waiting, context=context if is_first else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recall", [True, False])
 async def test_a_long_session_stays_valid_within_its_budget_and_only_grows(
     bank: Bank, session: Session, *, recall: bool

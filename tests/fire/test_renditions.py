@@ -71,6 +71,7 @@ def killed(url: str, folder: str, portions: int, seconds: float) -> None:
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_killed_worker_loses_nothing_and_leaves_nothing_half_made(
     store_url: str, tmp_path: Path

@@ -326,6 +326,7 @@ class _FailsAt:
         return await proceed(call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["turn", "session", "reroot"])
 @pytest.mark.parametrize("store_url", ["memory"], indirect=True)
 async def test_forgetting_can_be_interrupted_anywhere_and_repeated(

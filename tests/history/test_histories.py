@@ -135,7 +135,8 @@ async def test_a_long_session(make_bank: MakeBank) -> None:
 
 @pytest.mark.repeated
 @pytest.mark.skipif(
-    os.environ.get("HYPOTHESIS_PROFILE") != "fuzz", reason="a minute: `make fuzz` runs it"
+    os.environ.get("HYPOTHESIS_PROFILE") != "fuzz",
+    reason="needs HYPOTHESIS_PROFILE=fuzz: `make fuzz` runs it",
 )
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_a_session_of_a_hundred_thousand_turns(make_bank: MakeBank, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def reference_of(message: Message) -> ArtifactPointer:
 # Large content --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_a_tool_result_of_fifty_megabytes(
     make_bank: MakeBank, tmp_path: Path, store_url: str

@@ -212,6 +212,7 @@ async def test_one_turn_or_one_round_of_it(session: Session) -> None:
         await session.turn("planner/other#T-2")
 
 
+@pytest.mark.slow
 async def test_a_turn_of_a_thousand_rounds(bank: Bank, session: Session) -> None:
     messages = [user("go")]
     for number in range(1_000):

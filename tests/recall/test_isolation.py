@@ -38,6 +38,7 @@ def test_a_scope_is_exactly_what_may_be_seen(deeds: Deeds) -> None:
     asyncio.run(_is_exact(deeds))
 
 
+@pytest.mark.slow
 @pytest.mark.repeated
 @given(deeds=deeds)
 @settings(max_examples=30)
@@ -130,6 +131,7 @@ def test_recall_and_tools_show_no_more_than_that(deeds: Deeds) -> None:
     asyncio.run(_shows_no_more(deeds))
 
 
+@pytest.mark.slow
 @pytest.mark.repeated
 @given(deeds=deeds)
 @settings(max_examples=8, phases=_AS_IT_IS)
