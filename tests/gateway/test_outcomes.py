@@ -20,7 +20,6 @@ from perdure.core.messages import Message, Text, ToolCall, Usage
 from perdure.gateway.calls import Answered, Finish, Request, Shape, Tool
 from perdure.gateway.outcomes import (
     GROUPS,
-    LINGER,
     CostRow,
     Outcome,
     Recorder,
@@ -29,6 +28,7 @@ from perdure.gateway.outcomes import (
     summary,
 )
 from perdure.gateway.quality import follows, heuristic
+from perdure.jobs import Runner
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
@@ -97,16 +97,17 @@ async def frail(away: Away, clock: ManualClock) -> Store:
 
 
 async def test_noted_now_and_written_soon(store: Store) -> None:
-    recorder = Recorder(store)
-    noted = outcome(latency=1.5, cost=12, task="review", complexity="simple", fallback=2)
-    noted = noted.having(Usage(input=10, output=5, cache_read=3, reasoning=1))
-    recorder.note(noted)
-    outcomes = store.collection(Outcome)
-    assert await outcomes.get(noted.id) is None
-    await eventually(lambda: outcomes.query().exists(), LINGER + 10)
-    assert await outcomes.get(noted.id) == noted
-    assert (noted.day, noted.input, noted.cache_write) == ("2026-07-01", 10, None)
-    await recorder.close()
+    async with Runner(store) as jobs:
+        recorder = Recorder(store, jobs)
+        noted = outcome(latency=1.5, cost=12, task="review", complexity="simple", fallback=2)
+        noted = noted.having(Usage(input=10, output=5, cache_read=3, reasoning=1))
+        recorder.note(noted)
+        outcomes = store.collection(Outcome)
+        assert await outcomes.get(noted.id) is None
+        await eventually(lambda: outcomes.query().exists())
+        assert await outcomes.get(noted.id) == noted
+        assert (noted.day, noted.input, noted.cache_write) == ("2026-07-01", 10, None)
+        await recorder.close()
 
 
 async def test_many_are_few_writes(frail: Store, away: Away) -> None:
@@ -120,19 +121,12 @@ async def test_many_are_few_writes(frail: Store, away: Away) -> None:
     assert recorder.dropped == 1
 
 
-async def test_a_full_portion_does_not_wait(frail: Store) -> None:
-    recorder = Recorder(frail)
-    for _ in range(500):
-        recorder.note(outcome())
-    await eventually(lambda: frail.collection(Outcome).query().exists(), LINGER / 2)
-    await recorder.close()
-
-
 async def test_a_failing_store_is_tried_again(
-    frail: Store, away: Away, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    frail: Store, away: Away, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("perdure.gateway.outcomes.LINGER", 0.001)
-    recorder = Recorder(frail, most=1_000)
+    jobs = Runner(frail, poll=3_600)
+    await jobs.start()
+    recorder = Recorder(frail, jobs, most=1_000)
     await recorder.flush()
     away.failing = True
     first = [outcome() for _ in range(600)]
@@ -140,9 +134,7 @@ async def test_a_failing_store_is_tried_again(
         for each in first:
             recorder.note(each)
         await eventually(away.several)
-        assert [record.getMessage() for record in caplog.records] == [
-            "outcomes cannot be written for now: The store is away."
-        ]
+        assert "outcomes failed, and is tried again" in caplog.records[0].getMessage()
     later = [outcome() for _ in range(700)]
     for each in later:
         recorder.note(each)
@@ -154,6 +146,7 @@ async def test_a_failing_store_is_tried_again(
     found = {each.id for each in await frail.collection(Outcome).query().values()}
     assert found == {each.id for each in (*first[300:], *later)}
     recorder.note(outcome())
+    await jobs.stop()
     await recorder.close()
     assert await frail.collection(Outcome).query().count() == 1_001
 

@@ -257,7 +257,11 @@ class House:
             from perdure.gateway.gateway import Gateway
 
             self._gateway = Gateway(
-                self.store, self.config.gateway, mask=self._without_secrets, clock=self._clock
+                self.store,
+                self.config.gateway,
+                jobs=self.jobs,
+                mask=self._without_secrets,
+                clock=self._clock,
             )
         return self._gateway
 

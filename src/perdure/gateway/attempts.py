@@ -61,7 +61,7 @@ class ModelState:
         self.gate = Gate(self.name, concurrency=candidate.provider.concurrency)
 
 
-@dataclass
+@dataclass(repr=False)  # keys are in `environ`
 class GatewayState:
     """What all attempts of a gateway share."""
 

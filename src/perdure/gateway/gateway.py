@@ -61,6 +61,7 @@ from perdure.gateway.providers import LOCAL, Provider
 from perdure.gateway.reply_stream import StartedStream, Stream, deltas_of
 from perdure.gateway.response_cache import Mask, ResponseCache, key_of
 from perdure.gateway.transport import Transport
+from perdure.jobs import Runner
 from perdure.storage.store import Store
 
 R = TypeVar("R")
@@ -83,6 +84,7 @@ class Gateway:
         store: Store,
         config: GatewayConfig | None = None,
         *,
+        jobs: Runner | None = None,
         environ: Mapping[str, str] = os.environ,
         selector: Selector | None = None,
         mask: Mask | None = None,
@@ -91,7 +93,9 @@ class Gateway:
         backoff: Backoff | None = None,
         health: Health | None = None,
     ) -> None:
-        """`mask` hides secrets; an answer that it would change is not cached.
+        """`jobs` writes outcomes in its pauses; without it, `settle` and `close` do.
+
+        `mask` hides secrets; an answer that it would change is not cached.
 
         Raises `InvalidConfig` if something in the configuration cannot be used.
         """
@@ -100,7 +104,7 @@ class Gateway:
         self.prices = Prices.load(config.prices)
         self.health = health or Health()
         self.ledger = Ledger(store, [Budget.configured(each) for each in config.budgets], clock)
-        self.recorder = Recorder(store)
+        self.recorder = Recorder(store, jobs)
         self.cache = ResponseCache(store, config.cache_ttl, mask=mask)
         self.transport = Transport(connect=config.connect_timeout, silence=config.timeout)
         self.targets: dict[str, ModelState] = {}
