@@ -108,7 +108,6 @@ def _read(file: Path, *, required: bool) -> dict[str, Any]:
 
 
 def _override(config: Config, environ: Mapping[str, str]) -> Config:
-    """The configuration with the variables put over it."""
     changes: dict[str, Any] = {}
     for field in msgspec.structs.fields(Config):
         current = getattr(config, field.name)

@@ -41,7 +41,6 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _is_default(section: Section) -> bool:
-    """Whether nothing in it was given."""
     defaults = section.__struct_defaults__
     return len(defaults) == len(section.__struct_fields__) and all(
         given is default or (getattr(default, "factory", None) is dict and given == {})
@@ -97,7 +96,6 @@ def _inside(value: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _kinds(wanted: Any) -> Iterator[Any]:
-    """The types that a type is one of."""
     origin = get_origin(wanted)
     if origin is Annotated:
         yield from _kinds(get_args(wanted)[0])

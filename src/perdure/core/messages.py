@@ -177,12 +177,10 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def user(text: str) -> Message:
-    """A prompt."""
     return Message("user", (Text(text),))
 
 
 def assistant(text: str) -> Message:
-    """A reply."""
     return Message("assistant", (Text(text),))
 
 

@@ -172,7 +172,6 @@ class Attempt:
         return self
 
     def observe(self, headers: Headers) -> None:
-        """The provider has begun to answer."""
         self._slot.observe(rate_limits.read(headers))
 
     def arrived(self) -> None:

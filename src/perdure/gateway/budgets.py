@@ -55,7 +55,6 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def configured(cls, config: BudgetConfig) -> Budget:
-        """A budget as the configuration says it."""
         where = f"gateway.budgets.{config.name}.dollars"
         return cls(
             name=config.name,
@@ -142,7 +141,6 @@ class Hold(msgspec.Struct, frozen=True):
     renews: int | None
 
     def empty(self) -> BudgetPeriod:
-        """The pot before anything was spent."""
         return BudgetPeriod(id=self.key, agent=self.agent)
 
 
@@ -169,7 +167,6 @@ def hold_for(budget: Budget, ask: Ask, now: int) -> Hold:
 
 
 def fits(hold: Hold, pot: BudgetPeriod, wanted: Reservation) -> bool:
-    """Whether there is room; what others reserved counts as spent."""
     limits = hold.budget
     tokens = pot.tokens + pot.held_tokens + wanted.tokens
     cost = pot.cost + pot.held_cost + wanted.cost
@@ -179,7 +176,6 @@ def fits(hold: Hold, pot: BudgetPeriod, wanted: Reservation) -> bool:
 
 
 def reserved(pot: BudgetPeriod, wanted: Reservation) -> BudgetPeriod:
-    """The pot with a reservation in it."""
     return msgspec.structs.replace(
         pot,
         held=pot.held + 1,

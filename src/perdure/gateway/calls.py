@@ -384,7 +384,6 @@ def to_request(given: Any) -> Request:
 
 
 def check_ask(given: Any) -> Ask:
-    """Who asks."""
     if isinstance(given, Ask):
         return given
     raise InvalidInput(
@@ -405,13 +404,9 @@ def check_embed_ask(given: Any) -> Ask:
 
 
 def check_texts(given: Any) -> Sequence[str]:
-    """Texts to embed; at least one."""
-    if isinstance(given, str):
-        raise InvalidInput("embed wants a list of texts, not one text.", hint="Give [text].")
-    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
-        raise InvalidInput(
-            f"embed wants a list of texts, not a {type(given).__name__}.", hint="Give a list."
-        )
+    if isinstance(given, str | bytes | bytearray) or not isinstance(given, Sequence):
+        kind = type(given).__name__
+        raise InvalidInput(f"embed wants a list of texts, not a {kind}.", hint="Give [text].")
     if not given:
         raise InvalidInput("There is nothing to embed.", hint="Give a list of texts.")
     for at, text in enumerate(given):

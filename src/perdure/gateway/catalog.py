@@ -289,7 +289,6 @@ def _base_url(base: Provider, changes: ProviderConfig, environ: Mapping[str, str
 
 
 def _address(address: str, where: str) -> str:
-    """An address without its last slash. Raises `InvalidConfig` if it is none."""
     try:
         parts = urlsplit(address)
         usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0

@@ -235,7 +235,6 @@ class Gateway:
         return rows if by == "day" else sorted(rows, key=lambda row: (-(row.cost or 0), -row.calls))
 
     async def budgets(self) -> list[BudgetStanding]:
-        """How the budgets stand."""
         return await self.ledger.status()
 
     async def has_key(self, provider: Provider) -> bool:
@@ -263,7 +262,6 @@ class Gateway:
     async def _first(
         self, ask: Ask, attempt: Callable[[ModelCandidate, CandidateShare], Awaitable[R]]
     ) -> R:
-        """What the first candidate that answers answers."""
         return await fallback.first(
             ask,
             self._ordered(ask),
@@ -416,7 +414,6 @@ class Gateway:
     async def _exchange(
         self, attempt: Attempt, call: requests.ProviderRequest, key: str | None
     ) -> AsyncGenerator[Delta, None]:
-        """What arrives of one answer."""
         provider = attempt.candidate.provider
         decoder = streams.decoder(provider.wire, attempt.where)
         parser = streams.sse.Parser()

@@ -175,7 +175,6 @@ class Ledger:
         )
 
     async def close(self) -> None:
-        """Wait for what was accepted."""
         while self._worker is not None and not self._worker.done():
             await asyncio.wait([self._worker])
 
@@ -222,7 +221,6 @@ class Ledger:
                 work.done.cancel()
 
     async def _carried_out(self, batch: list[_Work]) -> dict[int, Exception]:
-        """What was refused, and why, by its place."""
         try:
             return await self._store.transact(partial(_carry_out, batch))
         except InvalidInput as exc:

@@ -90,7 +90,6 @@ class Health:
         return HealthView() if marks is None else self._shown(marks)
 
     def views(self) -> dict[tuple[str, str], HealthView]:
-        """All of them, by task type and ``provider/model``."""
         return {key: self._shown(marks) for key, marks in sorted(self._marks.items())}
 
     def _shown(self, marks: _Marks) -> HealthView:

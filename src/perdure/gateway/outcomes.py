@@ -108,7 +108,6 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @classmethod
     def of(cls, ask: Ask, candidate: ModelCandidate, **fields: Any) -> Outcome:
-        """The outcome of an attempt of this caller at this model."""
         return cls(
             purpose=ask.purpose,
             provider=candidate.provider.name,
@@ -120,7 +119,6 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
     def having(self, usage: Usage | None) -> Outcome:
-        """The same with what the provider counted."""
         if usage is None:
             return self
         return msgspec.structs.replace(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
@@ -233,23 +234,19 @@ def _tracer() -> Tracer:
 
 @functools.cache
 def _durations() -> Histogram:
-    from opentelemetry import metrics
-
-    return metrics.get_meter(_SCOPE).create_histogram(
-        "gen_ai.client.operation.duration",
-        unit="s",
-        description="GenAI operation duration.",
-        explicit_bucket_boundaries_advisory=_DURATIONS,
-    )
+    name = "gen_ai.client.operation.duration"
+    return _histogram(name, "s", "GenAI operation duration.", _DURATIONS)
 
 
 @functools.cache
 def _tokens() -> Histogram:
+    description = "Number of input and output tokens used."
+    return _histogram("gen_ai.client.token.usage", "{token}", description, _TOKENS)
+
+
+def _histogram(name: str, unit: str, description: str, bounds: Sequence[float]) -> Histogram:
     from opentelemetry import metrics
 
     return metrics.get_meter(_SCOPE).create_histogram(
-        "gen_ai.client.token.usage",
-        unit="{token}",
-        description="Number of input and output tokens used.",
-        explicit_bucket_boundaries_advisory=_TOKENS,
+        name, unit=unit, description=description, explicit_bucket_boundaries_advisory=bounds
     )

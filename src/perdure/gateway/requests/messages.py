@@ -25,6 +25,7 @@ from perdure.gateway.requests.request_parts import (
     Offer,
     budget_of,
     fitted,
+    function_tool,
     in_words,
     offered,
     word_of,
@@ -55,7 +56,6 @@ def headers(model: str) -> dict[str, str]:
 
 
 def body(request: Request, provider: Provider, model: str, *, stream: bool) -> Item:
-    """The body of the request, as this provider is used to it."""
     view = fitted(request.messages, "messages", model)
     shape = request.shape
     by_schema = shape is not None and shape.strict and provider.habits.shape == "schema"
@@ -94,13 +94,7 @@ def _tools(offer: Offer, *, parallel: bool | None) -> Item:
 
 
 def _tool(tool: Tool) -> Item:
-    made: Item = {"name": tool.name}
-    if tool.description:
-        made["description"] = tool.description
-    made["input_schema"] = tool.parameters
-    if tool.strict is not None:
-        made["strict"] = tool.strict
-    return made
+    return function_tool(tool, "input_schema")
 
 
 def _thinking(

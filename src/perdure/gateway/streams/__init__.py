@@ -60,7 +60,6 @@ def read_answer(wire: CallWire, body: dict[str, Any], where: str = "") -> Answer
 
 
 def read_embeddings(body: dict[str, Any]) -> tuple[Vectors, Usage | None]:
-    """The vectors in a response, and what they took; see `embeddings.read`."""
     error = body.get("error")
     if error:
         raise failed(error, "")

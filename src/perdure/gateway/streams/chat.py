@@ -47,7 +47,6 @@ _FIXED = frozenset({"format", "id", "type"})
 
 
 def read(body: Item) -> Answered:
-    """The answer in a body: its first choice."""
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices:
         raise BadAnswer(

@@ -36,7 +36,6 @@ _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delt
 
 
 def read(body: Item) -> Answered:
-    """The answer in a body."""
     if not isinstance(body.get("content"), list):
         raise BadAnswer(
             "The answer has no content.",

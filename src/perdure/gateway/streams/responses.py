@@ -54,7 +54,6 @@ _SHOWN: dict[str, Callable[[str], Delta]] = {
 
 
 def read(body: Item) -> Answered:
-    """The answer in a body."""
     status = body.get("status")
     if status in _UNFINISHED:
         raise BadAnswer(

@@ -108,7 +108,6 @@ Script: TypeAlias = Line | Sequence[Line] | Callable[[Received], Line | Awaitabl
 
 
 def error_body(kind: Kind, status: int, message: str) -> dict[str, Any]:
-    """An error in the words of a wire format."""
     names = {
         400: "invalid_request_error",
         401: "authentication_error",

@@ -180,7 +180,6 @@ class ScriptedModel:
         return True
 
     async def _line(self, request: Received) -> Answer | Fault:
-        """What the script says to a request."""
         sent = request.headers
         if self._key is not None and self._key not in (
             sent.get("authorization", "").removeprefix("Bearer "),

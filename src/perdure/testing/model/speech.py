@@ -22,7 +22,6 @@ _SIGNATURE = "c2NyaXB0ZWQ="
 
 
 def whole(answer: Answer, request: Received) -> Item:
-    """The body of an answer that is no stream."""
     return _BODIES[request.kind](answer, request)
 
 
@@ -37,7 +36,6 @@ def last_words(request: Received) -> bytes:
 
 
 def fault_event(fault: Fault, request: Received) -> Event:
-    """An error that is told in the middle of a stream."""
     body = error_body(request.kind, fault.status, fault.message)
     if request.kind == "responses":
         told = {"message": fault.message, "code": body["error"]["type"], "param": None}
