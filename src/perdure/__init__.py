@@ -78,7 +78,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from perdure.core.turns import Position, Round, Turn
-    from perdure.gateway.calls import Ask, Reply, Request, Shape, Tool
+    from perdure.gateway.calls import CallOptions, Reply, Request, Shape, Tool
     from perdure.gateway.gateway import Gateway
     from perdure.history.pruning import prune_tool_results
     from perdure.history.records import Link
@@ -120,7 +120,7 @@ _LAZY = {
         "Usage",
     ),
     "perdure.core.turns": ("Position", "Round", "Turn"),
-    "perdure.gateway.calls": ("Ask", "Reply", "Request", "Shape", "Tool"),
+    "perdure.gateway.calls": ("CallOptions", "Reply", "Request", "Shape", "Tool"),
     "perdure.gateway.gateway": ("Gateway",),
     "perdure.history.pruning": ("prune_tool_results",),
     "perdure.history.records": ("Link",),
@@ -148,12 +148,12 @@ __all__ = [
     "AllFailed",
     "Artifact",
     "ArtifactMissing",
-    "Ask",
     "BadAnswer",
     "BadBackup",
     "Bank",
     "BudgetReached",
     "BudgetTooSmall",
+    "CallOptions",
     "Closed",
     "Collection",
     "Compressed",

@@ -155,7 +155,7 @@ async def _examine_bank(report: Report, settings: Settings, config: Config) -> N
         bytes=sum(each.bytes or 0 for each in found.collections),
     )
     records = terminal.plural(sum(each.rows for each in found.collections), "record")
-    report.add("Bank", f"{found.url} ({records}, {terminal.size(facts['bytes'])})")
+    report.add("Bank", f"{found.url} ({records}, {terminal.format_size(facts['bytes'])})")
 
 
 def _examine_disk(report: Report, config: Config) -> None:
@@ -178,9 +178,9 @@ def _examine_disk(report: Report, config: Config) -> None:
     free = shutil.disk_usage(place).free
     report.facts["disk"] = {"folder": str(place), "free": free}
     if free >= _FREE_BYTES:
-        report.add("Free space", f"{terminal.size(free)} in {place}")
+        report.add("Free space", f"{terminal.format_size(free)} in {place}")
     else:
-        what = f"Only {terminal.size(free)} are left in {place}."
+        what = f"Only {terminal.format_size(free)} are left in {place}."
         report.add("Free space", what, ok=False, advice="Make room before anything is written.")
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perdure.core.display import did_you_mean
 from perdure.core.errors import InvalidInput
-from perdure.core.naming import meant
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
@@ -42,7 +42,7 @@ async def find(bank: Bank, text: str) -> Session:
     if len(found) == 1:
         return await bank.existing_session(found[0])
     if not found:
-        hint = f"{meant(text, names)} `perdure sessions` lists those there are.".lstrip()
+        hint = f"{did_you_mean(text, names)} `perdure sessions` lists those there are.".lstrip()
         raise InvalidInput(f"There is no session {text!r}.", hint=hint)
     listed = ", ".join(found[:_LISTED])
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""

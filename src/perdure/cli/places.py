@@ -38,7 +38,7 @@ class FolderUse(msgspec.Struct, frozen=True):
         if not self.exists:
             return f"{self.folder} (none yet)"
         files = terminal.plural(self.files, "file")
-        return f"{self.folder} ({files}, {terminal.size(self.bytes)})"
+        return f"{self.folder} ({files}, {terminal.format_size(self.bytes)})"
 
 
 @asynccontextmanager

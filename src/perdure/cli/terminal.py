@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from perdure.core.display import format_size, plural
 from perdure.core.errors import PerdureError
-from perdure.core.figures import plural, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +23,7 @@ __all__ = [
     "console",
     "described",
     "emit",
+    "format_size",
     "lines",
     "listing",
     "murmur",
@@ -31,7 +32,6 @@ __all__ = [
     "printable",
     "prose",
     "say",
-    "size",
     "table",
     "visible",
 ]

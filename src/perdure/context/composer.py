@@ -20,7 +20,7 @@ from perdure.context.injections import Frame, Injection, prompt_digest
 from perdure.context.system import REMINDER_TOKENS, reminder, with_explanation
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import Mark
+from perdure.core.turns import ConversationState
 from perdure.gateway.calls import Tool
 from perdure.history.intake import resolved
 from perdure.history.lines import owners
@@ -66,7 +66,7 @@ class Prompted(msgspec.Struct, frozen=True, kw_only=True):
     record: SessionRecord
     head: Head
     #: Where the turn stands that this writer wrote to last.
-    own: Mark | None = None
+    own: ConversationState | None = None
     #: Without secrets; empty to go on with the open turn.
     prompt: tuple[Message, ...] = ()
     system: str = ""

@@ -22,7 +22,7 @@ import msgspec
 from perdure.core import clock
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.messages import Usage
-from perdure.gateway.calls import Ask, indexable
+from perdure.gateway.calls import CallOptions, indexable
 from perdure.gateway.catalog import ModelCandidate
 from perdure.jobs import GoOn, Runner, Wake
 from perdure.storage.layouts import Index
@@ -107,14 +107,14 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             force(self, name, indexable(getattr(self, name)))
 
     @classmethod
-    def of(cls, ask: Ask, candidate: ModelCandidate, **fields: Any) -> Outcome:
+    def of(cls, options: CallOptions, candidate: ModelCandidate, **fields: Any) -> Outcome:
         return cls(
-            purpose=ask.purpose,
+            purpose=options.purpose,
             provider=candidate.provider.name,
             model=candidate.model,
-            agent=ask.agent,
-            session=ask.session,
-            task=ask.task,
+            agent=options.agent,
+            session=options.session,
+            task=options.task,
             **fields,
         )
 
@@ -131,7 +131,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
 
-class Recorder:
+class OutcomeRecorder:
     """Writes outcomes later: in the pauses of `jobs`, when it is flushed, and when it is closed."""
 
     def __init__(
@@ -290,7 +290,7 @@ async def summary(
     """Outcomes that began from `since` until before `until`, added up by one of their fields.
 
     Models of the same name at different providers are different ones. Ordered by that field, models
-    by their provider first. What a `Recorder` has not written yet is not in it: flush it first.
+    by their provider first. What an `OutcomeRecorder` has not written yet is not in it: flush it.
     """
     if by not in GROUPS:
         raise InvalidInput(

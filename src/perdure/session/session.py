@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
-from perdure.core.turns import Mark, Position
+from perdure.core.turns import ConversationState, Position
 from perdure.history import lines
 from perdure.history.records import Head, SessionRecord, agent_of
 from perdure.session.answering import Answering
@@ -55,7 +55,7 @@ class Session(Writing, Answering, Reading, Contexts, Recalling, Shared):
         )
         fresh = Head(
             name,
-            Mark(number, fresh=True),
+            ConversationState(number, fresh=True),
             pieces=piece,
             link=link,
             time=now,

@@ -15,7 +15,7 @@ from perdure.context.injections import prompt_digest
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, assistant
-from perdure.core.turns import Mark, Position, Turn
+from perdure.core.turns import ConversationState, Position, Turn
 from perdure.history.intake import Taken, resolved
 from perdure.history.log import Hook, Order, Written
 from perdure.history.records import Draft, Head, SessionRecord, Span, turn_key
@@ -35,7 +35,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
     messages: tuple[Message, ...]
     #: None: they open one.
-    own: Mark | None
+    own: ConversationState | None
     opens: bool = False
 
 
@@ -119,7 +119,7 @@ class Writing(Conversation):
     async def close_turn(self) -> None:
         """Close the newest turn, whatever it waits for: the next message opens another."""
         head = await self._change_head(lambda head: msgspec.structs.replace(head, closed=True))
-        self._writer.own = Mark(head.turn)
+        self._writer.own = ConversationState(head.turn)
 
     async def undo(
         self,
@@ -148,7 +148,7 @@ class Writing(Conversation):
             return msgspec.structs.replace(
                 head,
                 undone=(*head.undone, *spans),
-                mark=Mark(head.turn, fresh=True) if head.turn in undone else head.mark,
+                mark=ConversationState(head.turn, fresh=True) if head.turn in undone else head.mark,
                 answering=tuple(turn for turn in head.answering if turn not in undone),
             )
 
@@ -162,7 +162,7 @@ class Writing(Conversation):
         head = await self._change_head(change, inside)
         own = self._writer.own
         if head.mark.fresh or (own is not None and own.turn in undone):
-            self._writer.own = Mark(head.turn) if head.mark.fresh else None
+            self._writer.own = ConversationState(head.turn) if head.mark.fresh else None
         return undone[::-1]
 
     async def resume(self, turn: str | int | Position) -> None:

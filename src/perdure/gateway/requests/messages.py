@@ -22,7 +22,7 @@ from perdure.core.errors import InvalidInput
 from perdure.gateway.calls import Request, Tool
 from perdure.gateway.providers import Provider
 from perdure.gateway.requests.request_parts import (
-    Offer,
+    ToolOffer,
     budget_of,
     fitted,
     function_tool,
@@ -79,7 +79,7 @@ def body(request: Request, provider: Provider, model: str, *, stream: bool) -> I
 _ON = frozenset({"enabled", "adaptive"})
 
 
-def _tools(offer: Offer, *, parallel: bool | None) -> Item:
+def _tools(offer: ToolOffer, *, parallel: bool | None) -> Item:
     if not offer.tools:
         return {}
     made: Item = {"tools": offer.tools}
@@ -98,7 +98,7 @@ def _tool(tool: Tool) -> Item:
 
 
 def _thinking(
-    request: Request, provider: Provider, model: str, items: list[Item], offer: Offer
+    request: Request, provider: Provider, model: str, items: list[Item], offer: ToolOffer
 ) -> Item:
     """How much to think, and how long the answer may be: the one counts for the other."""
     reasoning, most = request.reasoning, request.max_tokens

@@ -19,8 +19,8 @@ from perdure.core.messages import (
     Text,
     ToolCall,
     ToolResult,
+    is_same_model,
 )
-from perdure.core.models import is_same_model
 from perdure.gateway.calls import Effort, Request, Shape, Tool
 from perdure.gateway.providers import CallWire
 from perdure.wire import codec, repaired
@@ -107,7 +107,7 @@ def _is_shown(part: Media, message: Message, wire: CallWire) -> bool:
 _TOOL_CHOICES = ("auto", "none", "required")
 
 
-class Offer(NamedTuple):
+class ToolOffer(NamedTuple):
     """Tools as the wire format writes them, and the one that must be called, if one must."""
 
     tools: list[Item]
@@ -117,7 +117,7 @@ class Offer(NamedTuple):
     chosen: Item
 
 
-def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -> Offer:
+def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -> ToolOffer:
     """The request's tools for this format.
 
     Raises `InvalidInput` for names that the format refuses and names used twice; `NoModel` if a
@@ -141,10 +141,10 @@ def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -
     choice = request.tool_choice
     if choice in _TOOL_CHOICES:
         _check_any(choice, request, tools, wire)
-        return Offer(list(tools.values()), choice, {})
+        return ToolOffer(list(tools.values()), choice, {})
     if choice not in tools:
         raise _not_here(choice, wire)
-    return Offer(list(tools.values()), "named", tools[choice])
+    return ToolOffer(list(tools.values()), "named", tools[choice])
 
 
 def function_tool(tool: Tool, parameters: str = "parameters") -> Item:

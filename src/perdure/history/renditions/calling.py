@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.core.errors import BudgetReached, Corrupted, DeadlineExceeded, GatewayError
 from perdure.core.messages import Message
-from perdure.gateway.calls import Ask
+from perdure.gateway.calls import CallOptions
 from perdure.history.lines import Owned
 from perdure.history.records import agent_of
 from perdure.history.renditions import algorithm, packing, prompts
@@ -119,7 +119,7 @@ class Caller:
             limit=limit,
             earlier=algorithm.truncate(earlier, _EARLIER, self._craft.counter) if limit else "",
         )
-        ask = Ask(
+        ask = CallOptions(
             purpose="compress",
             task=TASK,
             agent=agent_of(job.session),

@@ -11,7 +11,7 @@ from itertools import pairwise
 import msgspec
 
 from perdure.core.clock import SECOND, to_datetime
-from perdure.core.figures import plural
+from perdure.core.display import plural
 from perdure.history.records import SessionRecord, agent_of
 from perdure.recall.scoping.filters import wanted_tags
 from perdure.recall.values import Filters, Hit

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.config.recall import RecallConfig
+from perdure.config.settings import RecallConfig
 from perdure.core.errors import BadAnswer
 from perdure.recall.steps import prompts
 from perdure.recall.steps.prompts import Case

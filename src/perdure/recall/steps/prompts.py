@@ -16,7 +16,7 @@ import msgspec
 from perdure.core.clock import SECOND
 from perdure.core.errors import BadAnswer
 from perdure.core.messages import Message, Text
-from perdure.gateway.calls import Ask, Purpose, Request, Shape
+from perdure.gateway.calls import CallOptions, Purpose, Request, Shape
 from perdure.recall.values import Candidate, Kind, Question
 
 #: Characters at most of the prompt, of a candidate for one model each, of one among many for the
@@ -96,10 +96,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def exhibit(self, candidate: Candidate) -> Exhibit:
         return Exhibit.of(candidate, self.texts[candidate.place], self.question.moment)
 
-    def ask(self, purpose: Purpose, task: str, seconds: float) -> Ask:
+    def ask(self, purpose: Purpose, task: str, seconds: float) -> CallOptions:
         """Who asks: the session that the question is of."""
         record = self.question.record
-        return Ask(
+        return CallOptions(
             purpose=purpose, task=task, agent=record.agent, session=record.id, deadline=seconds
         )
 

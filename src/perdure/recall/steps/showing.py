@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from perdure.core.levels import Level
-from perdure.core.tokens import Estimate
+from perdure.core.tokens import EstimatedCounter
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord
 from perdure.history.renditions.scribe import Made, Scribe, Wanted
@@ -34,7 +34,7 @@ _LONGEST, _EXCERPT = 2_400, 1_200
 #: Characters of a memory's or a layer's gist.
 _GIST = 160
 
-_estimate = Estimate().count
+_estimate = EstimatedCounter().count
 #: What `history.excerpt` writes where something is left out.
 _pointer = re.compile(r"(the whole result: )(T-\d)").sub
 
