@@ -173,11 +173,11 @@ def copy(
 async def _backup(
     settings: Settings, folder: Path, keep: int | None, *, plain: bool, verify: bool
 ) -> Backup:
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
+    from perdure.cli import bank_access
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the bank") as bar:
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("looking at the bank") as bar:
+        async with bank_access.existing_bank(settings, settings.load()) as bank:
             return await bank.backup(
                 folder, keep_last=keep, plain=plain, verify=verify, progress=bar
             )
@@ -185,9 +185,9 @@ async def _backup(
 
 async def _list(settings: Settings, folder: Path, *, verify: bool) -> list[BackupCheck]:
     from perdure.bank.backup import check_backups
-    from perdure.cli.progress import Bar
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the backups") as bar:
+    with ProgressBar("looking at the backups") as bar:
         return await check_backups(folder, config=settings.load(), verify=verify, progress=bar)
 
 
@@ -201,9 +201,9 @@ async def _restore(
     verify: bool,
 ) -> BankCopy:
     from perdure.bank.bank_copy import restore
-    from perdure.cli.progress import Bar
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the backup") as bar:
+    with ProgressBar("looking at the backup") as bar:
         return await restore(
             folder,
             config=settings.load(),
@@ -219,11 +219,11 @@ async def _copy(
     settings: Settings, target: str, target_config: Path | None, *, overwrite: bool, verify: bool
 ) -> BankCopy:
     from perdure import config
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
+    from perdure.cli import bank_access
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the bank") as bar:
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("looking at the bank") as bar:
+        async with bank_access.existing_bank(settings, settings.load()) as bank:
             return await bank.copy_to(
                 target,
                 config=None if target_config is None else config.load(target_config),

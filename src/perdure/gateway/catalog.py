@@ -121,9 +121,9 @@ class ModelCatalog:
     def candidates(self, options: CallOptions) -> list[ModelCandidate]:
         """The models that may answer, best first; at least one. The list is the caller's own.
 
-        `CallOptions.model` alone if it is given. Else those for the purpose and the complexity of the
-        task, or of the nearest complexity that has some, in the order of the configuration, except that
-        models of the default provider come first.
+        `CallOptions.model` alone if it is given. Else those for the purpose and the complexity of
+        the task, or of the nearest complexity that has some, in the order of the configuration,
+        except that models of the default provider come first.
 
         Raises `NoModel` if there are none, or one that cannot do it (embeddings are not for every
         provider), and `InvalidConfig` for a name that cannot be read or an address that lacks its

@@ -10,8 +10,8 @@ all processes that share the bank count together, exactly. Within a process, tho
 the bank is busy are carried out together, in one transaction: settlements first, then reservations
 in the order in which they came.
 
-An answer that takes more than was reserved for it is counted in full, and may take the period over its
-limit: nothing more is allowed then.
+An answer that takes more than was reserved for it is counted in full, and may take the period over
+its limit: nothing more is allowed then.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ _ENDED = ScriptedFault(
 class ScriptedModel:
     """A model on loopback that follows a script; see `perdure.testing.model`.
 
-    The script is one line for all requests (a text, a `ScriptedAnswer`, a `ScriptedFault`), a list of
-    lines used up in the order in which requests arrive, or a function of the request. A request after the
-    last line gets an error 500 that says so.
+    The script is one line for all requests (a text, a `ScriptedAnswer`, a `ScriptedFault`), a list
+    of lines used up in the order in which requests arrive, or a function of the request. A request
+    after the last line gets an error 500 that says so.
 
     With a `key`, requests without it are refused with 401. Made for tests: it keeps every request
     in memory, and a thousand connections at the same time are no trouble. What a script raises
