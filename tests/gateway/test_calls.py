@@ -187,7 +187,7 @@ def test_numbers_may_be_of_other_libraries() -> None:
     ],
 )
 def test_who_asks_is_checked(field: str, value: Any, hint: str) -> None:
-    with pytest.raises(InvalidInput, match=rf"Ask\.{field} cannot be") as refused:
+    with pytest.raises(InvalidInput, match=rf"CallOptions\.{field} cannot be") as refused:
         CallOptions(**{field: value})
     assert hint in refused.value.hint
 

@@ -13,9 +13,9 @@ from perdure.core.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
+    from perdure.bank.session import Session
     from perdure.cli.options import Settings
     from perdure.config import Config
-    from perdure.session import Session
 
 SessionArgument = Annotated[
     str,
@@ -65,6 +65,7 @@ async def find_session(bank: Bank, text: str) -> Session:
 
     Raises `InvalidInput` if none fits, or several.
     """
+    from perdure.core.display import did_you_mean
     from perdure.history.records import SessionRecord
 
     try:

@@ -14,7 +14,7 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank, SessionInfo
-    from perdure.session import Session
+    from perdure.bank.session import Session
 
 
 @common_options()
@@ -216,6 +216,7 @@ async def _shared(
 
 async def _unknown(bank: Bank, agents: list[str]) -> list[str]:
     """A note for each agent that has no session. That is no mistake, but it may be one."""
+    from perdure.core.display import did_you_mean
     from perdure.history.records import SessionRecord
 
     found = await bank.collection(SessionRecord).query().group_by("agent").aggregate(all="count")
