@@ -417,7 +417,7 @@ class Gateway:
     ) -> AsyncGenerator[Delta, None]:
         provider = attempt.candidate.provider
         decoder = streams.decoder(provider.wire, attempt.where)
-        parser = streams.sse.Parser()
+        parser = streams.sse.EventParser()
         passed_on = False
         async with attempt:
             try:
