@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from perdure.core.errors import InvalidInput, Unsupported
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -223,7 +223,9 @@ MESSAGES = [
     (Message("assistant", (Reasoning(summary=("one", "two"), encrypted="x" * 500),)), 7),
     (Message("assistant", (ToolCall("call_1", "ls", '{"a": 1}'),)), 11 + TOOL_OVERHEAD),
     (
-        Message("assistant", (ToolCall("c", "ls", reference=Reference(_ARTIFACT, 9, head="abc")),)),
+        Message(
+            "assistant", (ToolCall("c", "ls", reference=ArtifactPointer(_ARTIFACT, 9, head="abc")),)
+        ),
         6 + TOOL_OVERHEAD,
     ),
     (
@@ -234,7 +236,7 @@ MESSAGES = [
         Message("tool", (ToolResult("c", (Media("image/png", data=b"x" * 100),)),)),
         255 + TOOL_OVERHEAD,
     ),
-    (Message("user", (Reference(_ARTIFACT, 1_000_000, head="the beginning"),)), 13),
+    (Message("user", (ArtifactPointer(_ARTIFACT, 1_000_000, head="the beginning"),)), 13),
     (
         Message(
             "user", (Unknown("messages", {"type": "x", "text": "ab", "n": ["c", {"d": "e"}]}),)

@@ -15,10 +15,10 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import Config, SecretsConfig
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -46,14 +46,14 @@ async def stored_bytes(bank: Bank) -> int:
     return sum(len(piece.content) for piece in rows)
 
 
-def reference_of(message: Message) -> Reference:
+def reference_of(message: Message) -> ArtifactPointer:
     """The only reference in a message."""
     parts = [
         inner
         for part in message.parts
         for inner in (part.content if isinstance(part, ToolResult) else (part,))
     ]
-    (found,) = [part for part in parts if isinstance(part, Reference)]
+    (found,) = [part for part in parts if isinstance(part, ArtifactPointer)]
     return found
 
 

@@ -14,7 +14,7 @@ from perdure.bank.validation import count_in, runs, tags_of, turn_number
 from perdure.context.composer import Composer
 from perdure.context.context import Context
 from perdure.context.echoes import strip_echo
-from perdure.context.injections import prompt_digest
+from perdure.context.injection_records import prompt_digest
 from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, assistant
@@ -25,7 +25,7 @@ from perdure.history.drafts import Drafting, Pen
 from perdure.history.intake import Taken, resolved
 from perdure.history.log import Hook, Order, Writer, Written
 from perdure.history.records import Draft, Head, SessionRecord, Span, agent_of, turn_key
-from perdure.history.strategies.rounds import prompt_of
+from perdure.history.strategies.raw_rounds import prompt_of
 from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
 from perdure.storage.options import Options

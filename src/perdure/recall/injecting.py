@@ -30,7 +30,7 @@ from perdure.core.tokens import Counter
 from perdure.core.turns import Position
 from perdure.history.manifest import Place
 from perdure.history.records import Head, SessionRecord
-from perdure.history.strategies import VisibleRounds
+from perdure.history.strategies.strategy import VisibleRounds
 from perdure.recall.values import Hit, Kind
 
 #: Pointers beside a prompt, whatever is configured.
