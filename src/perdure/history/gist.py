@@ -88,7 +88,7 @@ def _counts(result: ToolResult, said: str) -> Iterator[str]:
     moved = [part.size for part in result.content if isinstance(part, ArtifactPointer)]
     length = len(said.encode(errors="replace"))
     if said and not moved:
-        yield f"{plural(said.count(chr(10)) + 1, 'line')}, {size(length)}"
+        yield f"{plural(said.count(chr(10)) + 1, 'line')}, {format_size(length)}"
     elif moved:
         yield format_size(sum(moved) + length)
     media = [part for part in result.content if isinstance(part, Media)]
