@@ -293,7 +293,7 @@ def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
 
 
 async def _ask(
-    settings: Settings, request: Request, asked: calls.Ask, voice: AnswerPrinter
+    settings: Settings, request: Request, asked: calls.CallOptions, voice: AnswerPrinter
 ) -> tuple[Reply, float]:
     """The answer, and the seconds until it was there, from the first try on."""
     import time
