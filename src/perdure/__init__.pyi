@@ -174,7 +174,7 @@ from perdure.core.turns import (
     Turn as Turn,
 )
 from perdure.gateway.calls import (
-    Ask as Ask,
+    CallOptions as CallOptions,
 )
 from perdure.gateway.calls import (
     Reply as Reply,

@@ -18,7 +18,7 @@ from perdure.context.injection_records import prompt_digest
 from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, assistant
-from perdure.core.turns import Mark, Position, Round, Turn
+from perdure.core.turns import ConversationState, Position, Round, Turn
 from perdure.history import lines
 from perdure.history.answers import Answer, Partial, unpacked
 from perdure.history.drafts import Drafting, Pen
@@ -42,7 +42,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
     messages: tuple[Message, ...]
     #: None: they open one.
-    own: Mark | None
+    own: ConversationState | None
     opens: bool = False
 
 
@@ -136,7 +136,7 @@ class SessionWriter:
 
     async def close_turn(self) -> None:
         head = await self.change_head(lambda head: msgspec.structs.replace(head, closed=True))
-        self.cursor.own = Mark(head.turn)
+        self.cursor.own = ConversationState(head.turn)
 
     async def undo(
         self, turns: int, numbers: Sequence[int] | None, within: Hook | None
@@ -155,7 +155,7 @@ class SessionWriter:
             return msgspec.structs.replace(
                 head,
                 undone=(*head.undone, *spans),
-                mark=Mark(head.turn, fresh=True) if head.turn in undone else head.mark,
+                mark=ConversationState(head.turn, fresh=True) if head.turn in undone else head.mark,
                 answering=tuple(turn for turn in head.answering if turn not in undone),
             )
 
@@ -169,7 +169,7 @@ class SessionWriter:
         head = await self.change_head(change, inside)
         own = self.cursor.own
         if head.mark.fresh or (own is not None and own.turn in undone):
-            self.cursor.own = Mark(head.turn) if head.mark.fresh else None
+            self.cursor.own = ConversationState(head.turn) if head.mark.fresh else None
         return undone[::-1]
 
     async def resume(self, turn: str | int | Position) -> None:
@@ -284,7 +284,7 @@ class SessionWriter:
         )
         fresh = Head(
             name,
-            Mark(number, fresh=True),
+            ConversationState(number, fresh=True),
             pieces=piece,
             link=link,
             time=now,

@@ -96,7 +96,7 @@ def make_services(
             raise Closed("This bank is not open.", hint="Use it inside `async with`.")
         from perdure.gateway.gateway import Gateway
 
-        return Gateway(store, config.gateway, mask=services.mask_messages, clock=clock)
+        return Gateway(store, config.gateway, jobs=jobs, mask=services.mask_messages, clock=clock)
 
     def make_recall() -> Recall:
         from perdure.recall.services import make_recall

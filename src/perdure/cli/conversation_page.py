@@ -264,7 +264,7 @@ def _shown(part: Part) -> Iterator[str]:
     elif isinstance(part, ArtifactPointer):
         if part.head:
             yield f"{part.head}…"
-        yield f"[{terminal.size(part.size)} in the artifact store: {part.artifact[:19]}…]"
+        yield f"[{terminal.format_size(part.size)} in the artifact store: {part.artifact[:19]}…]"
     elif isinstance(part, Media):
         yield f"[{gist.described(part)}]"
     elif isinstance(part, ToolCall | ToolResult | Reasoning):

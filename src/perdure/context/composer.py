@@ -19,7 +19,7 @@ from perdure.context.prompt_encoder import Encoder
 from perdure.context.system_prompt import REMINDER_TOKENS, reminder, with_explanation
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import Mark
+from perdure.core.turns import ConversationState
 from perdure.gateway.calls import Tool
 from perdure.history.intake import resolved
 from perdure.history.lines import owners
@@ -84,7 +84,7 @@ class Composer:
         self,
         record: SessionRecord,
         head: Head,
-        own: Mark | None = None,
+        own: ConversationState | None = None,
         prompt: tuple[Message, ...] = (),
         *,
         system: str = "",
@@ -274,7 +274,7 @@ async def _show_with(strategy: Strategy, request: ContextRequest, injection: Inj
 
 
 def _turn_of(
-    record: SessionRecord, head: Head, own: Mark | None, prompt: tuple[Message, ...]
+    record: SessionRecord, head: Head, own: ConversationState | None, prompt: tuple[Message, ...]
 ) -> int:
     """The turn that is asked for."""
     if prompt:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from perdure.core.figures import plural
+from perdure.core.display import plural
 from perdure.core.messages import ArtifactPointer, Message, Part, Text
 from perdure.core.turns import Turn
 from perdure.history.tags import without_tags

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.core.clock import to_datetime
-from perdure.core.figures import plural
+from perdure.core.display import plural
 from perdure.core.messages import (
     ArtifactPointer,
     Media,

@@ -20,7 +20,7 @@ import msgspec
 from perdure.core import messages as canonical
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import Mark
+from perdure.core.turns import ConversationState
 from perdure.storage.keys import numbered
 from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
@@ -95,7 +95,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Where a session stands."""
 
     id: Annotated[str, Key()]
-    mark: Mark = Mark()
+    mark: ConversationState = ConversationState()
     #: Pieces, and messages, in its line so far.
     pieces: int = 0
     messages: int = 0

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from perdure.config.recall import RecallConfig
+from perdure.config.settings import RecallConfig
 from perdure.core.clock import SECOND
 from perdure.core.levels import Level
 from perdure.core.tokens import Counter

@@ -14,7 +14,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from perdure.core.figures import plural
+from perdure.core.display import plural
 from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult
 from perdure.history.excerpt import ends, looks_failed, unwrap
 from perdure.history.gist import asked, described

@@ -16,8 +16,7 @@ import msgspec
 from perdure.artifacts import ArtifactStore
 from perdure.core.clock import SECOND
 from perdure.core.errors import BudgetTooSmall, Conflict, InvalidInput
-from perdure.core.messages import Message, Reasoning
-from perdure.core.models import is_same_model
+from perdure.core.messages import Message, Reasoning, is_same_model
 from perdure.core.tokens import count_messages
 from perdure.history.epochs import (
     Delta,
