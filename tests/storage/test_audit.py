@@ -27,11 +27,10 @@ from perdure.core.errors import (
     Unavailable,
     Unsupported,
 )
-from perdure.storage.audit import Action, Audit, AuditEntry, AuditTrail, hashes, middleware
+from perdure.storage.audit import Action, Audit, AuditEntry, AuditTrail, joints, middleware
 from perdure.storage.audit import trail as trail_module
 from perdure.storage.audit.entries import TRAIL, UNREADABLE, Scribe, as_put
-from perdure.storage.audit.hashes import Hasher, OpenAuditSecret
-from perdure.storage.audit.joints import follow
+from perdure.storage.audit.joints import Hasher, OpenAuditSecret, follow
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
@@ -812,13 +811,13 @@ async def test_two_stores_that_encrypt_agree_at_once(audited: Make) -> None:
     """Whoever comes second takes the secret that is there: nothing is tried again and again."""
     plain = await audited()
     one, two = encrypted(plain), encrypted(plain)
-    first = await one.transact(lambda each: hashes._sealed(each, b"1" * 32), STRONG)
+    first = await one.transact(lambda each: joints._sealed(each, b"1" * 32), STRONG)
     tries = 0
 
     async def seal(each: Transaction) -> bytes:
         nonlocal tries
         tries += 1
-        return await hashes._sealed(each, b"2" * 32)
+        return await joints._sealed(each, b"2" * 32)
 
     second = await two.transact(seal, STRONG)
     assert first == second == b"1" * 32

@@ -25,10 +25,9 @@ from perdure.storage.delivery import EventReceived
 from perdure.storage.metrics import BUCKETS, Alert, Alerts, Measure, Metrics, Publisher, prometheus
 from perdure.storage.metrics.alerts import BEGINS, ENDS
 from perdure.storage.metrics.asgi import Application, Scraped, asgi
-from perdure.storage.metrics.measures import Counted, Figures, together
-from perdure.storage.metrics.processes import Process
+from perdure.storage.metrics.middleware import Counted, Figures, together
 from perdure.storage.metrics.prometheus import Source, render
-from perdure.storage.metrics.publishing import ProcessMetrics, published
+from perdure.storage.metrics.publishing import Process, ProcessMetrics, published
 from perdure.storage.middleware import Call, Commit, Find, Get, Handler
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.rows import Recode, Size

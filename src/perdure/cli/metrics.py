@@ -26,7 +26,7 @@ class Told(NamedTuple):
     @property
     def counted(self) -> Counted:
         """What all processes have counted, as one."""
-        from perdure.storage.metrics.measures import together
+        from perdure.storage.metrics.middleware import together
 
         return together(each.counted for each in self.processes)
 

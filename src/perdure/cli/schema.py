@@ -16,9 +16,8 @@ from perdure.core.errors import AccessDenied
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from perdure.storage.schemas.checking import Checked
     from perdure.storage.schemas.records import Schema, Version
-    from perdure.storage.schemas.registry import SchemaRegistry
+    from perdure.storage.schemas.registry import Checked, SchemaRegistry
     from perdure.storage.schemas.shapes import Description
 
 app = typer.Typer(

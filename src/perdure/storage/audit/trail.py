@@ -21,8 +21,7 @@ from perdure.storage.audit.entries import (
     pruning,
     time_of,
 )
-from perdure.storage.audit.hashes import Hasher
-from perdure.storage.audit.joints import Verdict
+from perdure.storage.audit.joints import Hasher, Verdict
 from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.query import All, Compare, Condition, Op, Order, Query

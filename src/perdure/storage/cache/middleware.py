@@ -15,9 +15,12 @@ Absent rows are not kept, and neither are collections of Perdure itself.
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Protocol, cast
+from contextlib import suppress
+from typing import Annotated, Any, ClassVar, Protocol, cast
 
 import msgspec
 
@@ -26,20 +29,11 @@ from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput, Unsupported
 from perdure.storage.adapter import Adapter
 from perdure.storage.cache.entries import NEVER, Entries, Place, Reading, Stats
-from perdure.storage.cache.names import bank_name
 from perdure.storage.cache.shared import Look, Shared
 from perdure.storage.collection import Collection
-from perdure.storage.middleware import (
-    Call,
-    Commit,
-    Get,
-    Handler,
-    Remove,
-    Resident,
-    Rewrite,
-    Stage,
-)
-from perdure.storage.options import Consistency, Options
+from perdure.storage.middleware import Call, Commit, Get, Handler, Remove, Resident, Rewrite, Stage
+from perdure.storage.options import STRONG, Consistency, Options
+from perdure.storage.records import Key, system_record
 from perdure.storage.rows import Row
 
 #: Collections of Perdure itself: what reads them relies on the newest.
@@ -275,3 +269,23 @@ class Cache(Resident):
         if self._host is None:
             raise InvalidInput("This cache belongs to no store.", hint="Put it in a store's chain.")
         return self._host
+
+
+_NEW = Options(consistency=Consistency.STRONG, expected=0)
+
+
+@system_record("cache_names")
+class CacheName(msgspec.Struct, frozen=True):
+    """A random name, kept in the bank: one that is made anew in the same place has another."""
+
+    id: Annotated[str, Key()]
+    name: str
+
+
+async def bank_name(host: Host, place: str) -> str:
+    """The name of this very bank. A copy of it, which has the random name too, lies elsewhere."""
+    names = host.collection(CacheName)
+    while (found := await names.get("bank", STRONG)) is None:
+        with suppress(Conflict):  # another process was first
+            await names.put(CacheName("bank", secrets.token_hex(16)), _NEW)
+    return hashlib.sha256(f"{place}\0{found.name}".encode()).hexdigest()[:24]

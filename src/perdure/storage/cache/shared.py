@@ -33,7 +33,7 @@ import msgspec
 
 from perdure.core.errors import UnknownBackend
 from perdure.storage import urls
-from perdure.storage.cache import scripts
+from perdure.storage.cache import server
 from perdure.storage.cache.entries import LARGEST, NEVER, Place
 from perdure.storage.cache.server import LoopBusy, Server, checked
 from perdure.storage.rows import Row, checksum
@@ -159,10 +159,10 @@ class Shared:
         """What is there of these keys; what is not is leased to us, if it is to nobody else."""
         if not self.is_ready:
             return Look()
-        token = scripts.LEASE + f"{self._name}{next(self._tokens)}".encode()
+        token = server.LEASE + f"{self._name}{next(self._tokens)}".encode()
         lease = int(LEASE * 1_000)
         answer = await self._call(
-            scripts.LOOK, self._eras(collection), self._slots(collection), token, lease, *keys
+            server.LOOK, self._eras(collection), self._slots(collection), token, lease, *keys
         )
         try:
             return self._read(answer, token, keys) if answer else Look()
@@ -175,11 +175,11 @@ class Shared:
         for row in rows:
             if row.key in look.leased and len(row.value) <= LARGEST:
                 slot = _Slot(look.moment, *msgspec.structs.astuple(row))
-                pairs += [row.key, scripts.ROW + msgspec.msgpack.encode(slot)]
+                pairs += [row.key, server.ROW + msgspec.msgpack.encode(slot)]
         if pairs and self.is_ready:
             life = int(self._ttl * 1_000)
             eras, slots = self._eras(collection), self._slots(collection)
-            await self._call(scripts.PUT, eras, slots, look.token, life, *pairs)
+            await self._call(server.PUT, eras, slots, look.token, life, *pairs)
 
     async def drop(self, places: Sequence[Place], collections: Sequence[str] = ()) -> None:
         """Forget these rows, and tell others to; if that is not possible now, then later.
@@ -215,7 +215,7 @@ class Shared:
             message = msgspec.msgpack.encode(_Message(self._name, collection, some))
             eras, slots = self._eras(collection), self._slots(collection)
             if not await self._insist(
-                partial(self._call, scripts.DROP, eras, slots, self._channel, message, *some)
+                partial(self._call, server.DROP, eras, slots, self._channel, message, *some)
             ):
                 return False
         for collection in collections:
@@ -229,7 +229,7 @@ class Shared:
         async def end() -> Any:
             # A new era each time: one that is carried out late must not bring an old one back.
             args = (secrets.token_hex(8), self._channel, content)
-            return await self._run(scripts.END, eras, args)
+            return await self._run(server.END, eras, args)
 
         return await self._insist(end)
 
@@ -267,7 +267,7 @@ class Shared:
         moment = int(answer[0] or b"")
         found: dict[str, Found] = {}
         for key, held in zip(keys, answer[1:], strict=True):
-            if held is not None and held[:1] == scripts.ROW:
+            if held is not None and held[:1] == server.ROW:
                 row, since = _row(held[1:], key)
                 age = (moment - since) / 1e6
                 if row is not None and 0 <= age <= self._ttl:

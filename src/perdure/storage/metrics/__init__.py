@@ -6,8 +6,7 @@ renders it, `asgi` answers with that.
 """
 
 from perdure.storage.metrics.alerts import Alert, Alerts
-from perdure.storage.metrics.measures import BUCKETS, Counted, Measure
-from perdure.storage.metrics.middleware import Metrics
+from perdure.storage.metrics.middleware import BUCKETS, Counted, Measure, Metrics
 from perdure.storage.metrics.publishing import Publisher
 
 __all__ = ["BUCKETS", "Alert", "Alerts", "Counted", "Measure", "Metrics", "Publisher"]

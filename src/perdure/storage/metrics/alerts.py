@@ -25,9 +25,8 @@ from perdure.config.storage import AlertConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
 from perdure.storage.adapter import Capability
-from perdure.storage.metrics.measures import BUCKETS, Counted, Measure
-from perdure.storage.metrics.middleware import Metrics
-from perdure.storage.metrics.processes import Process
+from perdure.storage.metrics.middleware import BUCKETS, Counted, Measure, Metrics
+from perdure.storage.metrics.publishing import Process
 from perdure.storage.store import Store
 
 _log = logging.getLogger(__name__)

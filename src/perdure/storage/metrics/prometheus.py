@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from perdure.storage.metrics.measures import BUCKETS, Counted
+from perdure.storage.metrics.middleware import BUCKETS, Counted
 from perdure.storage.rows import Size
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

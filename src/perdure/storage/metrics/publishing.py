@@ -7,17 +7,18 @@ ended are there for another day.
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import msgspec
 
 from perdure.core import clock
 from perdure.storage.adapter import Capability
 from perdure.storage.delivery import Parked, Subscriber
-from perdure.storage.metrics.measures import BUCKETS, Counted, Figures
-from perdure.storage.metrics.middleware import Metrics
-from perdure.storage.metrics.processes import Process
+from perdure.storage.metrics.middleware import BUCKETS, Counted, Figures, Metrics
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.store import Store
@@ -122,3 +123,21 @@ def _matters(figures: Figures) -> bool:
     if figures.collection == _OWN:
         return False
     return not (figures.collection in _IDLE and figures.operation in _READS)
+
+
+_odd = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class Process(msgspec.Struct, frozen=True):
+    """A process on a host. Its number is used again some day; its start tells."""
+
+    host: str
+    pid: int
+
+    @classmethod
+    def this(cls) -> Self:
+        """The one that runs this; another one after a fork."""
+        return cls(_odd.sub("-", socket.gethostname())[:100] or "unknown", os.getpid())
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.pid}"

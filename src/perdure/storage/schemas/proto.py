@@ -8,9 +8,8 @@ from collections.abc import Collection
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
 from perdure.storage.codecs.anything import PROTO
-from perdure.storage.schemas import numbering
-from perdure.storage.schemas.numbering import ANYTHING, ITSELF, TIMESTAMP, Number
-from perdure.storage.schemas.records import Schema, Version
+from perdure.storage.schemas import records
+from perdure.storage.schemas.records import ANYTHING, ITSELF, TIMESTAMP, Number, Schema, Version
 
 _HEAD = """\
 // The collection {collection!r} of a Perdure store, schema version {schema}.
@@ -27,9 +26,9 @@ import "google/protobuf/timestamp.proto";
 """
 #: Fields that stand in every message.
 _OURS = {
-    "perdure_empties": ("repeated uint32", numbering.EMPTIES),
-    "perdure_beyond": (f"map<string, {ANYTHING}>", numbering.BEYOND),
-    "perdure_nulls": ("repeated uint32", numbering.NULLS),
+    "perdure_empties": ("repeated uint32", records.EMPTIES),
+    "perdure_beyond": (f"map<string, {ANYTHING}>", records.BEYOND),
+    "perdure_nulls": ("repeated uint32", records.NULLS),
 }
 
 
@@ -57,7 +56,7 @@ class _File:
         self._schema = schema
         self._version = version
         self._package = f"perdure.{schema.collection}"
-        self._wires = numbering.wires(version.description)
+        self._wires = records.wires(version.description)
         root = _word(version.description.name)
         self._names = {"": root, ITSELF: root}
         taken = {root, ANYTHING}
@@ -97,7 +96,7 @@ class _File:
 
     def _type(self, wire: str, fields: Collection[str]) -> str:
         """A wire type, with the names of messages as they stand in this file."""
-        item, repeated, key = numbering.parse(wire)
+        item, repeated, key = records.parse(wire)
         if item in self._names or item == ANYTHING:
             item = self._names.get(item, item)
             # A field of the same name would hide the message.
