@@ -16,6 +16,7 @@ from perdure.core.errors import Unavailable
 from perdure.storage.backends.sqlite import SQLiteAdapter, connections
 from perdure.storage.backends.sqlite.scrub import Scrub
 from perdure.storage.compression import Compression
+from perdure.storage.extension import Extensions
 from perdure.storage.layouts import Column, Index, Layout
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch, Delete, Put
@@ -187,7 +188,7 @@ async def test_cancelled_it_stops(file: Path) -> None:
 
 
 def test_stopped_before_it_began(file: Path) -> None:
-    scrub = Scrub(str(file), threading.Lock())
+    scrub = Scrub(str(file), threading.Lock(), None, Extensions())
     scrub.stop()
     scrub.run()
     assert not file.exists()

@@ -100,7 +100,7 @@ class Compression(Resident):
             else write
             for write in batch.writes
         )
-        return Commit(Batch(writes, batch.checks, batch.events, batch.documents), commit.options)
+        return Commit(Batch(writes, batch.checks, batch.events, batch.changes), commit.options)
 
     def _compressed_put(self, put: Put) -> Put:
         packed = self._packed(put.value)

@@ -200,7 +200,7 @@ class Encryption(Resident):
                 for write, scope in zip(batch.writes, scopes, strict=True)
             )
             checks = _with_keys(batch.checks, rings)
-            sealed = Batch(writes, checks, batch.events, batch.documents)
+            sealed = Batch(writes, checks, batch.events, batch.changes)
             try:
                 return await proceed(Commit(sealed, time_left.options()))
             except Conflict as conflict:

@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING
 import apsw
 import msgspec
 
-from perdure.storage.backends.sqlite import graphs, search_tables
+from perdure.search import sqlite_search_tables as search_tables
+from perdure.search import vector_graphs as graphs
+from perdure.search.engine import Near, VectorRows, VectorSearch
+from perdure.search.vector_matrix import Vectors, check_lengths, vector_rows
+from perdure.storage.backends.sqlite.extension import sidecar
 from perdure.storage.backends.sqlite.reader import Busy
-from perdure.storage.searching import Near, VectorRows, VectorSearch
-from perdure.storage.vectors import Vectors, check_lengths, vector_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,7 +208,7 @@ class _Model:
         self._id = row.id
         self._made = made
         self._last = 0
-        self._file = None if bank is None else graphs.file_of(bank, name, row.id)
+        self._file = None if bank is None else sidecar(bank, name, row.id)
         if self._file is not None and row.held > EXACT:
             found = graphs.read(self._file, made, row.id, row.length)
             if found is not None:

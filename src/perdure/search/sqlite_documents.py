@@ -15,9 +15,8 @@ from contextlib import contextmanager
 
 import apsw
 
-from perdure.storage.backends.sqlite import search_tables
-from perdure.storage.backends.sqlite.search_tables import FAULTY
-from perdure.storage.searching import (
+from perdure.search import sqlite_search_tables as search_tables
+from perdure.search.engine import (
     Document,
     Embedding,
     SearchIndex,
@@ -25,7 +24,8 @@ from perdure.storage.searching import (
     check_document,
     not_prepared,
 )
-from perdure.storage.vectors import check_lengths
+from perdure.search.sqlite_search_tables import FAULTY
+from perdure.search.vector_matrix import check_lengths
 
 #: Documents that wait to be filed, at most, and their bytes. Every search looks through them.
 MOST_UNFILED = 512
@@ -52,30 +52,29 @@ def weight(change: Document | Withdrawal) -> int:
 class Filing:
     """What this process writes to search indexes. On the writer's connection only."""
 
-    def __init__(self, db: apsw.Connection) -> None:
-        self._db = db
+    def __init__(self) -> None:
         self._shelves: dict[str, Shelf] = {}
 
-    def define(self, index: SearchIndex) -> None:
+    def define(self, db: apsw.Connection, index: SearchIndex) -> None:
         """Let this index be written to from now on."""
-        self._shelves[index.name] = Shelf(self._db, index)
+        self._shelves[index.name] = Shelf(db, index)
 
-    def knows(self, index: str) -> bool:
-        return index in self._shelves
+    def shelf(self, db: apsw.Connection, index: str) -> Shelf:
+        """Raises `InvalidInput` if it was not prepared since this connection was opened."""
+        shelf = self._shelves.get(index)
+        if shelf is None or shelf.db is not db:
+            raise not_prepared(index)
+        return shelf
 
-    def shelf(self, index: str) -> Shelf:
-        """Raises `InvalidInput` if it was not prepared here."""
-        try:
-            return self._shelves[index]
-        except KeyError:
-            raise not_prepared(index) from None
-
-    def change(self, changes: Sequence[Document | Withdrawal]) -> None:
-        """Carry out the changes of one commit, in their order."""
+    def check(self, db: apsw.Connection, changes: Sequence[Document | Withdrawal]) -> None:
+        """Raises `InvalidInput` if one of them cannot be made."""
         for change in changes:
-            shelf = self.shelf(change.index)
+            shelf = self.shelf(db, change.index)
             if isinstance(change, Document):
                 check_document(shelf.index, change)
+
+    def change(self, db: apsw.Connection, changes: Sequence[Document | Withdrawal]) -> None:
+        """Carry out the changes of one commit, in their order."""
         for change in changes:
             shelf = self._shelves[change.index]
             try:
@@ -84,11 +83,11 @@ class Filing:
                 else:
                     shelf.withdraw(change.first, change.last)
             except FAULTY as exc:
-                if not self._db.in_transaction:
+                if not db.in_transaction:
                     raise  # SQLite has ended it: this is more than a damaged index
                 # What it has done so far need not be undone: nobody trusts the index any more.
                 shelf.is_harmed = True
-                search_tables.mark(self._db, change.index, str(exc))
+                search_tables.mark(db, change.index, str(exc))
 
 
 class Shelf:
@@ -96,7 +95,7 @@ class Shelf:
 
     def __init__(self, db: apsw.Connection, index: SearchIndex) -> None:
         self.index = index
-        self._db = db
+        self.db = db
         self._since_look = 0
         #: FTS5 has failed. It may do so again at the end of the transaction, which fails then: so
         #: commits leave it alone, until somebody else has filed something.
@@ -147,7 +146,7 @@ class Shelf:
     # Documents --------------------------------------------------------------------------------
 
     def put(self, document: Document) -> None:
-        db, place = self._db, document.place
+        db, place = self.db, document.place
         texts = "\n".join(document.texts)
         db.execute(self._new, (place, document.note))
         if not db.changes() and self._replace(place, texts, document.note):
@@ -160,12 +159,12 @@ class Shelf:
                 self.file(2 * TOGETHER)
 
     def _are_too_many(self) -> bool:
-        documents, size = self._db.execute(self._unfiled).get
+        documents, size = self.db.execute(self._unfiled).get
         return documents > MOST_UNFILED or (size or 0) > MOST_BYTES
 
     def _replace(self, place: int, texts: str, note: bytes) -> bool:
         """Whether the document that was there had not been filed, and so is replaced now."""
-        db = self._db
+        db = self.db
         if db.execute(self._old, (place,)).get is not None:
             db.execute(self._discount, (place, place))
             db.execute(self._unembed, (place, place))
@@ -178,7 +177,7 @@ class Shelf:
         return False
 
     def withdraw(self, first: int, last: int) -> None:
-        db, span = self._db, (first, last)
+        db, span = self.db, (first, last)
         if db.execute(self._any, span).get is None:
             return
         db.execute(self._discount, span)
@@ -195,27 +194,27 @@ class Shelf:
 
         Those with the lowest places: FTS5 likes them in order.
         """
-        rows = self._db.execute(self._waiting, (limit,)).fetchall()
+        rows = self.db.execute(self._waiting, (limit,)).fetchall()
         if not rows:
             return False
         filed = [(place, *str(texts).split("\n")) for place, texts in rows]
         with self._writing_words():
-            self._db.executemany(self._file, filed)
-        self._db.execute(self._filed, (rows[-1][0],))
+            self.db.executemany(self._file, filed)
+        self.db.execute(self._filed, (rows[-1][0],))
         self.is_harmed = False
         return True
 
     def merge(self) -> bool:
         """Do a step of making few large pieces of many small ones; whether more is left."""
         with self._writing_words():
-            before = self._db.total_changes()
-            self._db.execute(self._merge, ("merge", _PAGES))
-            return self._db.total_changes() - before > 1  # it counts the command itself
+            before = self.db.total_changes()
+            self.db.execute(self._merge, ("merge", _PAGES))
+            return self.db.total_changes() - before > 1  # it counts the command itself
 
     @contextmanager
     def _writing_words(self) -> Iterator[None]:
         """FTS5 puts off what it can until the commit, which would fail then: not here."""
-        db = self._db
+        db = self.db
         db.execute("SAVEPOINT words")
         try:
             yield
@@ -230,7 +229,7 @@ class Shelf:
 
     def embed(self, model: str, embeddings: Sequence[Embedding]) -> int:
         """Keep vectors, where there is a document; returns how many."""
-        db = self._db
+        db = self.db
         id, length, held = db.execute(self._model, (model,)).get or (None, 0, 0)
         length = check_lengths([each.vector for each in embeddings], length if held else None)
         if id is None or not held:

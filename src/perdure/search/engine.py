@@ -3,7 +3,8 @@
 An index holds documents. A document is a *place*, a number that its caller chose; a few texts, one
 for each *field* of the index; a *note*, some bytes that come back with it; and later, for each, the
 vector of what it means. An index is made from what stands elsewhere: it is not in backups, and
-whoever filled it can fill it again. It is written in the same commit as the rows that it is about.
+whoever filled it can fill it again. It is written in the same commit as the rows that it is about:
+`Document` and `Withdrawal` are given to `Transaction.include`.
 
 Texts are *terms*, one space between two of them: whoever writes them has folded case, cut words and
 taken endings off. A backend neither cuts nor changes them, so every backend finds the same. A term
@@ -16,12 +17,16 @@ say.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, cast
 
 import msgspec
 
-from perdure.core.errors import InvalidInput
+from perdure.core.errors import InvalidInput, Unsupported
+from perdure.storage.adapter import Adapter
+from perdure.storage.extension import Change, Extension
+from perdure.storage.options import DEFAULT, Options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,9 +44,10 @@ class SearchIndex(msgspec.Struct, frozen=True):
     fields: tuple[str, ...]
 
 
-class Document(msgspec.Struct, frozen=True, gc=False):
+class Document(Change, frozen=True, gc=False):
     """Put a document in its place, instead of one that stands there. It has no vector then."""
 
+    extension: ClassVar[str] = "search"
     index: str
     place: int
     #: Terms, one space between two, in the order of `SearchIndex.fields`.
@@ -49,9 +55,10 @@ class Document(msgspec.Struct, frozen=True, gc=False):
     note: bytes = b""
 
 
-class Withdrawal(msgspec.Struct, frozen=True, gc=False):
+class Withdrawal(Change, frozen=True, gc=False):
     """Remove every document from `first` to `last`, with its note and vector."""
 
+    extension: ClassVar[str] = "search"
     index: str
     first: int
     last: int
@@ -136,6 +143,87 @@ class SearchState(msgspec.Struct, frozen=True):
     faults: tuple[str, ...] = ()
 
 
+class SearchEngine(Extension):
+    """Search indexes in a store. Got from an open one with `engine_of`."""
+
+    name: ClassVar[str] = "search"
+
+    @abstractmethod
+    async def prepare(self, index: SearchIndex) -> bool:
+        """Make the index unless it is there; whether it was made now, and so holds nothing.
+
+        One that was declared with other fields is made anew.
+        """
+
+    @abstractmethod
+    async def erase(self, index: str) -> None:
+        """Remove the index, even if it is damaged. `prepare` makes it anew."""
+
+    @abstractmethod
+    async def search_text(self, search: TextSearch, options: Options = DEFAULT) -> TextFound:
+        """Where terms stand. Sees every document that was committed before.
+
+        Raises `Corrupted` if the index is damaged.
+        """
+
+    @abstractmethod
+    async def search_vectors(self, search: VectorSearch, options: Options = DEFAULT) -> list[Near]:
+        """The documents nearest to a vector, best first. It may miss a few of them."""
+
+    @abstractmethod
+    async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
+        """The notes of documents, in this order; None where there is no document."""
+
+    @abstractmethod
+    async def places(self, index: str, after: int, limit: int) -> list[int]:
+        """Places that hold a document, in order, behind one (-1: from the first on)."""
+
+    @abstractmethod
+    async def embed(self, index: str, model: str, embeddings: Sequence[Embedding]) -> int:
+        """Keep the vectors of documents, instead of those of any model; returns how many.
+
+        Where there is no document any more, nothing is kept. Vectors of one model have one length.
+        """
+
+    @abstractmethod
+    async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
+        """The vectors of documents, as far as they have one of this model."""
+
+    @abstractmethod
+    async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
+        """Places of documents that have no vector of this model, in order, behind one (or -1)."""
+
+    @abstractmethod
+    async def state(self, index: str, *, thorough: bool = False) -> SearchState:
+        """What the index holds, and what is wrong with it, as far as a short look tells.
+
+        If it is to be `thorough`, all that can be damaged without being noticed is read.
+        """
+
+    async def tend(self, index: str) -> bool:
+        """Do a little of what keeps the index fast and was put off; whether more is left."""
+        return False
+
+
+def has_search(adapter: Adapter) -> bool:
+    """Whether the store has search indexes."""
+    return adapter.extension(SearchEngine.name) is not None
+
+
+def engine_of(adapter: Adapter) -> SearchEngine:
+    """The search indexes of a store.
+
+    Raises `Unsupported` if it has none.
+    """
+    engine = adapter.extension(SearchEngine.name)
+    if engine is None:
+        raise Unsupported(
+            f"{type(adapter).__name__} has no search.",
+            hint="Open the bank on a backend that has it, such as sqlite:// or postgresql://.",
+        )
+    return cast("SearchEngine", engine)
+
+
 def check_document(index: SearchIndex, document: Document) -> None:
     """Raises `InvalidInput` if the document does not fit the index."""
     if len(document.texts) != len(index.fields):
@@ -158,5 +246,6 @@ def check_document(index: SearchIndex, document: Document) -> None:
 def not_prepared(index: str) -> InvalidInput:
     """The error for an index that nobody made."""
     return InvalidInput(
-        f"There is no search index {index!r} in this store.", hint="Call prepare_search first."
+        f"There is no search index {index!r} in this store.",
+        hint="Call SearchEngine.prepare first.",
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import time
 import zlib
 from contextlib import suppress
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.storage.vectors import Arrays, Vectors
+from perdure.search.vector_matrix import Arrays, Vectors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +31,6 @@ STEP = 500
 _NEIGHBOURS, _ADDING, _SEARCHING = 16, 96, 400
 
 _MARK = b"perdure vectors 1\n"
-_SUFFIX = ".vectors"
 #: Seconds after which somebody who does not renew a claim has ended.
 _PATIENCE = 120.0
 
@@ -49,7 +47,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class Graph:
-    """The graph over the first `rows` of some vectors. See `perdure.storage.vectors.Guide`."""
+    """The graph over the first `rows` of some vectors. See `perdure.search.vector_matrix.Guide`."""
 
     def __init__(self, length: int, image: bytes | None = None) -> None:
         from usearch.index import Index
@@ -177,22 +175,3 @@ def read(path: Path, made: int, model: int, length: int) -> tuple[Vectors, int] 
 def _begun(*numbers: int) -> int:
     """The checksum of what the first line says, with which that of the rest begins."""
     return zlib.crc32(repr(numbers).encode())
-
-
-def file_of(bank: Path, index: str, model: int) -> Path:
-    """Where the graph of a model is kept."""
-    return bank.with_name(f"{bank.name}.{index}.{model}{_SUFFIX}")
-
-
-def remove_all(bank: Path, index: str | None = None) -> None:
-    """Remove the files of an index, or of all. Blotted out first: there is content in them."""
-    which = r"\w+" if index is None else re.escape(index)
-    name = re.compile(rf"{re.escape(bank.name)}\.{which}\.\d+{re.escape(_SUFFIX)}(\.\w+)?")
-    for path in bank.parent.iterdir():
-        if name.fullmatch(path.name):
-            with suppress(OSError):
-                with path.open("r+b") as file:
-                    file.write(bytes(path.stat().st_size))
-                    file.flush()
-                    os.fsync(file.fileno())
-                path.unlink()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from perdure.storage.adapter import Adapter
-from perdure.storage.options import Options
-from perdure.storage.searching import (
+from perdure.search.engine import (
     Document,
     Embedding,
     Near,
     Postings,
     Range,
+    SearchEngine,
     SearchIndex,
     SearchState,
     TextFound,
@@ -25,7 +23,9 @@ from perdure.storage.searching import (
     check_document,
     not_prepared,
 )
-from perdure.storage.vectors import Vectors, check_lengths, vector_rows
+from perdure.search.vector_matrix import Vectors, check_lengths, vector_rows
+from perdure.storage.backends.memory import MemoryAdapter, MemoryExtension
+from perdure.storage.options import DEFAULT, Options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -179,23 +179,31 @@ def _array(rows: list[tuple[int, int, int]]) -> np.ndarray:
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
-class SearchingInMemory(Adapter):
-    """The part of the in-memory backend that has search indexes."""
+class MemorySearch(SearchEngine, MemoryExtension):
+    """Search indexes of a store in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, adapter: MemoryAdapter) -> None:
+        self._adapter = adapter
         #: None: it was erased, and will perhaps be made again.
         self._indexes: dict[str, MemoryIndex | None] = {}
 
-    async def prepare_search(self, index: SearchIndex) -> bool:
-        self._check_open()
+    async def prepare(self, index: SearchIndex) -> bool:
+        self._adapter.check_open()
         known = self._indexes.get(index.name)
         if known is not None and known.declared == index:
             return False
         self._indexes[index.name] = MemoryIndex(index)
         return True
 
-    async def search_text(self, search: TextSearch, options: Options) -> TextFound:
+    async def erase(self, index: str) -> None:
+        self._adapter.check_open()
+        self._indexes[index] = None
+
+    async def search_text(self, search: TextSearch, options: Options = DEFAULT) -> TextFound:
         return self._index(search.index).search(search)
+
+    async def search_vectors(self, search: VectorSearch, options: Options = DEFAULT) -> list[Near]:
+        return self._index(search.index).nearest(search)
 
     async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
         return self._index(index).notes(places)
@@ -203,19 +211,8 @@ class SearchingInMemory(Adapter):
     async def places(self, index: str, after: int, limit: int) -> list[int]:
         return self._index(index).places(after, limit)
 
-    async def search_state(self, index: str, *, thorough: bool = False) -> SearchState:
-        del thorough  # nothing can be damaged
-        return self._index(index).state()
-
-    async def erase_search(self, index: str) -> None:
-        self._check_open()
-        self._indexes[index] = None
-
     async def embed(self, index: str, model: str, embeddings: Sequence[Embedding]) -> int:
         return self._index(index).embed(model, embeddings)
-
-    async def search_vectors(self, search: VectorSearch, options: Options) -> list[Near]:
-        return self._index(search.index).nearest(search)
 
     async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
         return self._index(index).vectors(model, places)
@@ -223,8 +220,11 @@ class SearchingInMemory(Adapter):
     async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
         return self._index(index).unembedded(model, after, limit)
 
-    def _check_documents(self, changes: Sequence[Document | Withdrawal]) -> None:
-        """Raises, before anything is written, what `_index_documents` would have to raise."""
+    async def state(self, index: str, *, thorough: bool = False) -> SearchState:
+        del thorough  # nothing can be damaged
+        return self._index(index).state()
+
+    def check(self, changes: Sequence[Document | Withdrawal]) -> None:
         for change in changes:
             if change.index not in self._indexes:
                 raise not_prepared(change.index)
@@ -232,7 +232,7 @@ class SearchingInMemory(Adapter):
             if index is not None and isinstance(change, Document):
                 check_document(index.declared, change)
 
-    def _index_documents(self, changes: Sequence[Document | Withdrawal]) -> None:
+    def apply(self, changes: Sequence[Document | Withdrawal]) -> None:
         for change in changes:
             index = self._indexes[change.index]
             if index is None:
@@ -242,13 +242,12 @@ class SearchingInMemory(Adapter):
             else:
                 index.withdraw(change)
 
+    def clear(self) -> None:
+        self._indexes.clear()
+
     def _index(self, name: str) -> MemoryIndex:
-        self._check_open()
+        self._adapter.check_open()
         index = self._indexes.get(name)
         if index is None:
             raise not_prepared(name)
         return index
-
-    @abstractmethod
-    def _check_open(self) -> None:
-        """Raises `Closed` unless the store is open."""

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from perdure.storage.backends.postgres.lexemes import lexeme, quoted
+from perdure.search.engine import MAX_PLACE, Postings, Range, TextFound, TextSearch
+from perdure.search.lexemes import lexeme, quoted
+from perdure.search.postgres_search_tables import Tables
+from perdure.search.vector_matrix import is_within
 from perdure.storage.backends.postgres.links import Connection
-from perdure.storage.backends.postgres.search_tables import Tables
-from perdure.storage.searching import MAX_PLACE, Postings, Range, TextFound, TextSearch
-from perdure.storage.vectors import is_within
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
+from perdure.search.engine import Embedding, Near, VectorRows, VectorSearch
+from perdure.search.postgres_search_tables import Tables
+from perdure.search.postgres_terms import Scope
+from perdure.search.vector_matrix import Vectors, check_lengths, vector_rows
 from perdure.storage.backends.postgres.indexes import Definition
 from perdure.storage.backends.postgres.links import Connection
-from perdure.storage.backends.postgres.postings import Scope
-from perdure.storage.backends.postgres.search_tables import Tables
-from perdure.storage.searching import Embedding, Near, VectorRows, VectorSearch
-from perdure.storage.vectors import Vectors, check_lengths, vector_rows
 
 #: A model with so many vectors gets an index.
 MANY = 20_000

@@ -20,7 +20,7 @@ _ALERTS_EVERY = 5.0
 _SIZES_EVERY = 60.0
 
 
-class Care:
+class StoreMaintenance:
     """Looks after the storage of one bank, as far as its backend needs it."""
 
     def __init__(

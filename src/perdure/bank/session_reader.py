@@ -1,23 +1,21 @@
-"""Reading a session: its turns, and what is said from now on."""
+"""Reads a session: its turns, and what is said from now on."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import overload
 
 import msgspec
 
-from perdure.context.desk import Rendering
+from perdure.bank.session_writer import SessionWriter
+from perdure.bank.validation import count_in, moment, runs, tags_of, turn_number
 from perdure.core.clock import When
 from perdure.core.errors import InvalidInput
-from perdure.core.levels import Level, parse_level
 from perdure.core.messages import Message, ToolResult
 from perdure.core.turns import Position, Round, Turn
 from perdure.history.intake import resolved
 from perdure.history.reading import position
-from perdure.session.conversation import Conversation
-from perdure.session.given import count_in, moment, runs, tags_of, turn_number
+from perdure.services import Services
 
 #: Seconds between two looks for what other processes wrote.
 _POLL = 0.2
@@ -36,8 +34,12 @@ class Said(msgspec.Struct, frozen=True):
         return str(Position(self.turn, self.round))
 
 
-class Reading(Conversation):
-    """The role of a session that reads."""
+class SessionReader:
+    """Reads one conversation. The methods are those of `Session`, which documents them."""
+
+    def __init__(self, services: Services, writer: SessionWriter) -> None:
+        self._services = services
+        self._writer = writer
 
     async def turns(
         self,
@@ -51,17 +53,12 @@ class Reading(Conversation):
         resolve: bool = False,
         prune: bool = False,
     ) -> list[Turn]:
-        """The newest turns, oldest of them first; for the page in front give `before`.
-
-        `since`, `until` and `tags` choose turns by their beginning: from the one time on, before
-        the other, which are datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"`` (see
-        `perdure.core.clock.moment`); a date as `until` is all of that day. Turns that were undone
-        are left out unless asked for.
-        `resolve` fetches content from the artifact store; `prune` does too, and shortens tool
-        results by the rules of `history.pruning`.
-        """
-        limit, now = count_in(limit, "read"), self._rooms.store.now()
-        head, reader, record = await self.head(), self._rooms.reader, await self._current()
+        limit, now = count_in(limit, "read"), self._services.store.now()
+        head, reader, record = (
+            await self._writer.head(),
+            self._services.reader,
+            await self._writer.current(),
+        )
         numbers = await reader.numbers(
             record,
             head,
@@ -77,41 +74,21 @@ class Reading(Conversation):
             found += await reader.turns(record, head, first, last)
         return [await self._shown(turn, resolve=resolve, prune=prune) for turn in found]
 
-    @overload
     async def turn(
         self,
         id: str | int | Position,
         *,
-        level: None = None,
-        resolve: bool = False,
-        prune: bool = False,
-    ) -> Turn: ...
-    @overload
-    async def turn(self, id: str | int | Position, *, level: Level | str) -> Rendering: ...
-    async def turn(
-        self,
-        id: str | int | Position,
-        *,
-        level: Level | str | None = None,
-        resolve: bool = False,
-        prune: bool = False,
-    ) -> Turn | Rendering:
-        """One turn, whatever became of it; of ``T-12.3``, that round alone.
-
-        With a `level`, its words at R, S, C or T; made now, if they are not there yet.
-
-        Raises `InvalidInput` if there is no such turn, round or level.
-        """
-        place = position(id, self.record)
-        if level is not None:
-            return await self._desk.rendering(place, parse_level(level))
-        head = await self.head()
-        turn = await self._rooms.reader.turn(await self._current(), head, place.turn)
+        resolve: bool,
+        prune: bool,
+    ) -> Turn:
+        place = position(id, self._writer.record)
+        head = await self._writer.head()
+        turn = await self._services.reader.turn(await self._writer.current(), head, place.turn)
         if place.round is not None:
             rounds = tuple(round for round in turn.rounds if round.number == place.round)
             if not rounds:
                 raise InvalidInput(
-                    f"{turn.id} of {self.name} has no round {place.round}.",
+                    f"{turn.id} of {self._writer.record.id} has no round {place.round}.",
                     hint=f"It has {len(turn.rounds)}.",
                 )
             turn = msgspec.structs.replace(turn, rounds=rounds)
@@ -120,34 +97,31 @@ class Reading(Conversation):
     async def read(
         self, first: int = 1, last: int | None = None, *, undone: bool = False
     ) -> AsyncIterator[Turn]:
-        """All turns in their order, a few at a time in memory."""
-        head = await self.head()
-        async for turn in self._rooms.reader.walk(await self._current(), head, first, last):
+        head = await self._writer.head()
+        async for turn in self._services.reader.walk(
+            await self._writer.current(), head, first, last
+        ):
             if undone or not head.is_undone(turn.number):
                 yield turn
 
     async def tail(self, *, after: str | int | Position | None = None) -> AsyncIterator[Said]:
-        """Messages as they are appended, by whatever process; ends when its consumer stops.
-
-        Begins with what comes next, or with what stands behind the turn `after` (0: with all).
-        """
-        log, reader, name = self._rooms.log, self._rooms.reader, self.name
+        log, reader, name = self._services.log, self._services.reader, self._writer.record.id
         event = log.watch(name)
         try:
-            head = await self.head()
+            head = await self._writer.head()
             seen = head.pieces
             if after is not None:
                 first = turn_number(after) + 1
-                record = await self._current()
+                record = await self._writer.current()
                 async for turn in reader.walk(record, head, first, arriving=False):
                     if not head.is_undone(turn.number):
                         for said in _said(turn):
                             yield said
             while True:
                 event.clear()
-                head = await self.head()
+                head = await self._writer.head()
                 if head.pieces > seen:
-                    for piece in await reader.chained(self.record, seen, head):
+                    for piece in await reader.chained(self._writer.record, seen, head):
                         for round, messages in piece.by_round():
                             for message in messages:
                                 yield Said(piece.turn, round, message)
@@ -161,8 +135,7 @@ class Reading(Conversation):
             log.leave(name, event)
 
     async def resolve(self, messages: Iterable[Message]) -> tuple[Message, ...]:
-        """The messages with what lies in the artifact store put back in."""
-        return await resolved(messages, self._rooms.artifacts)
+        return await resolved(messages, self._services.artifacts)
 
     # ------------------------------------------------------------------------------------------
 
@@ -185,7 +158,11 @@ class Reading(Conversation):
         def pointer(_: ToolResult) -> str:
             return str(Position(turn, round))
 
-        return tuple(prune_tool_results(messages, self._rooms.rules, pointer=pointer))
+        return tuple(
+            prune_tool_results(
+                messages, tuple(self._services.config.history.prune), pointer=pointer
+            )
+        )
 
 
 def _said(turn: Turn) -> Iterable[Said]:

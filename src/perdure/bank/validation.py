@@ -16,10 +16,17 @@ from perdure.core.clock import When
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message, Part, Text, decode, encode, sound
 from perdure.core.turns import Position, is_prompt
+from perdure.history.records import Head, SessionRecord
+from perdure.recall.values import Filters, Kind, Question
 
 T = TypeVar("T", bound=str)
 
+#: Hits of a recall, at most.
+MOST_HITS = 1_000
+
 _FOREVER = float("inf")
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+_ROLES = ("user", "assistant", "tool")
 _PARTS = get_args(Part)
 #: Blocks of a content, in whatever format, that a user can say.
 _SAID = frozenset(
@@ -192,3 +199,48 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
         else:
             found.append((number, number))
     return found
+
+
+def question_in(
+    query: Any,
+    record: SessionRecord,
+    head: Head,
+    now: int,
+    *,
+    limit: Any,
+    since: When | None,
+    until: When | None,
+    wide: Any,
+    **filters: Any,
+) -> Question:
+    """What `Session.recall` is asked. Raises `InvalidInput` for what cannot be meant."""
+    text = text_in(query, "query")
+    if not text.strip():
+        raise InvalidInput("The query is empty.", hint="Say what to look for.")
+    first, last = moment(since, now), moment(until, now, last=True)
+    if first is not None and last is not None and first > last:
+        raise InvalidInput(
+            "Nothing is both since then and until then.", hint="Swap since and until."
+        )
+    return Question(
+        text=text,
+        record=record,
+        head=head,
+        filters=Filters(
+            kinds=texts_in(filters["kinds"], "kinds", _KINDS),
+            agents=texts_in(filters["agents"], "agents"),
+            sessions=texts_in(filters["sessions"], "sessions"),
+            line=flag_in(filters["line"], "line"),
+            roles=texts_in(filters["roles"], "roles", _ROLES),
+            tools=texts_in(filters["tools"], "tools"),
+            branch=text_in(filters["branch"], "branch"),
+            task=text_in(filters["task"], "task"),
+            outcome=text_in(filters["outcome"], "outcome"),
+            tags=tags_of(filters["tags"]),
+            since=first,
+            until=last,
+        ),
+        limit=number_in(limit, "limit", MOST_HITS),
+        moment=now,
+        wide=flag_in(wide, "wide"),
+    )

@@ -1,12 +1,11 @@
-"""The part of the SQLite backend that has search indexes.
+"""Search indexes in a SQLite bank: FTS5, and vectors that are kept in this process.
 
-`search_tables` makes the tables, `filing` writes, `finding` searches by words and `nearness` by
-vectors. Searches run in threads, all in one read transaction each.
+`sqlite_search_tables` makes the tables, `sqlite_documents` writes, `sqlite_terms` searches by words
+and `sqlite_vectors` by vectors. Searches run in threads, all in one read transaction each.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,27 +15,29 @@ import apsw
 import msgspec
 
 from perdure.core.errors import Corrupted
-from perdure.storage.adapter import Adapter
-from perdure.storage.backends.sqlite import connections, graphs, search_tables, shrinking
-from perdure.storage.backends.sqlite.apply import Applier
-from perdure.storage.backends.sqlite.finding import Finder
-from perdure.storage.backends.sqlite.nearness import Nearness
-from perdure.storage.backends.sqlite.reader import Reader
-from perdure.storage.backends.sqlite.writer import Writer
-from perdure.storage.options import DEFAULT, STRONG, Options
-from perdure.storage.searching import (
+from perdure.search import sqlite_search_tables as search_tables
+from perdure.search.engine import (
+    Document,
     Embedding,
     Near,
+    SearchEngine,
     SearchIndex,
     SearchState,
     TextFound,
     TextSearch,
     VectorRows,
     VectorSearch,
-    not_prepared,
+    Withdrawal,
 )
+from perdure.search.sqlite_documents import Filing, weight
+from perdure.search.sqlite_terms import Finder, register
+from perdure.search.sqlite_vectors import Nearness
+from perdure.search.vector_matrix import vector_rows
+from perdure.storage.backends.sqlite import SQLiteAdapter, connections, shrinking
+from perdure.storage.backends.sqlite.apply import Applier
+from perdure.storage.backends.sqlite.extension import SQLiteExtension, remove_sidecars
+from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.threads import in_thread
-from perdure.storage.vectors import vector_rows
 
 T = TypeVar("T")
 
@@ -53,55 +54,57 @@ class _Open:
         self.nearness = Nearness(name, made, bank)
 
 
-class SearchingInSQLite(Adapter):
+class SQLiteSearch(SearchEngine, SQLiteExtension):
     """Search indexes in the file of the bank."""
 
-    def __init__(self) -> None:
+    def __init__(self, adapter: SQLiteAdapter) -> None:
+        self._adapter = adapter
+        self._filing = Filing()
         self._opened: dict[str, _Open] = {}
 
     # Making and keeping -----------------------------------------------------------------------
 
-    async def prepare_search(self, index: SearchIndex) -> bool:
-        known = await self._open_reader().run(
+    async def prepare(self, index: SearchIndex) -> bool:
+        known = await self._adapter.reader.run(
             "search index", lambda db: search_tables.entry(db, index.name)
         )
         made = False
         if known is None or known.fields != index.fields:
-            made = await self._open_writer().run(
+            made = await self._adapter.writer.run(
                 lambda applier: search_tables.make(applier.db, index), STRONG
             )
-        self._applier.filing.define(index)
+        self._filing.define(self._adapter.writer.db, index)
         return made
 
-    async def erase_search(self, index: str) -> None:
-        await self._open_writer().run(
+    async def erase(self, index: str) -> None:
+        await self._adapter.writer.run(
             lambda applier: search_tables.drop(applier.db, index), STRONG, weight=_HEAVY
         )
         self._opened.pop(index, None)
-        await in_thread(graphs.remove_all, self.path, index)
+        await in_thread(remove_sidecars, self._adapter.path, index)
 
-    async def search_state(self, index: str, *, thorough: bool = False) -> SearchState:
+    async def state(self, index: str, *, thorough: bool = False) -> SearchState:
         self._check_prepared(index)
-        state = await self._open_reader().aside(lambda db: search_tables.state(db, index))
+        state = await self._adapter.reader.aside(lambda db: search_tables.state(db, index))
         if not thorough or state.faults:
             return state
         return msgspec.structs.replace(state, faults=await in_thread(self._inspected, index))
 
     def _inspected(self, index: str) -> tuple[str, ...]:
         """What is wrong with the words: on a connection of its own, see `SQLiteAdapter.inspect`."""
-        with closing(connections.connect_to_read(self.path, self.file_key)) as db:
+        with closing(connections.connect_to_read(self._adapter.path, self._adapter.file_key)) as db:
             return search_tables.inspected(db, index)
 
-    async def tend_search(self, index: str) -> bool:
+    async def tend(self, index: str) -> bool:
         self._check_prepared(index)
 
         def work(applier: Applier) -> bool:
-            shelf = applier.filing.shelf(index)
+            shelf = self._filing.shelf(applier.db, index)
             with search_tables.blamed(index):
                 return shelf.file() or shelf.merge()
 
         try:
-            if await self._open_writer().run(work, weight=_HEAVY):
+            if await self._adapter.writer.run(work, weight=_HEAVY):
                 return True
         except Corrupted as exc:
             await self._mark(index, exc)
@@ -111,13 +114,13 @@ class SearchingInSQLite(Adapter):
                 return True
         except Corrupted:
             return False  # whoever searches is told
-        if await self._open_reader().run("free pages", shrinking.is_due):
-            await in_thread(shrinking.shrink, self.path, self.file_key)
+        if await self._adapter.reader.run("free pages", shrinking.is_due):
+            await in_thread(shrinking.shrink, self._adapter.path, self._adapter.file_key)
         return False
 
     # Words ------------------------------------------------------------------------------------
 
-    async def search_text(self, search: TextSearch, options: Options) -> TextFound:
+    async def search_text(self, search: TextSearch, options: Options = DEFAULT) -> TextFound:
         return await self._search(
             search.index, lambda db, known: known.finder.search(db, search), options
         )
@@ -151,12 +154,12 @@ class SearchingInSQLite(Adapter):
         def work(applier: Applier) -> int:
             search_tables.sound(applier.db, index)
             with search_tables.blamed(index):
-                return applier.filing.shelf(index).embed(model, embeddings)
+                return self._filing.shelf(applier.db, index).embed(model, embeddings)
 
-        return await self._open_writer().run(work, weight=_HEAVY)
+        return await self._adapter.writer.run(work, weight=_HEAVY)
 
-    async def search_vectors(self, search: VectorSearch, options: Options) -> list[Near]:
-        known, reader = self._opened.get(search.index), self._open_reader()
+    async def search_vectors(self, search: VectorSearch, options: Options = DEFAULT) -> list[Near]:
+        known, reader = self._opened.get(search.index), self._adapter.reader
         return await self._search(
             search.index,
             lambda db, known: known.nearness.search(db, search, waits=reader.may_wait(db)),
@@ -167,7 +170,7 @@ class SearchingInSQLite(Adapter):
     async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
         if not places:
             return vector_rows({}, places)
-        known, reader = self._opened.get(index), self._open_reader()
+        known, reader = self._opened.get(index), self._adapter.reader
         is_quick = known is not None and known.nearness.may_be_quick(len(places))
         return await self._search(
             index,
@@ -182,13 +185,37 @@ class SearchingInSQLite(Adapter):
             lambda db: search_tables.unembedded(db, index, model, after, limit),
         )
 
-    # ------------------------------------------------------------------------------------------
+    # What the adapter calls --------------------------------------------------------------------
 
-    def _stop_searching(self) -> None:
-        """Nobody searches any more."""
+    def check(self, changes: Sequence[Document | Withdrawal]) -> None:
+        self._filing.check(self._adapter.writer.db, changes)
+
+    def weight(self, change: Document | Withdrawal) -> int:
+        return weight(change)
+
+    def apply(self, db: apsw.Connection, changes: Sequence[Document | Withdrawal]) -> None:
+        self._filing.check(db, changes)
+        self._filing.change(db, changes)
+
+    def is_to_blame(self, error: Exception) -> bool:
+        return isinstance(error, search_tables.FAULTY)
+
+    def connected(self, db: apsw.Connection) -> None:
+        register(db)
+
+    def scrub(self, db: apsw.Connection) -> None:
+        for name in search_tables.names(db):
+            search_tables.rewrite(db, name)
+
+    def clear(self, db: apsw.Connection) -> None:
+        search_tables.drop_all(db)
+
+    def close(self) -> None:
         for known in self._opened.values():
             known.nearness.abandon()
         self._opened.clear()
+
+    # ------------------------------------------------------------------------------------------
 
     async def _read(self, index: str, label: str, work: Callable[[apsw.Connection], T]) -> T:
         """Something short."""
@@ -198,7 +225,7 @@ class SearchingInSQLite(Adapter):
             with search_tables.blamed(index):
                 return work(db)
 
-        return await self._open_reader().run(f"{label} {index}", blamed)
+        return await self._adapter.reader.run(f"{label} {index}", blamed)
 
     async def _search(
         self,
@@ -218,7 +245,7 @@ class SearchingInSQLite(Adapter):
             with search_tables.blamed(index), connections.snapshot(db):
                 return work(db, self._look_up(db, index))
 
-        reader = self._open_reader()
+        reader = self._adapter.reader
         try:
             if quick:
                 return await reader.run(quick, blamed, options.deadline)
@@ -234,7 +261,7 @@ class SearchingInSQLite(Adapter):
         In a transaction of its own: FTS5 may fail once more at the end of the one that failed.
         """
         said = str(exc.__cause__ or exc.message)
-        await self._open_writer().run(lambda applier: search_tables.mark(applier.db, index, said))
+        await self._adapter.writer.run(lambda applier: search_tables.mark(applier.db, index, said))
 
     def _look_up(self, db: apsw.Connection, index: str) -> _Open:
         """The index as it is now. Raises `Corrupted` if it is gone or damaged."""
@@ -245,21 +272,9 @@ class SearchingInSQLite(Adapter):
         return known
 
     def _check_prepared(self, index: str) -> None:
-        self._open_reader()
-        if not self._applier.filing.knows(index):
-            raise not_prepared(index)
-
-    _applier: Applier
-    path: Path
-    file_key: bytes | None
+        self._filing.shelf(self._adapter.writer.db, index)
 
     @property
     def _beside(self) -> Path | None:
         """The bank beside which files may be put: an encrypted one has none in clear."""
-        return self.path if self.file_key is None else None
-
-    @abstractmethod
-    def _open_reader(self) -> Reader: ...
-
-    @abstractmethod
-    def _open_writer(self) -> Writer: ...
+        return self._adapter.path if self._adapter.file_key is None else None

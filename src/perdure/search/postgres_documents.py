@@ -1,48 +1,22 @@
 """Documents as rows of a search index, written with the rows that they are about.
 
 An append never fails because an index is missing or damaged: its rows are the truth, and an index
-can be filled again. In a pipeline nobody can tell which statement has failed. So a transaction that
-fails is run once more without its documents, and notes that these are lacking: if it was not the
-index, it fails again, and nothing is noted.
+can be filled again. It is noted then that documents are lacking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from psycopg import errors as pg
 
-from perdure.storage.backends.postgres import search_tables
-from perdure.storage.backends.postgres.errors import is_interference, is_lost
-from perdure.storage.backends.postgres.lexemes import rows_of
+from perdure.search import postgres_search_tables as search_tables
+from perdure.search.engine import Document, Withdrawal, check_document, not_prepared
+from perdure.search.lexemes import rows_of
+from perdure.search.postgres_search_tables import Tables
+from perdure.storage.backends.postgres.extension import LeftOut
 from perdure.storage.backends.postgres.links import Connection
-from perdure.storage.backends.postgres.search_tables import Tables
-from perdure.storage.searching import Document, Withdrawal, check_document, not_prepared
-
-
-class Unfiled(Exception):
-    """Run the transaction again: without documents, if there is a reason; else, with them."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-@contextmanager
-def suspected(changes: Sequence[Document | Withdrawal]) -> Iterator[None]:
-    """Raises `Unfiled` for what may be the fault of an index in which something is changed."""
-    try:
-        yield
-    except psycopg.Error as exc:
-        if not changes or is_lost(exc) or is_interference(exc) or isinstance(exc, pg.QueryCanceled):
-            raise
-        said = exc.diag.message_primary or type(exc).__name__
-        raise Unfiled(
-            f"Documents are missing in the search index, because of this: {said}."
-        ) from exc
 
 
 class Filer:
@@ -78,14 +52,14 @@ class Filer:
         for change in changes:
             by_index.setdefault(change.index, []).append(change)
         return [
-            Filing(self, self.tables(name), own, unfiled or self._broken.get(name, ""))
+            Filing(self, self.tables(name), own, _lacking(unfiled) or self._broken.get(name, ""))
             for name, own in sorted(by_index.items())
         ]
 
     def give_up(self, changes: Sequence[Document | Withdrawal], reason: str) -> None:
         """Do not try their indexes again before these are made anew."""
         for change in changes:
-            self._broken[change.index] = reason
+            self._broken[change.index] = _lacking(reason)
 
     async def note(self, conn: Connection, tables: Tables, reason: str) -> None:
         """Note that documents are lacking, unless somebody has made the index anew meanwhile."""
@@ -95,7 +69,7 @@ class Filer:
         if found is None:
             return  # it is not whole: whoever prepares it makes it anew
         self.define(found)
-        raise Unfiled("")
+        raise LeftOut("")
 
 
 class Filing:
@@ -178,6 +152,11 @@ class Filing:
             )
         ]
         return tuple(map(list, zip(*rows, strict=True)))
+
+
+def _lacking(reason: str) -> str:
+    said = f"Documents are missing in the search index, because of this: {reason}."
+    return said if reason else ""
 
 
 def _withdrawal(table: str) -> str:

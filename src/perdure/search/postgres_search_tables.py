@@ -25,13 +25,13 @@ import psycopg
 from psycopg import sql
 
 from perdure.core.errors import InvalidInput
+from perdure.search.engine import SearchIndex
+from perdure.search.lexemes import MAX_POSITION, quoted
 from perdure.storage.backends.postgres import catalog
 from perdure.storage.backends.postgres.address import lock_space
 from perdure.storage.backends.postgres.errors import is_lost
 from perdure.storage.backends.postgres.indexes import BUILDING
-from perdure.storage.backends.postgres.lexemes import MAX_POSITION, quoted
 from perdure.storage.backends.postgres.links import Connection
-from perdure.storage.searching import SearchIndex
 
 #: Milliseconds to wait for a table that others read, before it is tried again.
 _BRIEFLY = 300

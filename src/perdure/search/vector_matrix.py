@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from perdure.core.errors import InvalidInput
-from perdure.storage.searching import Near, Range, VectorRows
+from perdure.search.engine import Near, Range, VectorRows
 
 if TYPE_CHECKING:
     import numpy as np

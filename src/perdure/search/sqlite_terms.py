@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from perdure.storage.backends.sqlite.search_tables import OFFSET_BITS, parted
-from perdure.storage.searching import Postings, Range, TextFound, TextSearch
-from perdure.storage.vectors import is_within
+from perdure.search.engine import Postings, Range, TextFound, TextSearch
+from perdure.search.sqlite_search_tables import OFFSET_BITS, parted
+from perdure.search.vector_matrix import is_within
 
 if TYPE_CHECKING:
     import numpy as np

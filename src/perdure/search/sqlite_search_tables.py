@@ -26,7 +26,7 @@ import apsw
 import msgspec
 
 from perdure.core.errors import Corrupted
-from perdure.storage.searching import SearchIndex, SearchState
+from perdure.search.engine import SearchIndex, SearchState
 
 if TYPE_CHECKING:
     import numpy as np
