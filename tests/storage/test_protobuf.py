@@ -28,13 +28,13 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage import codecs
-from perdure.storage.codecs.protobuf import Protobuf
+from perdure.storage.codecs.protobuf_codec import Protobuf
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, Tags, record
 from perdure.storage.rows import Row
-from perdure.storage.schemas import records as schema_records
-from perdure.storage.schemas.records import BEYOND, NULLS, Numbers
-from perdure.storage.schemas.shapes import describe
+from perdure.storage.schemas import schema_records
+from perdure.storage.schemas.schema_records import BEYOND, NULLS, Numbers
+from perdure.storage.schemas.type_shapes import describe
 from perdure.storage.store import Store
 from tests.conftest import DURABLE, MakeStore
 
@@ -532,7 +532,7 @@ def test_array_like_records_are_refused() -> None:
 
 @pytest.mark.parametrize("store_url", ["memory"], indirect=True)
 async def test_without_the_package(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "perdure.storage.codecs.protobuf", None)
+    monkeypatch.setitem(sys.modules, "perdure.storage.codecs.protobuf_codec", None)
     with pytest.raises(Unsupported, match="needs protobuf") as caught:
         await store.collection(Letter).put(LETTER)
     assert caught.value.hint == "pip install 'perdure[protobuf]'"

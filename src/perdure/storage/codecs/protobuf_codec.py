@@ -18,10 +18,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, EncodeError
 
 from perdure.core.errors import InvalidValue
-from perdure.storage.codecs import anything
-from perdure.storage.codecs.codec import PROTOBUF, undecodable, unencodable
-from perdure.storage.schemas import records
-from perdure.storage.schemas.records import (
+from perdure.storage.codecs import protobuf_anything
+from perdure.storage.codecs.value_codec import PROTOBUF, undecodable, unencodable
+from perdure.storage.schemas import schema_records
+from perdure.storage.schemas.schema_records import (
     ANYTHING,
     BEYOND,
     EMPTIES,
@@ -145,7 +145,7 @@ def _message_writer(fields: dict[str, tuple[int, str, _Write]]) -> _Write:
 def _beyond(name: Any, value: Any) -> dict[str, Any]:
     if not isinstance(name, str):
         raise _Misfit
-    return {"f1": name, "f2": anything.pack(value)}
+    return {"f1": name, "f2": protobuf_anything.pack(value)}
 
 
 def _writer(wire: Wire, made: dict[str, _Write]) -> _Write:
@@ -210,7 +210,7 @@ def _double(value: Any) -> float:
 
 
 def _time(value: Any) -> dict[str, int]:
-    written = anything.timestamp(value) if isinstance(value, datetime) else None
+    written = protobuf_anything.timestamp(value) if isinstance(value, datetime) else None
     if written is None:
         raise _Misfit
     return written
@@ -223,7 +223,7 @@ _SCALARS: dict[str, _Write] = {
     "int64": _int64,
     "double": _double,
     TIMESTAMP: _time,
-    ANYTHING: anything.pack,
+    ANYTHING: protobuf_anything.pack,
 }
 
 
@@ -261,7 +261,7 @@ def _message_reader(known: dict[int, _Known]) -> _Read:
             if field is not None:
                 plain[field.name] = value if field.read is None else field.read(value)
             elif number == BEYOND:
-                plain.update((entry.f1, anything.unpack(entry.f2)) for entry in value)
+                plain.update((entry.f1, protobuf_anything.unpack(entry.f2)) for entry in value)
             else:
                 # Numbers that we do not know are of fields that newer code has added.
                 found = [known[each] for each in value if each in known]
@@ -288,9 +288,9 @@ def _reader(wire: Wire, made: dict[str, _Read]) -> _Read | None:
 
 def _item_reader(item: str, made: dict[str, _Read]) -> _Read | None:
     if item == ANYTHING:
-        return anything.unpack
+        return protobuf_anything.unpack
     if item == TIMESTAMP:
-        return anything.moment
+        return protobuf_anything.moment
     if item in _SCALARS:
         return None
     name = "" if item == ITSELF else item
@@ -338,9 +338,9 @@ def classes(numbers: Numbers) -> type[Message]:
         made = file.message_type.add(name=names[message])
         for field in fields:
             _add_field(made, field.number, parse(field.wire), names)
-        _add(made, records.EMPTIES, "uint32", _MANY)
-        _add_map(made, records.BEYOND, Wire(ANYTHING, key="string"), names)
-        _add(made, records.NULLS, "uint32", _MANY)
+        _add(made, schema_records.EMPTIES, "uint32", _MANY)
+        _add_map(made, schema_records.BEYOND, Wire(ANYTHING, key="string"), names)
+        _add(made, schema_records.NULLS, "uint32", _MANY)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{names['']}"))

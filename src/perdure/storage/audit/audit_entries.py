@@ -89,7 +89,7 @@ TRAIL = type_of(AuditEntry).name
 pruning: ContextVar[bool] = ContextVar("perdure_audit_pruning", default=False)
 
 
-class Scribe:
+class EntryWriter:
     """Makes entries: numbers them, and says who acts and when. One for each middleware."""
 
     def __init__(self, now: Clock, actor: str = "") -> None:

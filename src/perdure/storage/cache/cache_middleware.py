@@ -28,8 +28,8 @@ from perdure.config.storage import CacheConfig
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput, Unsupported
 from perdure.storage.adapter import Adapter
-from perdure.storage.cache.entries import NEVER, Entries, Place, Reading, Stats
-from perdure.storage.cache.shared import Look, Shared
+from perdure.storage.cache.cache_entries import NEVER, CacheRead, CacheStats, Entries, Place
+from perdure.storage.cache.shared_cache import SharedCache, SharedLookup
 from perdure.storage.collection import Collection
 from perdure.storage.middleware import Call, Commit, Get, Handler, Remove, Resident, Rewrite, Stage
 from perdure.storage.options import STRONG, Consistency, Options
@@ -40,7 +40,7 @@ from perdure.storage.rows import Row
 OWN = "perdure_"
 
 
-class Host(Protocol):
+class CachedStore(Protocol):
     """What a cache needs of its store."""
 
     adapter: Adapter
@@ -48,7 +48,7 @@ class Host(Protocol):
     def collection(self, cls: type[Any]) -> Collection[Any]: ...
 
 
-class Cache(Resident):
+class RowCache(Resident):
     """The middleware. It lives with the store whose chain it is in; used from one event loop.
 
     Whatever writes to the store beside the chain has to `clear` it, unless that is another process,
@@ -60,15 +60,17 @@ class Cache(Resident):
     def __init__(self, config: CacheConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._host: Host | None = None
+        self._host: CachedStore | None = None
         self._kept: dict[str, bool] = {}
-        self.stats = Stats()
+        self.stats = CacheStats()
         self._entries = Entries(config.entries, self.stats)
-        self._shared: Shared | None = None
+        self._shared: SharedCache | None = None
         if config.shared:
-            self._shared = Shared(config.shared, config.ttl, self._on_message, self._entries.clear)
+            self._shared = SharedCache(
+                config.shared, config.ttl, self._on_message, self._entries.clear
+            )
 
-    def attach(self, store: Host) -> None:
+    def attach(self, store: CachedStore) -> None:
         """Say which store it is."""
         self._host = store
 
@@ -157,9 +159,9 @@ class Cache(Resident):
             return False
         return self._entries.confirm(asked, generation, time.monotonic())
 
-    async def _fetch(self, call: Get, reading: Reading, proceed: Handler) -> dict[str, Row]:
+    async def _fetch(self, call: Get, reading: CacheRead, proceed: Handler) -> dict[str, Row]:
         """Rows from the shared cache, and the rest from the store."""
-        look = Look()
+        look = SharedLookup()
         if self._shared is not None and self._shared.is_ready:
             look = await self._look(call, reading)
         rows = {key: found.row for key, found in look.found.items()}
@@ -180,11 +182,11 @@ class Cache(Resident):
             )
         return rows | {row.key: row for row in read}
 
-    async def _look(self, call: Get, reading: Reading) -> Look:
+    async def _look(self, call: Get, reading: CacheRead) -> SharedLookup:
         """What the shared cache has that is young enough."""
-        shared, start = cast("Shared", self._shared), time.monotonic()
+        shared, start = cast("SharedCache", self._shared), time.monotonic()
         free = [key for key in reading.keys if key not in reading.spoiled]
-        look = await shared.look(call.collection, free) if free else Look()
+        look = await shared.look(call.collection, free) if free else SharedLookup()
         oldest, moment = call.options.max_staleness, self._clock()
         young = {}
         for key, found in look.found.items():
@@ -265,7 +267,7 @@ class Cache(Resident):
     def _within(self, collection: str, keys: Iterable[str]) -> list[Place]:
         return [(collection, key) for key in keys] if self._keeps(collection) else []
 
-    def _attached(self) -> Host:
+    def _attached(self) -> CachedStore:
         if self._host is None:
             raise InvalidInput("This cache belongs to no store.", hint="Put it in a store's chain.")
         return self._host
@@ -282,7 +284,7 @@ class CacheName(msgspec.Struct, frozen=True):
     name: str
 
 
-async def bank_name(host: Host, place: str) -> str:
+async def bank_name(host: CachedStore, place: str) -> str:
     """The name of this very bank. A copy of it, which has the random name too, lies elsewhere."""
     names = host.collection(CacheName)
     while (found := await names.get("bank", STRONG)) is None:

@@ -20,7 +20,7 @@ from typing import Annotated
 import msgspec
 
 from perdure.core.errors import KeyRefused
-from perdure.storage.audit.entries import UNREADABLE, Action, AuditEntry
+from perdure.storage.audit.audit_entries import UNREADABLE, Action, AuditEntry
 from perdure.storage.options import STRONG, Options
 from perdure.storage.records import Encrypted, Key, system_record, type_of
 from perdure.storage.rows import Put, Recode, Row

@@ -18,13 +18,18 @@ import msgspec
 from perdure.core import clock
 from perdure.storage.adapter import Capability
 from perdure.storage.delivery import Parked, Subscriber
-from perdure.storage.metrics.middleware import BUCKETS, Counted, Figures, Metrics
+from perdure.storage.metrics.metrics_middleware import (
+    BUCKETS,
+    LatencyFigures,
+    Metrics,
+    OperationCounts,
+)
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:
-    from perdure.storage.cache import Cache
+    from perdure.storage.cache import RowCache
 
 
 @system_record("metrics", ttl="1d")
@@ -35,7 +40,7 @@ class ProcessMetrics(msgspec.Struct, frozen=True, kw_only=True):
     process: str
     started: datetime
     at: datetime
-    counted: Counted
+    counted: OperationCounts
     #: Edges of the latency buckets. Another version of the code may have others.
     edges: tuple[float, ...] = BUCKETS
     cache: dict[str, int] = {}
@@ -57,7 +62,7 @@ class Publisher:
         self,
         metrics: Metrics,
         store: Store,
-        cache: Cache | None = None,
+        cache: RowCache | None = None,
         *,
         patience: float = PATIENCE,
     ) -> None:
@@ -84,7 +89,7 @@ class Publisher:
             or Capability.TTL not in self._store.adapter.capabilities
         ):
             return False
-        process = Process.this()
+        process = ProcessId.this()
         await self._store.collection(ProcessMetrics).put(
             ProcessMetrics(
                 id=f"{process}/{self._started:x}",
@@ -114,12 +119,12 @@ async def published(store: Store) -> list[ProcessMetrics]:
     return sorted(whole, key=lambda each: each.at, reverse=True)
 
 
-def stats_of(cache: Cache | None) -> dict[str, int]:
+def stats_of(cache: RowCache | None) -> dict[str, int]:
     """What a cache has counted, by name; nothing, if there is none."""
     return {} if cache is None else msgspec.structs.asdict(cache.stats)
 
 
-def _matters(figures: Figures) -> bool:
+def _matters(figures: LatencyFigures) -> bool:
     if figures.collection == _OWN:
         return False
     return not (figures.collection in _IDLE and figures.operation in _READS)
@@ -128,7 +133,7 @@ def _matters(figures: Figures) -> bool:
 _odd = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-class Process(msgspec.Struct, frozen=True):
+class ProcessId(msgspec.Struct, frozen=True):
     """A process on a host. Its number is used again some day; its start tells."""
 
     host: str

@@ -18,17 +18,17 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage.adapter import Capability
-from perdure.storage.audit.entries import (
+from perdure.storage.audit.audit_chain import SECRETS, Hasher
+from perdure.storage.audit.audit_entries import (
     TRAIL,
     Action,
     AuditEntry,
-    Scribe,
+    EntryWriter,
     as_put,
     expiry,
     is_same,
     pruning,
 )
-from perdure.storage.audit.joints import SECRETS, Hasher
 from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.deadlines import TimeLeft
 from perdure.storage.middleware import (
@@ -104,7 +104,7 @@ class Audit(Resident):
                 hint="Open the bank on sqlite:// or postgresql://, or set no audit.collections.",
             )
         self._store = store
-        self._scribe = Scribe(store.now, self._config.actor)
+        self._scribe = EntryWriter(store.now, self._config.actor)
 
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Any]:
         # Not async itself: what leaves no entries should not pay for a coroutine.
@@ -440,25 +440,27 @@ PAGE = 100
 _ON = "Try again: it goes on with the others."
 
 
-class Page(msgspec.Struct, frozen=True):
+class RemovalPage(msgspec.Struct, frozen=True):
     """Rows to remove in one commit, and how often rows of it were in one that failed."""
 
     rows: Sequence[Row]
     attempt: int = 0
 
-    def halves(self, rows: Sequence[Row]) -> list[Page]:
+    def halves(self, rows: Sequence[Row]) -> list[RemovalPage]:
         """What to try next, of the rows as they are now: one that is busy holds up fewer others."""
         middle = (len(rows) + 1) // 2
-        return [Page(half, self.attempt + 1) for half in (rows[middle:], rows[:middle]) if half]
+        return [
+            RemovalPage(half, self.attempt + 1) for half in (rows[middle:], rows[:middle]) if half
+        ]
 
 
-def pages(rows: Sequence[Row]) -> list[Page]:
+def pages(rows: Sequence[Row]) -> list[RemovalPage]:
     """All rows, the first page last: it is taken from there."""
-    found = [Page(rows[start : start + PAGE]) for start in range(0, len(rows), PAGE)]
+    found = [RemovalPage(rows[start : start + PAGE]) for start in range(0, len(rows), PAGE)]
     return found[::-1]
 
 
-def among(query: Query, page: Page) -> Query:
+def among(query: Query, page: RemovalPage) -> Query:
     """Those rows of a page that the query's conditions still fit."""
     wanted = Compare("key", Op.IN, tuple(row.key for row in page.rows))
     return Query(query.collection, All((query.where, wanted)), query.prefix)

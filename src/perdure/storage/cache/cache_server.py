@@ -28,7 +28,7 @@ class LoopBusy(Exception):
     """No answer was seen in time, but our own event loop was busy: it may have been there."""
 
 
-class Server:
+class CacheServer:
     """Connections to one run of the server. They break when it ends, and are not mended."""
 
     def __init__(self, url: str) -> None:

@@ -55,9 +55,9 @@ class Metrics:
             self._done(call, answer, took)
         return answer
 
-    def counted(self) -> Counted:
+    def counted(self) -> OperationCounts:
         """What was counted up to now."""
-        return Counted(figures_of(self.measures), copied(self._repeated))
+        return OperationCounts(figures_of(self.measures), copied(self._repeated))
 
     def totals(self, operation: str = "", collection: str = "") -> Measure:
         """What was counted of an operation and a collection, or of all; each call once."""
@@ -204,7 +204,7 @@ class Measure(msgspec.Struct):
 Measures: TypeAlias = dict[tuple[str, str], Measure]
 
 
-class Figures(msgspec.Struct, frozen=True):
+class LatencyFigures(msgspec.Struct, frozen=True):
     """The measure of an operation on a collection."""
 
     operation: str
@@ -212,10 +212,10 @@ class Figures(msgspec.Struct, frozen=True):
     measure: Measure
 
 
-class Counted(msgspec.Struct, frozen=True):
+class OperationCounts(msgspec.Struct, frozen=True):
     """What was counted, as it was at one moment."""
 
-    figures: tuple[Figures, ...] = ()
+    figures: tuple[LatencyFigures, ...] = ()
     #: What commits over several collections are counted for more than once.
     repeated: Measure = msgspec.field(default_factory=Measure)
 
@@ -230,10 +230,10 @@ class Counted(msgspec.Struct, frozen=True):
         return whole
 
 
-def figures_of(measures: Mapping[tuple[str, str], Measure]) -> tuple[Figures, ...]:
+def figures_of(measures: Mapping[tuple[str, str], Measure]) -> tuple[LatencyFigures, ...]:
     """Measures in order, as copies: they go on to grow."""
     return tuple(
-        Figures(operation, collection, copied(measure))
+        LatencyFigures(operation, collection, copied(measure))
         for (operation, collection), measure in sorted(measures.items())
     )
 
@@ -245,7 +245,7 @@ def copied(measure: Measure) -> Measure:
     return copy
 
 
-def together(several: Iterable[Counted]) -> Counted:
+def together(several: Iterable[OperationCounts]) -> OperationCounts:
     """What several processes have counted, as one."""
     measures: Measures = {}
     repeated = Measure()
@@ -253,4 +253,4 @@ def together(several: Iterable[Counted]) -> Counted:
         repeated.add(counted.repeated)
         for each in counted.figures:
             measures.setdefault((each.operation, each.collection), Measure()).add(each.measure)
-    return Counted(figures_of(measures), repeated)
+    return OperationCounts(figures_of(measures), repeated)
