@@ -221,7 +221,8 @@ class ArtifactStore:
         """Encrypt objects anew whose key, by its name, is wanted; returns how many.
 
         Those in clear only if what is put is encrypted. Others may read, put and delete meanwhile;
-        see `artifact_rekeying`. Interrupted, it leaves everything readable. What is damaged, or has another
+        see `artifact_rekeying`.
+        Interrupted, it leaves everything readable. What is damaged, or has another
         key, stays as it is: it is logged, and `failed` is told.
         """
         from perdure.artifacts.artifact_rekeying import Resealing
