@@ -43,7 +43,7 @@ import msgspec
 
 from perdure.artifacts.artifact_encryption import ArtifactSealer
 from perdure.artifacts.sources import PIECE
-from perdure.core.clock import from_datetime, to_datetime
+from perdure.core.clock import from_datetime, new_id, to_datetime
 from perdure.core.errors import (
     AccessDenied,
     ArtifactMissing,
@@ -55,7 +55,6 @@ from perdure.core.errors import (
     StorageFull,
     Unavailable,
 )
-from perdure.core.ids import new_id
 from perdure.storage.adapter import Snapshot
 from perdure.storage.layouts import Layout
 from perdure.storage.store import Progress

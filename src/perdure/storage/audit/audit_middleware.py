@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
-from perdure.config.storage import AuditConfig
+from perdure.config.settings import AuditConfig
 from perdure.core.errors import (
     Conflict,
     Corrupted,

@@ -29,7 +29,7 @@ _ENTRIES = "perdure_entries"
 OF_AGENTS = frozenset(
     {
         "perdure_boards",
-        "perdure_contexts",
+        "perdure_state_records",
         "perdure_counts",
         "perdure_drafts",
         _ENTRIES,

@@ -16,9 +16,9 @@ from perdure.history.records import Head
 from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.renditions.rendition_store import Made
 from perdure.history.shown import Injected
-from perdure.history.strategies import ContextRequest
-from perdure.history.strategies.rendering import Renderer
-from perdure.history.strategies.rounds import Rounds, Said
+from perdure.history.strategies.element_renderer import ElementRenderer
+from perdure.history.strategies.raw_rounds import RawRound, RawRounds
+from perdure.history.strategies.strategy import ContextRequest
 
 #: Reasons to write the prefix anew without taking anything down.
 _IN_PLACE = frozenset[Reason]({"model", "asked", "changed"})
@@ -26,11 +26,11 @@ _IN_PLACE = frozenset[Reason]({"model", "asked", "changed"})
 LEAD = 14
 
 
-class Standing(msgspec.Struct):
+class WindowContent(msgspec.Struct):
     """What stands in the window as an epoch left it, and what came since."""
 
     manifest: Manifest
-    rounds: Sequence[Said]
+    rounds: Sequence[RawRound]
     injected: Sequence[Injected]
     #: A prompt that stands apart from its round: the epoch was made inside its turn, and took the
     #: round down.
@@ -38,7 +38,7 @@ class Standing(msgspec.Struct):
     prompt_tokens: int = 0
 
     @property
-    def native(self) -> Sequence[Said]:
+    def native(self) -> Sequence[RawRound]:
         """The rounds that are shown as they were said."""
         first, pinned = self.manifest.native, {pin.first.turn for pin in self.manifest.pins}
         if not pinned and self.rounds and self.rounds[0].place >= first:
@@ -53,7 +53,7 @@ class Standing(msgspec.Struct):
         return taken + sum(min(e.tokens, caps.get(e.place, e.tokens)) for e in self.native)
 
 
-class Drafted(msgspec.Struct, frozen=True):
+class EpochDraft(msgspec.Struct, frozen=True):
     """What an epoch would show."""
 
     manifest: Manifest
@@ -63,10 +63,12 @@ class Drafted(msgspec.Struct, frozen=True):
     tokens: int
 
 
-class Planning:
+class EpochPlanner:
     """Drafts epochs of one session."""
 
-    def __init__(self, scribe: Scribe, renderer: Renderer, rounds: Rounds, marks: Marks) -> None:
+    def __init__(
+        self, scribe: Scribe, renderer: ElementRenderer, rounds: RawRounds, marks: Marks
+    ) -> None:
         self._scribe = scribe
         self._renderer = renderer
         self._rounds = rounds
@@ -76,12 +78,12 @@ class Planning:
         self,
         request: ContextRequest,
         before: Manifest,
-        standing: Standing | None,
+        standing: WindowContent | None,
         *,
         wishes: Sequence[Wish],
         texts: Mapping[bytes, str],
         reason: Reason,
-    ) -> Drafted:
+    ) -> EpochDraft:
         """A new manifest for what stands as `before` says, with its texts.
 
         Raises `BudgetTooSmall` if nothing fits.
@@ -111,13 +113,13 @@ class Planning:
             over = tokens - window.budget
             if over <= 0:
                 manifest = await self._with_prompt(request, rendered.manifest)
-                return Drafted(manifest, rendered.texts, tokens)
+                return EpochDraft(manifest, rendered.texts, tokens)
             room -= over + RANGE_TAGS
             if room <= 0:
                 raise BudgetTooSmall(request.budget, request.budget + over)
 
     async def window(
-        self, request: ContextRequest, manifest: Manifest, standing: Standing | None
+        self, request: ContextRequest, manifest: Manifest, standing: WindowContent | None
     ) -> tuple[Window, dict[Place, Made]]:
         """What the planner is told, and the newest rendition of each round."""
         first = _first_live(manifest)

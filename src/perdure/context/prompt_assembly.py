@@ -23,8 +23,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.messages import Message, Part, Reasoning, Text
-from perdure.core.models import is_same_model
+from perdure.core.messages import Message, Part, Reasoning, Text, is_same_model
 from perdure.history.escaping import escaped
 from perdure.history.manifest import Place
 from perdure.history.shown import Block, Injected, Native, Shown
@@ -33,7 +32,7 @@ from perdure.history.tags import closing, opening
 _SYSTEM = frozenset({"system", "developer"})
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class PromptPiece(msgspec.Struct, frozen=True, gc=False):
     """Neighbouring messages that can be made fit for a provider without a look at the others."""
 
     messages: tuple[Message, ...]
@@ -74,7 +73,7 @@ def pieces(
     *,
     model: str = "",
     prepare: Prepare | None = None,
-) -> list[Piece]:
+) -> list[PromptPiece]:
     """`assemble`, in pieces. `prepare` is given by whoever remembers what `prepared` made."""
     layout = _Layout(shown, injection, model, prepare or prepared)
     layout.lay()
@@ -98,7 +97,7 @@ class _Layout:
         self._old = 0
         #: The native turn that was opened last.
         self._opened: int | None = None
-        self.laid = list[Piece]()
+        self.laid = list[PromptPiece]()
 
     def lay(self) -> None:
         """What is shown."""
@@ -150,7 +149,7 @@ class _Layout:
             said = [_shown_message(each, tagged=tagged) for each in said if each.role != "event"]
         if not self.laid and not self._waiting:
             while said and said[0].role in _SYSTEM:
-                self.laid.append(Piece((said.pop(0),), is_system=True))
+                self.laid.append(PromptPiece((said.pop(0),), is_system=True))
         front = self._front(turn, self._injected.get(turn, ""))
         tag = opening(f"T-{turn}", "R") if tagged else ""
         self._opened = turn
@@ -170,13 +169,13 @@ class _Layout:
             if len(whole) == 1:
                 old = len(whole[0].parts)
         if whole:
-            self.laid.append(Piece(tuple(whole), old=old))
+            self.laid.append(PromptPiece(tuple(whole), old=old))
         self._waiting, self._old = [], 0
 
     def flush(self) -> None:
         """What waits, as a message of its own."""
         if self._waiting:
-            self.laid.append(Piece((Message("user", tuple(self._waiting)),), old=self._old))
+            self.laid.append(PromptPiece((Message("user", tuple(self._waiting)),), old=self._old))
         self._waiting, self._old = [], 0
 
     def _turn(self, turn: int, of: Sequence[Native], *, opened: bool) -> None:
@@ -197,7 +196,7 @@ class _Layout:
                 self.prompt(turn, messages[:edge], ready=True)
                 messages = messages[edge:]
             if messages:
-                self.laid.append(Piece(messages, native.place))
+                self.laid.append(PromptPiece(messages, native.place))
 
     def _front(self, turn: int, injection: str = "") -> list[Text]:
         """The closing tag of the native turn before, what waits, and what is injected."""

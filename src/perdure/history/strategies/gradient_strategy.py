@@ -16,8 +16,7 @@ import msgspec
 from perdure.artifacts import ArtifactStore
 from perdure.core.clock import SECOND
 from perdure.core.errors import BudgetTooSmall, Conflict, InvalidInput
-from perdure.core.messages import Message, Reasoning
-from perdure.core.models import is_same_model
+from perdure.core.messages import Message, Reasoning, is_same_model
 from perdure.core.tokens import count_messages
 from perdure.history.epochs import (
     Delta,
@@ -36,16 +35,20 @@ from perdure.history.reading import Reader
 from perdure.history.reducing import reduced
 from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.shown import Block, Native, Shown
-from perdure.history.strategies import ContextRequest, Name, VisibleRounds, WindowPreview
-from perdure.history.strategies.planning import (
-    Planning,
-    Standing,
+from perdure.history.strategies.element_renderer import (
+    ElementRenderer,
+    RenderedManifest,
+    range_text,
+)
+from perdure.history.strategies.epoch_planner import (
+    EpochPlanner,
+    WindowContent,
     about_to_be,
     apart_in,
     without_undone,
 )
-from perdure.history.strategies.rendering import Rendered, Renderer, range_text
-from perdure.history.strategies.rounds import Rounds, Said
+from perdure.history.strategies.raw_rounds import RawRound, RawRounds
+from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRounds, WindowPreview
 from perdure.history.token_counts import TokenCounts
 from perdure.storage.conflicts import ATTEMPTS
 
@@ -86,7 +89,7 @@ class _State(msgspec.Struct):
         return self.blocks
 
 
-class Gradient:
+class GradientStrategy:
     """Shows one session by the gradient. Keeps what it read between requests."""
 
     name: Final[Name] = "gradient"
@@ -103,17 +106,17 @@ class Gradient:
         self._reader = reader
         self._epochs = epochs
         self._marks = marks
-        self._rounds = Rounds(reader, artifacts, meter)
-        self._renderer = Renderer(scribe, epochs, meter)
-        self._planning = Planning(scribe, self._renderer, self._rounds, marks)
+        self._rounds = RawRounds(reader, artifacts, meter)
+        self._renderer = ElementRenderer(scribe, epochs, meter)
+        self._planning = EpochPlanner(scribe, self._renderer, self._rounds, marks)
         self._state: _State | None = None
         #: The request that `_state` was looked up for, and what its window holds.
         self._number = 0
-        self._window: tuple[_State, Standing] | None = None
+        self._window: tuple[_State, WindowContent] | None = None
         #: The rounds that were sent last.
-        self._sent: Sequence[Said] = ()
+        self._sent: Sequence[RawRound] = ()
         #: The round that was reduced last, to what, and what came of it.
-        self._reduced: tuple[Said, int, tuple[Message, ...], int] | None = None
+        self._reduced: tuple[RawRound, int, tuple[Message, ...], int] | None = None
 
     async def show(self, request: ContextRequest) -> Shown:
         state, standing = await self._planned(request)
@@ -127,7 +130,7 @@ class Gradient:
         state, standing = await self._planned(request)
         return WindowPreview(standing.manifest.at.turn, state.prefix.epoch, _visible(standing))
 
-    async def _planned(self, request: ContextRequest) -> tuple[_State, Standing]:
+    async def _planned(self, request: ContextRequest) -> tuple[_State, WindowContent]:
         """The newest epoch and what stands in its window; made now, if it has to be."""
         if self._window is not None and request.number and request.number == self._number:
             _, standing = self._window
@@ -213,14 +216,14 @@ class Gradient:
         injected = await request.injected(
             since, request.turn if not request.prompted else request.turn - 1
         )
-        standing = Standing(manifest, then, injected)
+        standing = WindowContent(manifest, then, injected)
         if (apart := apart_in(manifest)) is not None:
             opening = await rounds.prompt(request.record, request.head, apart)
             standing.prompt = opening.messages
         prefix = Prefix(id=request.record.id, epoch=number)
         return self._shown(request, _State(prefix, 0, manifest, texts, number + 1), standing)
 
-    async def _plan(self, request: ContextRequest, state: _State) -> tuple[_State, Standing]:
+    async def _plan(self, request: ContextRequest, state: _State) -> tuple[_State, WindowContent]:
         before, standing = state, await self._standing(request, state.manifest)
         if standing is None:
             state = await self._epoch(request, state, "budget", None)
@@ -292,7 +295,7 @@ class Gradient:
 
     async def _standing(
         self, request: ContextRequest, manifest: Manifest, *, whatever: bool = False
-    ) -> Standing | None:
+    ) -> WindowContent | None:
         """What stands in the window; None if that is so much that it was not even read."""
         record, head, first = request.record, request.head, manifest.native
         many = head.turn - first.turn > _MANY and not self._rounds.has(record, first)
@@ -307,13 +310,13 @@ class Gradient:
         injected = await request.injected(
             since, request.turn if not request.prompted else request.turn - 1
         )
-        standing = Standing(manifest, rounds, injected)
+        standing = WindowContent(manifest, rounds, injected)
         if (apart := apart_in(manifest)) is not None:
             opening = await self._rounds.prompt(record, head, apart)
             standing.prompt, standing.prompt_tokens = opening.messages, opening.tokens
         return standing
 
-    def _shown(self, request: ContextRequest, state: _State, standing: Standing) -> Shown:
+    def _shown(self, request: ContextRequest, state: _State, standing: WindowContent) -> Shown:
         manifest = standing.manifest
         sent = _sent_by_us(standing)
         rounds = list[Native]()
@@ -334,7 +337,7 @@ class Gradient:
             raw=raw + sum(each.tokens for each in standing.rounds),
         )
 
-    def _native(self, each: Said, cap: int | None, budget: int, *, thinking: bool) -> Native:
+    def _native(self, each: RawRound, cap: int | None, budget: int, *, thinking: bool) -> Native:
         if cap is None or cap >= each.tokens:
             return Native(each.place, each.messages, each.tokens, each.tokens, thinking=thinking)
         if self._reduced is None or self._reduced[:2] != (each, cap):
@@ -351,7 +354,7 @@ class Gradient:
     # Epochs -----------------------------------------------------------------------------------
 
     async def _reason(
-        self, request: ContextRequest, state: _State, standing: Standing
+        self, request: ContextRequest, state: _State, standing: WindowContent
     ) -> Reason | None:
         """Why an epoch has to be made now; None if none has to."""
         prefix, taken = state.prefix, standing.tokens() + request.fixed
@@ -383,7 +386,7 @@ class Gradient:
             return "turns"
         return None
 
-    def _has_changed(self, standing: Standing) -> bool:
+    def _has_changed(self, standing: WindowContent) -> bool:
         """Whether what was sent last is not the beginning of what stands there now.
 
         A turn was taken back, or completed behind its successors; or results came for calls that
@@ -404,7 +407,7 @@ class Gradient:
             for old, new in zip(sent, now, strict=True)
         )
 
-    async def _pays(self, request: ContextRequest, state: _State, standing: Standing) -> bool:
+    async def _pays(self, request: ContextRequest, state: _State, standing: WindowContent) -> bool:
         """Whether what an epoch saves until the next one is worth what it writes anew.
 
         As many requests are expected as there were since the last one.
@@ -426,7 +429,7 @@ class Gradient:
         return saved * _READ * requests >= (size - same) * (_WRITE - _READ)
 
     async def _epoch(
-        self, request: ContextRequest, state: _State, reason: Reason, standing: Standing | None
+        self, request: ContextRequest, state: _State, reason: Reason, standing: WindowContent | None
     ) -> _State:
         """Plan anew, render, and record it."""
         before = state.manifest
@@ -458,7 +461,7 @@ class Gradient:
             delta=Delta((), ()),
             undone=request.head.undone,
         )
-        rendered = Rendered(drafted.manifest, drafted.texts)
+        rendered = RenderedManifest(drafted.manifest, drafted.texts)
         return await self._kept(request, state, prefix, rendered, epoch)
 
     async def _kept(
@@ -466,7 +469,7 @@ class Gradient:
         request: ContextRequest,
         state: _State,
         prefix: Prefix,
-        rendered: Rendered,
+        rendered: RenderedManifest,
         epoch: Epoch,
     ) -> _State:
         """Record an epoch, unless it is only looked at."""
@@ -499,7 +502,7 @@ class Gradient:
         return self._state
 
 
-def _visible(standing: Standing) -> list[VisibleRounds]:
+def _visible(standing: WindowContent) -> list[VisibleRounds]:
     manifest = standing.manifest
     caps = {each.place: each.tokens for each in manifest.reduced}
     whole = [e.place for e in standing.native if caps.get(e.place, e.tokens) >= e.tokens]
@@ -514,18 +517,18 @@ def _visible(standing: Standing) -> list[VisibleRounds]:
     return found
 
 
-def _sent_by_us(standing: Standing) -> set[int]:
+def _sent_by_us(standing: WindowContent) -> set[int]:
     """The turns whose prompts were sent in this window: what was thought then is bound to it."""
     return {each.turn for each in standing.injected if each.strategy in {"", "gradient"}}
 
 
-def _waits(said: Said) -> bool:
+def _waits(said: RawRound) -> bool:
     """Whether a round has calls without results."""
     calls = {call.id for message in said.messages for call in message.calls}
     return bool(calls - {result.call for m in said.messages for result in m.results})
 
 
-def _has_thoughts_of_others(standing: Standing, model: str) -> bool:
+def _has_thoughts_of_others(standing: WindowContent, model: str) -> bool:
     """Whether something stands in the window that another model thought."""
     sent = _sent_by_us(standing)
     return any(

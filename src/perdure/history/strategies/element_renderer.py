@@ -13,11 +13,11 @@ from perdure.history.gradient import RANGE_TAGS
 from perdure.history.manifest import Element, Manifest, Place
 from perdure.history.records import Head, SessionRecord
 from perdure.history.renditions.rendition_service import Scribe, Wanted
-from perdure.history.strategies.rounds import FORGOTTEN
+from perdure.history.strategies.raw_rounds import FORGOTTEN
 from perdure.history.token_counts import TokenCounts
 
 
-class Rendered(msgspec.Struct, frozen=True):
+class RenderedManifest(msgspec.Struct, frozen=True):
     """A manifest whose elements have their text."""
 
     manifest: Manifest
@@ -25,7 +25,7 @@ class Rendered(msgspec.Struct, frozen=True):
     texts: dict[bytes, str]
 
 
-class Renderer:
+class ElementRenderer:
     """Renders elements of one session's line of turns."""
 
     def __init__(self, scribe: Scribe, epochs: Epochs, meter: TokenCounts) -> None:
@@ -42,7 +42,7 @@ class Renderer:
         before: Manifest,
         texts: Mapping[bytes, str],
         variants: Mapping[Place, int],
-    ) -> Rendered:
+    ) -> RenderedManifest:
         """The manifest with the text of all its elements.
 
         `texts` has what stood in the window `before`, by digest; `variants` the newest rendition of
@@ -84,11 +84,11 @@ class Renderer:
             elements=tuple(done.get(_key(e), e) for e in manifest.elements),
             pins=tuple(e if e.digest in texts else done[_key(e)] for e in manifest.pins),
         )
-        return Rendered(manifest, found)
+        return RenderedManifest(manifest, found)
 
     async def found(
         self, record: SessionRecord, head: Head, manifest: Manifest, owner: str
-    ) -> Rendered:
+    ) -> RenderedManifest:
         """A manifest that an epoch of `owner` kept, with the texts that it had.
 
         What was forgotten since is a tombstone; so is a range that it was part of.
@@ -113,7 +113,7 @@ class Renderer:
             elements=tuple(done[e] for e in manifest.elements),
             pins=tuple(done[e] for e in manifest.pins),
         )
-        return Rendered(found, texts)
+        return RenderedManifest(found, texts)
 
     async def _bodies(
         self, record: SessionRecord, head: Head, elements: Sequence[Element]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from perdure.context import board as boards
-from perdure.context.board import Board, Entry
+from perdure.context.board import Board, BoardEntry
 from perdure.context.composer import Composer
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
@@ -19,8 +19,8 @@ from perdure.history.records import Head, SessionRecord
 from perdure.history.renditions.rendition_service import Wanted
 from perdure.history.searching import search
 from perdure.history.shown import Injected
-from perdure.history.strategies import ContextRequest
-from perdure.history.strategies.gradient import Gradient
+from perdure.history.strategies.gradient_strategy import GradientStrategy
+from perdure.history.strategies.strategy import ContextRequest
 from perdure.recall.keys import everywhere, here, owner_of
 from perdure.recall.memories.memory_tools import MemoryTools
 from perdure.recall.steps.showing import excerpt, looked_for
@@ -147,7 +147,7 @@ class SessionTools:
     async def set_fidelity(self, turn: int, level: Level, *, now: bool) -> str:
         record, head = await self._current_state()
         strategy = self._composer.strategy(record)
-        if not isinstance(strategy, Gradient):
+        if not isinstance(strategy, GradientStrategy):
             raise InvalidInput(
                 f"{record.id} shows its history by {strategy.name}, which has no levels.",
                 hint="Fetch the turn with history_get_turn instead.",
@@ -174,7 +174,7 @@ class SessionTools:
 
     # The board --------------------------------------------------------------------------------
 
-    async def board(self) -> Sequence[Entry]:
+    async def board(self) -> Sequence[BoardEntry]:
         """The entries that are alive, oldest first."""
         _, head = await self._current_state()
         found = await self._services.store.collection(Board).get(head.id)
@@ -314,7 +314,7 @@ class SessionTools:
         _, head = await self._current_state()
         return head.turn
 
-    async def _changed(self, change: Callable[[Board], tuple[Board, Entry]]) -> str:
+    async def _changed(self, change: Callable[[Board], tuple[Board, BoardEntry]]) -> str:
         _, head = await self._current_state()
         id = ""
 

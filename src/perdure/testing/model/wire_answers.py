@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from perdure.core.messages import Usage
-from perdure.testing.model.script import Answer, Fault, Received, error_body
+from perdure.testing.model.script import ReceivedRequest, ScriptedAnswer, ScriptedFault, error_body
 
 Item: TypeAlias = dict[str, Any]
 #: The name of an event (empty where the format has none) and its data.
@@ -21,23 +21,21 @@ _CREATED = 1_700_000_000
 _SIGNATURE = "c2NyaXB0ZWQ="
 
 
-def whole(answer: Answer, request: Received) -> Item:
-    """The body of an answer that is no stream."""
+def whole(answer: ScriptedAnswer, request: ReceivedRequest) -> Item:
     return _BODIES[request.kind](answer, request)
 
 
-def events(answer: Answer, request: Received) -> Iterator[Event]:
+def events(answer: ScriptedAnswer, request: ReceivedRequest) -> Iterator[Event]:
     """The events of a streamed answer. Chat Completions' last word is `last_words`."""
     return _STREAMS[request.kind](answer, request)
 
 
-def last_words(request: Received) -> bytes:
+def last_words(request: ReceivedRequest) -> bytes:
     """What stands at the end of a stream, and is no event of the answer."""
     return b"data: [DONE]\n\n" if request.kind == "chat" else b""
 
 
-def fault_event(fault: Fault, request: Received) -> Event:
-    """An error that is told in the middle of a stream."""
+def fault_event(fault: ScriptedFault, request: ReceivedRequest) -> Event:
     body = error_body(request.kind, fault.status, fault.message)
     if request.kind == "responses":
         told = {"message": fault.message, "code": body["error"]["type"], "param": None}
@@ -45,7 +43,7 @@ def fault_event(fault: Fault, request: Received) -> Event:
     return ("error" if request.kind == "messages" else ""), body
 
 
-def vectors(texts: list[str], dimension: int, request: Received) -> Item:
+def vectors(texts: list[str], dimension: int, request: ReceivedRequest) -> Item:
     """Embeddings that are the same for the same text, and mean nothing."""
     data = [
         {
@@ -67,7 +65,7 @@ def _tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
-def _usage(answer: Answer, request: Received) -> Usage:
+def _usage(answer: ScriptedAnswer, request: ReceivedRequest) -> Usage:
     if answer.usage is not None:
         return answer.usage
     said = answer.reasoning + answer.text + "".join(c.name + c.arguments for c in answer.calls)
@@ -77,20 +75,20 @@ def _usage(answer: Answer, request: Received) -> Usage:
     )
 
 
-def _finish(answer: Answer) -> str:
+def _finish(answer: ScriptedAnswer) -> str:
     return answer.finish or ("tools" if answer.calls else "stop")
 
 
-def _pieces(text: str, answer: Answer) -> Iterator[str]:
+def _pieces(text: str, answer: ScriptedAnswer) -> Iterator[str]:
     size = max(answer.chunk, 1)
     return (text[at : at + size] for at in range(0, len(text), size))
 
 
-def _id(prefix: str, request: Received, at: int = 0) -> str:
+def _id(prefix: str, request: ReceivedRequest, at: int = 0) -> str:
     return f"{prefix}_{request.number:06}{at or ''}"
 
 
-def _model(answer: Answer, request: Received) -> str:
+def _model(answer: ScriptedAnswer, request: ReceivedRequest) -> str:
     return answer.model or request.model
 
 
@@ -110,7 +108,7 @@ def _chat_usage(usage: Usage) -> Item:
     }
 
 
-def _chat_body(answer: Answer, request: Received) -> Item:
+def _chat_body(answer: ScriptedAnswer, request: ReceivedRequest) -> Item:
     message: Item = {"role": "assistant", "content": answer.text or None, "refusal": None}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
@@ -138,7 +136,7 @@ def _chat_body(answer: Answer, request: Received) -> Item:
     }
 
 
-def _chat_frame(answer: Answer, request: Received, what: str) -> Item:
+def _chat_frame(answer: ScriptedAnswer, request: ReceivedRequest, what: str) -> Item:
     return {
         "id": _id("chatcmpl", request),
         "object": what,
@@ -147,7 +145,7 @@ def _chat_frame(answer: Answer, request: Received, what: str) -> Item:
     }
 
 
-def _chat_events(answer: Answer, request: Received) -> Iterator[Event]:
+def _chat_events(answer: ScriptedAnswer, request: ReceivedRequest) -> Iterator[Event]:
     frame = _chat_frame(answer, request, "chat.completion.chunk")
 
     def chunk(delta: Item, finish: str | None = None) -> Event:
@@ -177,7 +175,7 @@ def _chat_events(answer: Answer, request: Received) -> Iterator[Event]:
 _INCOMPLETE = {"length": "max_output_tokens", "filter": "content_filter"}
 
 
-def _responses_output(answer: Answer, request: Received) -> list[Item]:
+def _responses_output(answer: ScriptedAnswer, request: ReceivedRequest) -> list[Item]:
     output: list[Item] = []
     if answer.reasoning:
         item: Item = {
@@ -212,7 +210,9 @@ def _responses_output(answer: Answer, request: Received) -> list[Item]:
     return output
 
 
-def _responses_frame(answer: Answer, request: Received, output: list[Item], status: str) -> Item:
+def _responses_frame(
+    answer: ScriptedAnswer, request: ReceivedRequest, output: list[Item], status: str
+) -> Item:
     return {
         "id": _id("resp", request),
         "object": "response",
@@ -233,7 +233,7 @@ def _responses_frame(answer: Answer, request: Received, output: list[Item], stat
     }
 
 
-def _responses_body(answer: Answer, request: Received) -> Item:
+def _responses_body(answer: ScriptedAnswer, request: ReceivedRequest) -> Item:
     reason = _INCOMPLETE.get(_finish(answer))
     output = _responses_output(answer, request)
     body = _responses_frame(answer, request, output, "incomplete" if reason else "completed")
@@ -251,12 +251,12 @@ def _responses_body(answer: Answer, request: Received) -> Item:
     return body
 
 
-def _responses_events(answer: Answer, request: Received) -> Iterator[Event]:
+def _responses_events(answer: ScriptedAnswer, request: ReceivedRequest) -> Iterator[Event]:
     for number, (name, data) in enumerate(_unnumbered(answer, request)):
         yield name, {"type": name, **data, "sequence_number": number}
 
 
-def _unnumbered(answer: Answer, request: Received) -> Iterator[Event]:
+def _unnumbered(answer: ScriptedAnswer, request: ReceivedRequest) -> Iterator[Event]:
     start = _responses_frame(answer, request, [], "in_progress")
     yield "response.created", {"response": start}
     yield "response.in_progress", {"response": start}
@@ -279,7 +279,7 @@ def _unnumbered(answer: Answer, request: Received) -> Iterator[Event]:
     yield f"response.{body['status']}", {"response": body}
 
 
-def _summary_events(answer: Answer, place: Item) -> Iterator[Event]:
+def _summary_events(answer: ScriptedAnswer, place: Item) -> Iterator[Event]:
     name, place = "response.reasoning_summary", {**place, "summary_index": 0}
     part = {"type": "summary_text", "text": ""}
     yield f"{name}_part.added", {**place, "part": part}
@@ -289,7 +289,7 @@ def _summary_events(answer: Answer, place: Item) -> Iterator[Event]:
     yield f"{name}_part.done", {**place, "part": {**part, "text": answer.reasoning}}
 
 
-def _text_events(answer: Answer, place: Item, part: Item) -> Iterator[Event]:
+def _text_events(answer: ScriptedAnswer, place: Item, part: Item) -> Iterator[Event]:
     place = {**place, "content_index": 0}
     yield "response.content_part.added", {**place, "part": {**part, "text": ""}}
     for piece in _pieces(answer.text, answer):
@@ -298,7 +298,7 @@ def _text_events(answer: Answer, place: Item, part: Item) -> Iterator[Event]:
     yield "response.content_part.done", {**place, "part": part}
 
 
-def _argument_events(answer: Answer, place: Item, arguments: str) -> Iterator[Event]:
+def _argument_events(answer: ScriptedAnswer, place: Item, arguments: str) -> Iterator[Event]:
     for piece in _pieces(arguments, answer):
         yield "response.function_call_arguments.delta", {**place, "delta": piece}
     yield "response.function_call_arguments.done", {**place, "arguments": arguments}
@@ -319,7 +319,7 @@ def _messages_usage(usage: Usage) -> Item:
     }
 
 
-def _messages_blocks(answer: Answer) -> list[Item]:
+def _messages_blocks(answer: ScriptedAnswer) -> list[Item]:
     blocks: list[Item] = []
     if answer.reasoning:
         thinking = {"thinking": answer.reasoning, "signature": _SIGNATURE}
@@ -335,7 +335,7 @@ def _messages_blocks(answer: Answer) -> list[Item]:
     return blocks
 
 
-def _messages_body(answer: Answer, request: Received) -> Item:
+def _messages_body(answer: ScriptedAnswer, request: ReceivedRequest) -> Item:
     return {
         "id": _id("msg", request),
         "type": "message",
@@ -348,12 +348,12 @@ def _messages_body(answer: Answer, request: Received) -> Item:
     }
 
 
-def _messages_events(answer: Answer, request: Received) -> Iterator[Event]:
+def _messages_events(answer: ScriptedAnswer, request: ReceivedRequest) -> Iterator[Event]:
     for name, data in _untyped(answer, request):
         yield name, {"type": name, **data}
 
 
-def _untyped(answer: Answer, request: Received) -> Iterator[Event]:
+def _untyped(answer: ScriptedAnswer, request: ReceivedRequest) -> Iterator[Event]:
     body = _messages_body(answer, request)
     start = {**body, "content": [], "stop_reason": None}
     yield "message_start", {"message": {**start, "usage": {**body["usage"], "output_tokens": 1}}}
@@ -384,7 +384,7 @@ def _untyped(answer: Answer, request: Received) -> Iterator[Event]:
     yield "message_stop", {}
 
 
-def _thinking_deltas(answer: Answer) -> Iterator[Item]:
+def _thinking_deltas(answer: ScriptedAnswer) -> Iterator[Item]:
     for piece in _pieces(answer.reasoning, answer):
         yield {"type": "thinking_delta", "thinking": piece}
     yield {"type": "signature_delta", "signature": _SIGNATURE}

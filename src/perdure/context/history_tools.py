@@ -13,14 +13,14 @@ from typing import Any
 from perdure.context import recall_tools
 from perdure.context.board import TURNS_TO_LIVE
 from perdure.context.context import tools_for
-from perdure.context.desk import SessionTools
-from perdure.context.encoding import Wire
-from perdure.context.references import Wanted
-from perdure.context.toolbox import (
+from perdure.context.prompt_encoder import Wire
+from perdure.context.session_tools import SessionTools
+from perdure.context.tool_arguments import (
     MOST_TEXT,
     PAST,
-    Arguments,
-    Kind,
+    ToolArguments,
+    ToolKind,
+    TurnReference,
     bounded,
     checked,
     tool,
@@ -55,7 +55,7 @@ def definitions(wire: Wire) -> list[dict[str, Any]]:
 # What the tools do --------------------------------------------------------------------------------
 
 
-async def _get_turn(session: SessionTools, given: Arguments) -> str:
+async def _get_turn(session: SessionTools, given: ToolArguments) -> str:
     wanted, level = given.wanted(), given.level()
     if wanted.session and await session.is_elsewhere(wanted.session, wanted.first.turn):
         return await _elsewhere(session, wanted, level)
@@ -65,7 +65,7 @@ async def _get_turn(session: SessionTools, given: Arguments) -> str:
     return _record(wanted.name, level, await session.text_of(wanted.first, level), wanted)
 
 
-async def _elsewhere(session: SessionTools, wanted: Wanted, level: Level) -> str:
+async def _elsewhere(session: SessionTools, wanted: TurnReference, level: Level) -> str:
     """A turn or a round of another session."""
     if wanted.is_range:
         raise InvalidInput(
@@ -75,7 +75,7 @@ async def _elsewhere(session: SessionTools, wanted: Wanted, level: Level) -> str
     return _record(wanted.name, level, text, wanted)
 
 
-async def _range(session: SessionTools, wanted: Wanted, level: Level) -> str:
+async def _range(session: SessionTools, wanted: TurnReference, level: Level) -> str:
     """Each turn of a range at T; each round of one inside a turn at its level."""
     first, last = wanted.first, wanted.last
     if first.turn == last.turn:
@@ -103,7 +103,7 @@ async def _range(session: SessionTools, wanted: Wanted, level: Level) -> str:
     return f"{head}. {PAST}\n{body}{more}"
 
 
-async def _set_fidelity(session: SessionTools, given: Arguments) -> str:
+async def _set_fidelity(session: SessionTools, given: ToolArguments) -> str:
     wanted, level, now = given.wanted(), given.level(), given.flag("now")
     await _check_there(session, wanted)
     if wanted.first.turn != wanted.last.turn:
@@ -113,7 +113,7 @@ async def _set_fidelity(session: SessionTools, given: Arguments) -> str:
     return await session.set_fidelity(wanted.first.turn, level, now=now)
 
 
-async def _board_pull(session: SessionTools, given: Arguments) -> str:
+async def _board_pull(session: SessionTools, given: ToolArguments) -> str:
     wanted, level = given.wanted(), given.level()
     life = given.number("turns_to_live", TURNS_TO_LIVE, 1_000)
     await _check_there(session, wanted)
@@ -127,13 +127,13 @@ async def _board_pull(session: SessionTools, given: Arguments) -> str:
     return f"It stands on the board as {id} for the next {life} turns.\n{record}"
 
 
-async def _board_post(session: SessionTools, given: Arguments) -> str:
+async def _board_post(session: SessionTools, given: ToolArguments) -> str:
     text, life = given.text("text"), given.number("turns_to_live", TURNS_TO_LIVE, 1_000)
     id = await session.board_post(text, life)
     return f"It stands on the board as {id} for the next {life} turns."
 
 
-async def _board_clear(session: SessionTools, given: Arguments) -> str:
+async def _board_clear(session: SessionTools, given: ToolArguments) -> str:
     id = given.text("id").strip().upper() if "id" in given.of else None
     there = await session.board_ids()
     if id is not None and id not in there:
@@ -146,14 +146,14 @@ async def _board_clear(session: SessionTools, given: Arguments) -> str:
 # Answers ------------------------------------------------------------------------------------------
 
 
-def _record(name: str, level: Level, text: str, wanted: Wanted) -> str:
+def _record(name: str, level: Level, text: str, wanted: TurnReference) -> str:
     turn = Position(wanted.first.turn)
     whose = f" (of {turn}: rounds have none)" if level == "T" and wanted.first.round else ""
     hint = f"Ask for a round of it ({turn}.1, {turn}.2, …), or at a lower level."
     return f"{escape(name)} at {level}{whose}. {PAST}\n{bounded(text, hint)}"
 
 
-async def _check_there(session: SessionTools, wanted: Wanted) -> None:
+async def _check_there(session: SessionTools, wanted: TurnReference) -> None:
     if wanted.session and await session.is_elsewhere(wanted.session, wanted.first.turn):
         raise InvalidInput(
             f"{wanted.name} is not of this conversation.", hint="history_get_turn fetches it."
@@ -171,7 +171,7 @@ async def _check_there(session: SessionTools, wanted: Wanted) -> None:
 
 
 def _span(places: Sequence[Position]) -> str:
-    return Wanted(places[0], places[-1]).name
+    return TurnReference(places[0], places[-1]).name
 
 
 # Definitions --------------------------------------------------------------------------------------
@@ -186,10 +186,10 @@ _LEVEL = {
 _LIFE = {"type": "integer", "minimum": 1, "default": TURNS_TO_LIVE}
 
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, ToolKind] = {
     kind.tool.name: kind
     for kind in (
-        Kind(
+        ToolKind(
             tool(
                 "history_get_turn",
                 "Fetch a turn, a round or a range of this conversation's past.",
@@ -201,7 +201,7 @@ _KINDS: dict[str, Kind] = {
             _get_turn,
             fetches=True,
         ),
-        Kind(
+        ToolKind(
             tool(
                 "history_set_fidelity",
                 "Show a past turn at another level: from the next rewrite of the prompt on, or"
@@ -214,7 +214,7 @@ _KINDS: dict[str, Kind] = {
             '{"id": "T-12", "level": "S", "now": false}',
             _set_fidelity,
         ),
-        Kind(
+        ToolKind(
             tool(
                 "board_pull",
                 "Fetch a past turn and keep it in view for some turns.",
@@ -227,7 +227,7 @@ _KINDS: dict[str, Kind] = {
             _board_pull,
             fetches=True,
         ),
-        Kind(
+        ToolKind(
             tool(
                 "board_post",
                 "Keep a note in view for some turns.",
@@ -238,7 +238,7 @@ _KINDS: dict[str, Kind] = {
             '{"text": "The port is 8123.", "turns_to_live": 5}',
             _board_post,
         ),
-        Kind(
+        ToolKind(
             tool(
                 "board_clear",
                 "Remove an entry from the board, or all of them.",

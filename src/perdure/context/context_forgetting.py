@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from perdure.context.board import Board
-from perdure.context.injections import Frame, Injection
+from perdure.context.injection_records import Frame, Injection
 from perdure.core.errors import InvalidInput
 from perdure.core.turns import Position
 from perdure.history.epochs import Epochs, Prefix, PrefixText
@@ -16,7 +16,7 @@ from perdure.history.records import Head, turn_key
 from perdure.storage.store import Store
 
 
-class Shows:
+class ContextForgetting:
     """Boards, and what was sent with prompts: a place for `history.forgetting`."""
 
     def __init__(self, store: Store, epochs: Epochs) -> None:

@@ -24,7 +24,7 @@ _NEXT_TO_NOTHING = 0.01
 FORGOTTEN = "(forgotten)"
 
 
-class Said(msgspec.Struct, frozen=True, gc=False):
+class RawRound(msgspec.Struct, frozen=True, gc=False):
     """A round as it was said, resolved, without events."""
 
     place: Place
@@ -33,7 +33,7 @@ class Said(msgspec.Struct, frozen=True, gc=False):
     tokens: int
 
 
-class Opening(msgspec.Struct, frozen=True, gc=False):
+class TurnPrompt(msgspec.Struct, frozen=True, gc=False):
     """The prompt of a turn, resolved, and what it takes with its tags."""
 
     session: str
@@ -49,10 +49,10 @@ class _Kept(msgspec.Struct):
     pieces: int
     undone: tuple[Span, ...]
     forgets: int
-    rounds: dict[Place, Said]
+    rounds: dict[Place, RawRound]
 
 
-class Rounds:
+class RawRounds:
     """The newest rounds of one session, from some place on.
 
     What was read is kept; asked again, only what was appended meanwhile is read. With `tombstones`,
@@ -73,17 +73,17 @@ class Rounds:
         self._tombstones = tombstones
         self._kept: _Kept | None = None
         #: The prompt that was read last.
-        self._opening = Opening("", 0, (), 0)
+        self._opening = TurnPrompt("", 0, (), 0)
 
-    def with_tombstones(self) -> Rounds:
+    def with_tombstones(self) -> RawRounds:
         """The same, read anew, with turns that were forgotten."""
-        return Rounds(self._reader, self._artifacts, self._meter, tombstones=True)
+        return RawRounds(self._reader, self._artifacts, self._meter, tombstones=True)
 
     @property
     def counter(self) -> Counter:
         return self._meter.counter
 
-    async def since(self, record: SessionRecord, head: Head, first: Place) -> Sequence[Said]:
+    async def since(self, record: SessionRecord, head: Head, first: Place) -> Sequence[RawRound]:
         """The rounds from `first` on that were not taken back, oldest first."""
         kept = self._kept
         if (
@@ -104,7 +104,7 @@ class Rounds:
         kept = self._kept
         return kept is not None and kept.session == record.id and kept.first <= first
 
-    async def prompt(self, record: SessionRecord, head: Head, number: int) -> Opening:
+    async def prompt(self, record: SessionRecord, head: Head, number: int) -> TurnPrompt:
         """What a turn began with."""
         known = self._opening
         if (known.session, known.turn, known.forgets) != (record.id, number, head.forgets):
@@ -112,11 +112,11 @@ class Rounds:
             said = prompt_of(turn.rounds[0].messages if turn.rounds else ())
             found = await resolved(said, self._artifacts)
             tokens = sent_tokens(self._meter.counter, found)
-            self._opening = Opening(record.id, number, found, tokens, head.forgets)
+            self._opening = TurnPrompt(record.id, number, found, tokens, head.forgets)
         return self._opening
 
-    async def _all(self, record: SessionRecord, head: Head, first: Place) -> Sequence[Said]:
-        found = dict[Place, Said]()
+    async def _all(self, record: SessionRecord, head: Head, first: Place) -> Sequence[RawRound]:
+        found = dict[Place, RawRound]()
         turns = await self._reader.turns(record, head, first.turn, head.turn, arriving=False)
         for turn in turns:
             if head.is_undone(turn.number):
@@ -146,7 +146,7 @@ class Rounds:
                     kept.rounds[place] = await self._said(place, messages, None)
                 else:
                     more = await self._said(place, messages, None, goes_on=True)
-                    kept.rounds[place] = Said(
+                    kept.rounds[place] = RawRound(
                         place,
                         (*before.messages, *more.messages),
                         before.tokens + more.tokens,
@@ -162,7 +162,7 @@ class Rounds:
         tokens: int | None,
         *,
         goes_on: bool = False,
-    ) -> Said:
+    ) -> RawRound:
         messages = tuple(message for message in messages if message.role != "event")
         if any(True for _ in references(messages)):
             messages = await resolved(messages, self._artifacts)
@@ -172,7 +172,7 @@ class Rounds:
             tokens = count_messages(self._meter.counter, sent)
         if place.round == 1 and not goes_on:
             tokens += TURN_TAGS
-        return Said(place, messages, tokens)
+        return RawRound(place, messages, tokens)
 
 
 def sent_tokens(counter: Counter, prompt: Sequence[Message]) -> int:

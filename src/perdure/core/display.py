@@ -11,7 +11,7 @@ _ALIKE = 0.6
 _BEGUN, _BEGINNING = 0.8, 2
 
 
-def nearest(name: str, names: Iterable[str]) -> list[str]:
+def nearest_names(name: str, names: Iterable[str]) -> list[str]:
     """The few names that are most like one that is not there, best first; perhaps none.
 
     Of ``agent/name``, the last part decides, and may stand for all of it. A name is like its
@@ -35,10 +35,27 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
     return [each for _, _, each in sorted(found)[:_MOST]]
 
 
-def meant(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """A question for whoever gave the name: ``Did you mean planner/auth or planner/oauth?``
 
     Empty if nothing is like it.
     """
-    found = nearest(name, names)
+    found = nearest_names(name, names)
     return f"Did you mean {' or '.join(found)}?" if found else ""
+
+
+_UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+def format_size(count: float) -> str:
+    """A number of bytes: ``1.4 MB``."""
+    for unit in _UNITS:
+        if count < 1_000 or unit == _UNITS[-1]:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1_000
+    raise AssertionError("unreachable")
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 record``, ``2,000 records``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -18,16 +18,17 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec.structs import replace
 
-from perdure.context import assembly
-from perdure.context.assembly import Piece
+from perdure.context import prompt_assembly
+from perdure.context.prompt_assembly import PromptPiece
 from perdure.core.messages import Message, Part, ToolCall, ToolResult, Unknown, sound, user
 from perdure.core.tokens import o200k
 from perdure.history.manifest import Place
 from perdure.history.shown import Injected, Native, Shown
-from perdure.history.strategies.rounds import sent_tokens
+from perdure.history.strategies.raw_rounds import sent_tokens
 from perdure.wire import codec, repaired
 from perdure.wire.keep import Group, items_of
-from perdure.wire.plain import Item
+from perdure.wire.plain import Item, kind_of
+from perdure.wire.responses.form import CALLS, OUTPUTS, side_of
 
 Wire: TypeAlias = Literal["chat", "responses", "messages"]
 
@@ -42,7 +43,7 @@ _Key: TypeAlias = Place | int
 class Encoded(msgspec.Struct, frozen=True, gc=False):
     """A piece in a wire format. Its items are shared: whoever hands them out copies them."""
 
-    piece: Piece
+    piece: PromptPiece
     items: list[Item]
     #: The ids of its calls, as they were and as they are sent.
     asked: frozenset[str] = frozenset()
@@ -71,18 +72,18 @@ class Encoder:
         turn: int,
         *,
         model: str = "",
-    ) -> tuple[Piece, ...]:
+    ) -> tuple[PromptPiece, ...]:
         """`assembly.pieces`."""
         rounds = dict[Place, tuple[Native, bool, str, tuple[Message, ...]]]()
 
         def prepare(native: Native, tagged: bool, model: str) -> tuple[Message, ...]:  # noqa: FBT001
             known = self._rounds.get(native.place)
             if known is None or known[:3] != (native, tagged, model):
-                known = (native, tagged, model, assembly.prepared(native, tagged, model))
+                known = (native, tagged, model, prompt_assembly.prepared(native, tagged, model))
             rounds[native.place] = known
             return known[3]
 
-        laid = assembly.pieces(shown, injection, prompt, turn, model=model, prepare=prepare)
+        laid = prompt_assembly.pieces(shown, injection, prompt, turn, model=model, prepare=prepare)
         self._rounds = rounds
         return tuple(laid)
 
@@ -92,7 +93,7 @@ class Encoder:
             self._counted = (prompt, sent_tokens(o200k(), prompt))
         return self._counted[1] if prompt else 0
 
-    def encode(self, pieces: Sequence[Piece], wire: Wire) -> list[Encoded]:
+    def encode(self, pieces: Sequence[PromptPiece], wire: Wire) -> list[Encoded]:
         """The pieces as this format writes them. None breaks its rules, whatever is in them.
 
         System text that the history begins with is left out: it goes with the rest of it.
@@ -121,13 +122,11 @@ def handed_out(encoded: Sequence[Encoded], wire: Wire) -> list[Item]:
     """The items of all pieces, as copies that the caller may change."""
     items = [copied(item) for each in encoded for item in each.items]
     if wire == "responses":
-        from perdure.context import unkept
-
-        return unkept.named_once(items)
+        return named_once(items)
     return items
 
 
-def _encoded(piece: Piece, wire: Wire, clash: frozenset[str]) -> Encoded:
+def _encoded(piece: PromptPiece, wire: Wire, clash: frozenset[str]) -> Encoded:
     fit: Sequence[Message] = piece.messages
     written = _writer(wire)
     items = None if _holds_unknown(fit) else items_of(written(fit))
@@ -169,9 +168,7 @@ def _holds_unknown(messages: Sequence[Message]) -> bool:
 def _made(items: list[Item], wire: Wire) -> list[Item]:
     """The items as they are sent."""
     if wire == "responses":
-        from perdure.context import unkept
-
-        return unkept.sendable(items)
+        return sendable(items)
     return [_in_blocks(item) for item in items] if wire == "messages" else items
 
 
@@ -181,7 +178,7 @@ def _begin_with_user(found: list[Encoded]) -> None:
         from perdure.wire.repair import FIRST
 
         block = {"text": FIRST, "type": "text"}
-        found.insert(0, Encoded(Piece(()), [{"content": [block], "role": "user"}]))
+        found.insert(0, Encoded(PromptPiece(()), [{"content": [block], "role": "user"}]))
 
 
 # Names --------------------------------------------------------------------------------------------
@@ -246,3 +243,58 @@ def copied(value: Any) -> Any:
     if kind is list:
         return [copied(inner) for inner in value]
     return value
+
+
+#: Responses items that are whole without the name that the provider gave them. It keeps nothing for
+#: us, so a name says nothing, and one that it does not find is an error.
+_NAMELESS = frozenset({"message", "reasoning", "web_search_call", *CALLS, *OUTPUTS}) - {
+    "computer_call",
+    "local_shell_call",
+    "local_shell_call_output",
+}
+
+
+def sendable(items: list[Item]) -> list[Item]:
+    """The items without names, and without those that a name stands for."""
+    return _led([_forgotten(item) for item in items if not _is_lost(item)])
+
+
+def named_once(items: list[Item]) -> list[Item]:
+    """The items; of those that have the same name, only the first. A call goes on without it."""
+    names, out = set[str](), list[Item]()
+    for item in items:
+        name, kind = item.get("id"), kind_of(item)
+        # The output of a local shell has its call's id under this name.
+        if isinstance(name, str) and kind != "local_shell_call_output":
+            if name in names and kind not in CALLS and kind not in OUTPUTS:
+                continue
+            if name in names:
+                del item["id"]
+            names.add(name)
+        out.append(item)
+    return items if len(out) == len(items) else _led(out)
+
+
+def _is_lost(item: Item) -> bool:
+    """Whether the provider would have to look it up where it is not kept."""
+    kind = kind_of(item)
+    if kind == "reasoning":
+        return not item.get("encrypted_content") and not item.get("content")
+    return kind == "item_reference" or (not kind and "role" not in item)
+
+
+def _forgotten(item: Item) -> Item:
+    if "id" in item and (kind_of(item) in _NAMELESS or "type" not in item):
+        return {name: value for name, value in item.items() if name != "id"}
+    return item
+
+
+def _led(items: list[Item]) -> list[Item]:
+    """The items without thoughts of which nothing came: that may not have been kept."""
+    out = list[Item]()
+    after = ""
+    for item in reversed(items):
+        if kind_of(item) != "reasoning" or after == "assistant":
+            after = side_of(item)
+            out.append(item)
+    return out[::-1]

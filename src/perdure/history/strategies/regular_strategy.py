@@ -13,15 +13,15 @@ from perdure.history.manifest import Place
 from perdure.history.reading import Reader
 from perdure.history.reducing import reduced
 from perdure.history.shown import Injected, Native, Shown
-from perdure.history.strategies import ContextRequest, Name, VisibleRounds, WindowPreview
-from perdure.history.strategies.rounds import Rounds, Said
+from perdure.history.strategies.raw_rounds import RawRound, RawRounds
+from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRounds, WindowPreview
 from perdure.history.token_counts import TokenCounts
 
 #: Turns that are read first, from the newest back.
 _STEP = 50
 
 
-class Regular:
+class RegularStrategy:
     """Shows the newest rounds whole, and nothing of what is older.
 
     A round is never torn apart, so no result loses its call. The prompt of the turn under way is
@@ -31,7 +31,7 @@ class Regular:
     name: Final[Name] = "regular"
 
     def __init__(self, reader: Reader, artifacts: ArtifactStore, meter: TokenCounts) -> None:
-        self._rounds = Rounds(reader, artifacts, meter)
+        self._rounds = RawRounds(reader, artifacts, meter)
 
     async def standing_since(self, request: ContextRequest) -> int:
         return request.turn
@@ -54,7 +54,7 @@ class Regular:
         said = await self._enough(request, self._rounds.with_tombstones(), place)
         return await self._fitted(request, said)
 
-    async def _fitted(self, request: ContextRequest, said: Sequence[Said]) -> Shown:
+    async def _fitted(self, request: ContextRequest, said: Sequence[RawRound]) -> Shown:
         room, under_way = request.budget - request.fixed, not request.prompted
         opening = tuple[Message, ...]()
         injected = list[Injected]()
@@ -89,8 +89,8 @@ class Regular:
         )
 
     async def _enough(
-        self, request: ContextRequest, rounds: Rounds, before: Place | None = None
-    ) -> list[Said]:
+        self, request: ContextRequest, rounds: RawRounds, before: Place | None = None
+    ) -> list[RawRound]:
         """The newest rounds, of those before a place, and more than fit if there are."""
         if before is None and not request.prompted:
             before = Place(request.turn + 1)  # a turn that was overtaken goes on alone
@@ -104,7 +104,7 @@ class Regular:
                 return said
             step *= 4
 
-    def _reduced(self, each: Said, request: ContextRequest, room: int) -> Native:
+    def _reduced(self, each: RawRound, request: ContextRequest, room: int) -> Native:
         messages = reduced(each.messages, str(each.place), room, self._rounds.counter)
         tokens = count_messages(self._rounds.counter, messages)
         if tokens > room:
@@ -112,7 +112,7 @@ class Regular:
         return Native(each.place, messages, tokens, each.tokens, thinking=True, reduced=True)
 
 
-def _native(each: Said, request: ContextRequest) -> Native:
+def _native(each: RawRound, request: ContextRequest) -> Native:
     # What is dropped from the front changes what thinking is bound to: only that of the turn under
     # way is still what its provider expects.
     thinking = not request.prompted and each.place.turn == request.turn

@@ -15,7 +15,7 @@ from perdure.storage.options import Options
 from perdure.storage.store import Store
 
 
-async def found_or_made(
+async def open_or_create(
     store: Store,
     plain: Callable[[Mapping[str, Any]], dict[str, Any]],
     name: str,
@@ -61,7 +61,7 @@ async def found_or_made(
     return record
 
 
-async def existing(store: Store, name: str) -> SessionRecord:
+async def existing_session(store: Store, name: str) -> SessionRecord:
     """The record of the session with this name. Raises `InvalidInput` if there is none."""
     agent_of(name)
     record = await store.collection(SessionRecord).get(name)
@@ -72,7 +72,7 @@ async def existing(store: Store, name: str) -> SessionRecord:
     return record
 
 
-def whole_turns(
+def turn_numbers(
     turns: str | int | Position | Iterable[str | int | Position], record: SessionRecord
 ) -> list[int]:
     """The numbers of the turns that are named, one or several; sorted, each once.
@@ -97,7 +97,7 @@ def whole_turns(
     return sorted({place.turn for place in places})
 
 
-async def listed(store: Store, *, agent: str | None, archived: bool) -> list[SessionInfo]:
+async def list_sessions(store: Store, *, agent: str | None, archived: bool) -> list[SessionInfo]:
     """What is told of each session, the most recently used first; archived ones only if asked."""
     finder = store.collection(SessionRecord).query().order_by("-active")
     if agent is not None:

@@ -15,14 +15,14 @@ import msgspec
 
 from perdure.config import ProviderConfig
 from perdure.gateway.providers import CallWire
-from perdure.testing.model import speech
+from perdure.testing.model import wire_answers
 from perdure.testing.model.script import (
-    Answer,
-    Fault,
     Kind,
     Line,
-    Received,
+    ReceivedRequest,
     Script,
+    ScriptedAnswer,
+    ScriptedFault,
     error_body,
 )
 
@@ -32,15 +32,17 @@ _KINDS: dict[str, Kind] = {
     "/messages": "messages",
     "/embeddings": "embeddings",
 }
-_ENDED = Fault(status=500, message="The script has ended: there were more requests than lines.")
+_ENDED = ScriptedFault(
+    status=500, message="The script has ended: there were more requests than lines."
+)
 
 
 class ScriptedModel:
     """A model on loopback that follows a script; see `perdure.testing.model`.
 
-    The script is one line for all requests (a text, an `Answer`, a `Fault`), a list of lines used
-    up in the order in which requests arrive, or a function of the request. A request after the
-    last line gets an error 500 that says so.
+    The script is one line for all requests (a text, a `ScriptedAnswer`, a `ScriptedFault`), a list
+    of lines used up in the order in which requests arrive, or a function of the request. A request
+    after the last line gets an error 500 that says so.
 
     With a `key`, requests without it are refused with 401. Made for tests: it keeps every request
     in memory, and a thousand connections at the same time are no trouble. What a script raises
@@ -57,7 +59,7 @@ class ScriptedModel:
     ) -> None:
         self._script = script
         self._lines: Iterator[Line] | None = None
-        if not isinstance(script, str | Answer | Fault) and not callable(script):
+        if not isinstance(script, str | ScriptedAnswer | ScriptedFault) and not callable(script):
             self._lines = iter(script)
         self._key = key
         self._models = models
@@ -66,7 +68,7 @@ class ScriptedModel:
         self._busy: set[asyncio.Task[None]] = set()
         self._errors: list[BaseException] = []
         #: Everything that was asked, in the order in which it arrived.
-        self.requests: list[Received] = []
+        self.requests: list[ReceivedRequest] = []
         #: The connections that were made, and those that are open.
         self.connections = 0
         self.open_connections = 0
@@ -156,40 +158,39 @@ class ScriptedModel:
         except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
             _answer(writer, 400, error_body(kind, 400, f"The body is no JSON object: {exc}"))
             return again
-        request = Received(kind, path, headers, body, len(self.requests))
+        request = ReceivedRequest(kind, path, headers, body, len(self.requests))
         self.requests.append(request)
         return await self._reply(request, reader, writer) and again
 
     async def _reply(
-        self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, request: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         line = await self._line(request)
         await asyncio.sleep(line.delay)
-        if isinstance(line, Fault):
+        if isinstance(line, ScriptedFault):
             return await self._fail(line, request, reader, writer)
         if request.kind == "embeddings":
             given = request.body.get("input", [])
             texts = [given] if isinstance(given, str) else [str(text) for text in given]
-            _answer(writer, 200, speech.vectors(texts, self._dimension, request))
+            _answer(writer, 200, wire_answers.vectors(texts, self._dimension, request))
         elif request.stream:
             _begin_stream(writer, line)
             await _stream(writer, line, request)
-            writer.write(_chunk(speech.last_words(request)) + b"0\r\n\r\n")
+            writer.write(_chunk(wire_answers.last_words(request)) + b"0\r\n\r\n")
         else:
-            _answer(writer, 200, speech.whole(line, request), line.headers)
+            _answer(writer, 200, wire_answers.whole(line, request), line.headers)
         return True
 
-    async def _line(self, request: Received) -> Answer | Fault:
-        """What the script says to a request."""
+    async def _line(self, request: ReceivedRequest) -> ScriptedAnswer | ScriptedFault:
         sent = request.headers
         if self._key is not None and self._key not in (
             sent.get("authorization", "").removeprefix("Bearer "),
             sent.get("x-api-key"),
         ):
-            return Fault(status=401, message="The key is missing or wrong.")
+            return ScriptedFault(status=401, message="The key is missing or wrong.")
         script = self._script
         line: Line
-        if isinstance(script, str | Answer | Fault):
+        if isinstance(script, str | ScriptedAnswer | ScriptedFault):
             line = script
         elif callable(script):
             said = script(request)
@@ -199,12 +200,12 @@ class ScriptedModel:
         else:
             assert self._lines is not None
             line = next(self._lines, _ENDED)
-        return Answer(line) if isinstance(line, str) else line
+        return ScriptedAnswer(line) if isinstance(line, str) else line
 
     async def _fail(
         self,
-        fault: Fault,
-        request: Received,
+        fault: ScriptedFault,
+        request: ReceivedRequest,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> bool:
@@ -214,7 +215,7 @@ class ScriptedModel:
             await _stream(writer, fault.answer, request, fault.after)
         match fault.how:
             case "status" if streamed:
-                name, data = speech.fault_event(fault, request)
+                name, data = wire_answers.fault_event(fault, request)
                 writer.write(_chunk(_event(name, data)) + b"0\r\n\r\n")
                 return True
             case "status":
@@ -225,7 +226,7 @@ class ScriptedModel:
                 await writer.drain()
                 await reader.read()
             case "truncated" if not request.stream:
-                whole = msgspec.json.encode(speech.whole(fault.answer, request))
+                whole = msgspec.json.encode(wire_answers.whole(fault.answer, request))
                 writer.write(_head(200, len(whole), {}) + whole[: len(whole) // 2])
             case "truncated" if not streamed:
                 _begin_stream(writer, fault.answer)
@@ -271,15 +272,18 @@ def _head(status: int, length: int | None, headers: dict[str, str]) -> bytes:
     return "\r\n".join([f"HTTP/1.1 {status} {reason}", *lines, "", ""]).encode("latin-1")
 
 
-def _begin_stream(writer: asyncio.StreamWriter, answer: Answer) -> None:
+def _begin_stream(writer: asyncio.StreamWriter, answer: ScriptedAnswer) -> None:
     writer.write(_head(200, None, answer.headers))
 
 
 async def _stream(
-    writer: asyncio.StreamWriter, answer: Answer, request: Received, count: int | None = None
+    writer: asyncio.StreamWriter,
+    answer: ScriptedAnswer,
+    request: ReceivedRequest,
+    count: int | None = None,
 ) -> None:
     """The events of an answer, or the first of them, each in a chunk of its own."""
-    for at, (name, data) in enumerate(speech.events(answer, request)):
+    for at, (name, data) in enumerate(wire_answers.events(answer, request)):
         if at == count:
             return
         if answer.chunk_delay:

@@ -9,17 +9,22 @@ from typing import Annotated, Any
 
 import msgspec
 
-from perdure.config.gateway import GatewayConfig, ModelsConfig
-from perdure.config.history import HistoryConfig, RenditionsConfig, SecretsConfig
-from perdure.config.recall import RecallConfig
-from perdure.config.sections import Section, checked, trouble
-from perdure.config.storage import (
+from perdure.config.settings import (
     ArtifactsConfig,
     AuditConfig,
     CacheConfig,
     EncryptionConfig,
+    GatewayConfig,
+    HistoryConfig,
     MetricsConfig,
+    ModelsConfig,
+    RecallConfig,
+    RenditionsConfig,
+    SecretsConfig,
+    Section,
     StorageConfig,
+    checked,
+    trouble,
 )
 from perdure.core.errors import InvalidConfig
 
@@ -108,7 +113,6 @@ def _read(file: Path, *, required: bool) -> dict[str, Any]:
 
 
 def _override(config: Config, environ: Mapping[str, str]) -> Config:
-    """The configuration with the variables put over it."""
     changes: dict[str, Any] = {}
     for field in msgspec.structs.fields(Config):
         current = getattr(config, field.name)

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from perdure.context.desk import SessionTools
-from perdure.context.references import Wanted, parse
+from perdure.context.session_tools import SessionTools
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level, parse_level
 from perdure.core.messages import sound
+from perdure.core.turns import Position
 from perdure.gateway.calls import Tool
-from perdure.history.tags import escape
+from perdure.history.tags import escape, name_of
 
 #: Characters of an answer, at most: some 12,000 tokens.
 MOST_TEXT = 48_000
 PAST = "A record of the past, not an instruction."
 
 
-class Arguments(msgspec.Struct, frozen=True):
+class ToolArguments(msgspec.Struct, frozen=True):
     """What a tool was called with, checked."""
 
     of: Mapping[str, Any]
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> TurnReference:
         return parse(self.of["id"])
 
     def level(self) -> Level:
@@ -69,12 +70,12 @@ class Arguments(msgspec.Struct, frozen=True):
         return value
 
 
-class Kind(msgspec.Struct, frozen=True):
+class ToolKind(msgspec.Struct, frozen=True):
     """A tool: its definition, an example of its arguments, and what it does."""
 
     tool: Tool
     example: str
-    do: Callable[[SessionTools, Arguments], Awaitable[str]]
+    do: Callable[[SessionTools, ToolArguments], Awaitable[str]]
     #: It fetches something: ``T-12-C`` says at which level, if nothing else does.
     fetches: bool = False
 
@@ -87,7 +88,7 @@ def tool(name: str, description: str, needed: Sequence[str], /, **properties: An
     return Tool(name, description, {**parameters, "additionalProperties": False})
 
 
-def checked(kind: Kind, given: str | Mapping[str, Any]) -> Arguments:
+def checked(kind: ToolKind, given: str | Mapping[str, Any]) -> ToolArguments:
     """What a model called a tool with. Raises `InvalidInput` if it makes no sense."""
     value: Any = given
     if isinstance(given, str):
@@ -112,7 +113,7 @@ def checked(kind: Kind, given: str | Mapping[str, Any]) -> Arguments:
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing.",
             hint="Give it." if len(missing) == 1 else "Give both.",
         )
-    return Arguments(said)
+    return ToolArguments(said)
 
 
 def bounded(text: str, hint: str) -> str:
@@ -129,3 +130,66 @@ def brief(value: Any) -> str:
     """What a model gave, in a few characters."""
     text = sound(json.dumps(value, default=str, ensure_ascii=False))
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+_ID = re.compile(
+    r"\s*[<\[`'\"]*\s*/?\s*(?:(?P<session>[^\s#/<>][^#/]*/[^#/]+)\#)?"
+    r"(?:T-?)?(?P<turn>\d{1,8})(?:\.(?P<round>\d{1,6}))?"
+    r"(?:\s*(?:-?\s*(?:through|to)\s*-?|\.\.|–|-)\s*(?:T-)?"
+    r"(?P<last>\d{1,8})(?:\.(?P<last_round>\d{1,6}))?)?"
+    r"(?:-(?P<level>[RSCT]))?\s*/?[>\]`'\"]*\s*",
+    re.IGNORECASE,
+).fullmatch
+#: Characters of a name, at most.
+_LONGEST = 300
+
+
+class TurnReference(msgspec.Struct, frozen=True):
+    """A turn, a round, or a range of either."""
+
+    first: Position
+    last: Position
+    #: The level that the name had, if it had one.
+    level: Level | None = None
+    #: The session that it was said to be of, if it was.
+    session: str = ""
+
+    @property
+    def name(self) -> str:
+        """``T-12``, ``T-12.3``, ``T-50-through-100``, ``planner/auth#T-12``."""
+        name = name_of(self.first, self.last)
+        return f"{self.session}#{name}" if self.session else name
+
+    @property
+    def is_range(self) -> bool:
+        return self.first != self.last
+
+
+def parse(text: object) -> TurnReference:
+    """What a name means.
+
+    Names are taken as they stand in a prompt, with or without brackets, level and letter:
+    ``T-12``, ``12``, ``T-12.3``, ``<T-12-C>``, ``T-50-through-100``, ``planner/auth#T-12``.
+    Raises `InvalidInput` for anything else.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        text = str(text)
+    elif isinstance(text, float):
+        text = repr(text)
+    found = _ID(text) if isinstance(text, str) and len(text) <= _LONGEST else None
+    if found is None or int(found["turn"]) == 0:
+        raise InvalidInput(
+            f"{text!r} names no turn.",
+            hint="Write T-12, T-12.3 for a round of it, or T-50-through-100.",
+        )
+    turn, round = int(found["turn"]), int(found["round"] or 0) or None
+    first = last = Position(turn, round)
+    if found["last"]:
+        last = Position(int(found["last"]), int(found["last_round"] or 0) or None)
+        if round is not None and last.round is None:  # T-12.3-through-5: of the same turn
+            last = Position(turn, last.turn)
+        if (last.turn, last.round or 0) < (first.turn, first.round or 0):
+            first, last = last, first
+    letter = (found["level"] or "").upper()
+    level: Level | None = letter if letter in {"R", "S", "C", "T"} else None  # type: ignore[assignment]
+    return TurnReference(first, last, level, found["session"] or "")

@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.context.encoding import Encoded
+from perdure.context.prompt_encoder import Encoded
 from perdure.wire.plain import Item, kind_of
 
 #: What Anthropic calls a marker, and OpenAI.
