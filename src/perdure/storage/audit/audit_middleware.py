@@ -27,6 +27,8 @@ from perdure.storage.audit.audit_entries import (
     as_put,
     expiry,
     is_same,
+    of_query,
+    of_summary,
     pruning,
 )
 from perdure.storage.conflicts import ATTEMPTS, back_off
@@ -332,11 +334,11 @@ class Audit(Resident):
             found = zip(call.keys, answer, strict=True)
             entries += [self._about_read(call.collection, key, row, hasher) for key, row in found]
         elif isinstance(call, Find):
-            name, shape = call.query.collection, entries.of_query(call.query)
+            name, shape = call.query.collection, of_query(call.query)
             entries.append(self._scribe.entry(Action.FIND, name, count=len(answer), query=shape))
             entries += [self._about_read(name, row.key, row, hasher) for row in answer]
         else:
-            name, shape = call.summary.query.collection, entries.of_summary(call.summary)
+            name, shape = call.summary.query.collection, of_summary(call.summary)
             entries.append(
                 self._scribe.entry(Action.SUMMARIZE, name, count=len(answer), query=shape)
             )
