@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perdure.artifacts import ArtifactStore
-from perdure.artifacts.sealing import SCOPE, Sealer
+from perdure.artifacts.artifact_encryption import SCOPE, ArtifactSealer
 from perdure.config import EncryptionConfig
 from perdure.core.errors import KeyRefused, PerdureError
 from perdure.storage.rewriting import Failure
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from perdure.storage.encryption.data_keys import DataKeys
 
 
-def object_sealer(encryption: Encryption | None, config: EncryptionConfig) -> Sealer | None:
+def object_sealer(encryption: Encryption | None, config: EncryptionConfig) -> ArtifactSealer | None:
     """What reads encrypted artifacts and, if everything or the file is encrypted, encrypts them."""
     if encryption is None:
         return None
-    return Sealer(ObjectKeys(encryption), writing=config.everything or config.whole_file)
+    return ArtifactSealer(ObjectKeys(encryption), writing=config.everything or config.whole_file)
 
 
 class ObjectKeys:

@@ -23,22 +23,24 @@ from perdure.core.errors import (
     Corrupted,
     InvalidInput,
     InvalidRecordType,
+    PerdureError,
     SchemaMismatch,
+    Unsupported,
 )
 from perdure.storage import codecs
 from perdure.storage.adapter import Capability
-from perdure.storage.codecs.codec import in_words
+from perdure.storage.codecs import PROTOBUF, Codec
+from perdure.storage.codecs.value_codec import in_words
 from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.query import Order, Query
 from perdure.storage.records import RecordType, type_of
-from perdure.storage.rows import Batch, checksum
-from perdure.storage.schemas import numbering, shapes
-from perdure.storage.schemas.checking import Checked, protobuf, reader_of
-from perdure.storage.schemas.compare import Comparison, compare
-from perdure.storage.schemas.records import Schema
-from perdure.storage.schemas.shapes import Description
-from perdure.storage.schemas.validate import Problem, find_problems
+from perdure.storage.rows import Batch, Row, checksum
+from perdure.storage.schemas import schema_records, type_shapes
+from perdure.storage.schemas.schema_comparison import SchemaComparison, compare
+from perdure.storage.schemas.schema_records import Numbers, Schema, Version, Wires
+from perdure.storage.schemas.schema_validation import FieldProblem, find_problems
+from perdure.storage.schemas.type_shapes import Description
 
 if TYPE_CHECKING:
     from perdure.storage.store import Store
@@ -102,7 +104,7 @@ class SchemaRegistry:
 
     async def problems(
         self, what: str | type[msgspec.Struct], data: dict[str, Any] | bytes | msgspec.Struct
-    ) -> list[Problem]:
+    ) -> list[FieldProblem]:
         """Every place where data does not fit a collection or a type; empty if it does.
 
         A collection is named if its type is not at hand: the description that is kept is used
@@ -114,7 +116,7 @@ class SchemaRegistry:
         if isinstance(what, str):
             description = (await self.describe(what)).current.description
             return find_problems(description, await self._plain(what, data))
-        description = shapes.describe(what)
+        description = type_shapes.describe(what)
         plain = await self._plain(what, data)
         found = find_problems(description, plain)
         return found or list(_refused(what, plain))
@@ -134,7 +136,7 @@ class SchemaRegistry:
 
     def compare(
         self, old: Description | type[msgspec.Struct], new: Description | type[msgspec.Struct]
-    ) -> Comparison:
+    ) -> SchemaComparison:
         """What changed between two versions of a type, and whether that needs a migration."""
         return compare(old, new)
 
@@ -144,7 +146,7 @@ class SchemaRegistry:
         ``protoc --decode=perdure.notes.Note notes.proto`` reads a value of Note in notes with it.
         Raises `InvalidInput` if there is none.
         """
-        from perdure.storage.schemas.proto import to_proto
+        from perdure.storage.schemas.proto_files import to_proto
 
         return to_proto(await self.describe(collection))
 
@@ -200,7 +202,7 @@ class SchemaRegistry:
         schema = await (self._registered(declared) if make else self._known(declared))
         if not schema.numbers:
             return declared
-        wires = numbering.wires(shapes.describe(declared.cls))
+        wires = schema_records.wires(type_shapes.describe(declared.cls))
         return declared.bound(functools.partial(protobuf, schema.numbers, wires))
 
     async def _known(self, declared: RecordType[Any]) -> Schema:
@@ -254,9 +256,65 @@ class SchemaRegistry:
         return self._there
 
 
-def _refused(cls: type[msgspec.Struct], plain: Any) -> Iterator[Problem]:
+def _refused(cls: type[msgspec.Struct], plain: Any) -> Iterator[FieldProblem]:
     """What only the class knows, such as what its `__post_init__` refuses."""
     try:
         msgspec.convert(plain, cls, str_keys=True)
     except msgspec.ValidationError as exc:
-        yield Problem("", in_words(exc))
+        yield FieldProblem("", in_words(exc))
+
+
+#: Records that are named; further ones are counted.
+_MOST_NAMED = 100
+
+
+class Checked(msgspec.Struct):
+    """What came of checking a collection."""
+
+    collection: str
+    #: The current schema version.
+    schema: int
+    records: int = 0
+    #: Schema version → records of it.
+    versions: dict[int, int] = {}
+    #: Records that do not fit, or cannot be read; and what is wrong with the first of them, by key.
+    unfit: int = 0
+    problems: dict[str, list[str]] = {}
+
+    def count(self, row: Row, current: Version, codec_of: Callable[[str], Codec]) -> None:
+        """Look at a record, as it comes out of the chain."""
+        self.records += 1
+        self.versions[row.schema] = self.versions.get(row.schema, 0) + 1
+        if row.schema != current.schema:
+            return
+        try:
+            plain = codec_of(row.content_type).decode_plain(row.value)
+        except PerdureError as exc:
+            self.note(row.key, [exc.message])
+        else:
+            self.note(row.key, [str(each) for each in find_problems(current.description, plain)])
+
+    def note(self, key: str, problems: list[str]) -> None:
+        """Remember what is wrong with a record, if anything is."""
+        self.unfit += bool(problems)
+        if problems and len(self.problems) < _MOST_NAMED:
+            self.problems[key] = problems
+
+
+def reader_of(schema: Schema) -> Callable[[str], Codec]:
+    """Content type → what reads it in this collection."""
+    messages = functools.cache(functools.partial(protobuf, schema.numbers, {}))
+    if not schema.numbers:
+        return codecs.codec_of
+    return lambda kind: messages() if kind == PROTOBUF else codecs.codec_of(kind)
+
+
+def protobuf(numbers: Numbers, wires: Wires) -> Codec:
+    """The codec of a collection's messages. Raises `Unsupported` if protobuf is not installed."""
+    try:
+        from perdure.storage.codecs.protobuf_codec import Protobuf
+    except ImportError as exc:
+        raise Unsupported(
+            "The serializer 'protobuf' needs protobuf.", hint="pip install 'perdure[protobuf]'"
+        ) from exc
+    return Protobuf(numbers, wires)

@@ -25,9 +25,8 @@ from perdure.config.settings import AlertConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
 from perdure.storage.adapter import Capability
-from perdure.storage.metrics.measures import BUCKETS, Counted, Measure
-from perdure.storage.metrics.middleware import Metrics
-from perdure.storage.metrics.processes import Process
+from perdure.storage.metrics.metrics_middleware import BUCKETS, Measure, Metrics, OperationCounts
+from perdure.storage.metrics.metrics_publisher import ProcessId
 from perdure.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -123,13 +122,13 @@ class Alerts:
 class _Watch:
     """One limit: what was counted at moments of the past, and whether it is passed."""
 
-    def __init__(self, alert: AlertConfig, now: int, counted: Counted) -> None:
+    def __init__(self, alert: AlertConfig, now: int, counted: OperationCounts) -> None:
         self.raised = False
         self._alert = alert
         self._span = int(alert.window * SECOND)
         self._past = deque([(now, self._total(counted))])
 
-    def look(self, now: int, counted: Counted) -> Alert | None:
+    def look(self, now: int, counted: OperationCounts) -> Alert | None:
         """What there is to tell: that it begins, or that it is over."""
         current = self._total(counted)
         self._remember(now, current)
@@ -160,11 +159,11 @@ class _Watch:
             operation=alert.operation,
             collection=alert.collection,
             at=now,
-            process=str(Process.this()),
+            process=str(ProcessId.this()),
             over=over,
         )
 
-    def _total(self, counted: Counted) -> Measure:
+    def _total(self, counted: OperationCounts) -> Measure:
         return counted.totals(self._alert.operation, self._alert.collection)
 
 

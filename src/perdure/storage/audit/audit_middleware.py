@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -18,19 +18,19 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage.adapter import Capability
-from perdure.storage.audit import removing, shapes
-from perdure.storage.audit.entries import (
+from perdure.storage.audit.audit_chain import SECRETS, Hasher
+from perdure.storage.audit.audit_entries import (
     TRAIL,
     Action,
     AuditEntry,
-    Scribe,
+    EntryWriter,
     as_put,
     expiry,
     is_same,
+    of_query,
+    of_summary,
     pruning,
 )
-from perdure.storage.audit.hashes import SECRETS, Hasher
-from perdure.storage.audit.pins import Before, Chosen, holds, keeps_content, pinned
 from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.deadlines import TimeLeft
 from perdure.storage.middleware import (
@@ -47,9 +47,9 @@ from perdure.storage.middleware import (
     collection_of,
 )
 from perdure.storage.options import STRONG, Options
-from perdure.storage.query import Query
+from perdure.storage.query import All, Compare, Op, Query
 from perdure.storage.records import type_of
-from perdure.storage.rows import Batch, Check, Delete, Put, Row
+from perdure.storage.rows import Batch, Check, Delete, Put, Recode, Row
 from perdure.storage.store import Store
 
 #: An entry is committed together with its write, and found again.
@@ -106,7 +106,7 @@ class Audit(Resident):
                 hint="Open the bank on sqlite:// or postgresql://, or set no audit.collections.",
             )
         self._store = store
-        self._scribe = Scribe(store.now, self._config.actor)
+        self._scribe = EntryWriter(store.now, self._config.actor)
 
     def __call__(self, call: Call, proceed: Handler) -> Awaitable[Any]:
         # Not async itself: what leaves no entries should not pay for a coroutine.
@@ -243,7 +243,7 @@ class Audit(Resident):
             removed: int = await proceed(call)
             return removed
         count = 0
-        pages = removing.pages(await self._found(query, proceed, time_left))
+        pages = pages(await self._found(query, proceed, time_left))
         try:
             while pages:
                 page = pages.pop()
@@ -251,12 +251,12 @@ class Audit(Resident):
                     count += len(page.rows)
                     continue
                 if page.attempt == ATTEMPTS:
-                    raise removing.contended(count)
+                    raise contended(count)
                 await back_off(page.attempt)
-                again = removing.among(query, page)
+                again = among(query, page)
                 pages += page.halves(await self._found(again, proceed, time_left))
         except DeadlineExceeded as exc:
-            raise removing.late(count) from exc
+            raise late(count) from exc
         return count
 
     async def _remove_page(
@@ -334,11 +334,11 @@ class Audit(Resident):
             found = zip(call.keys, answer, strict=True)
             entries += [self._about_read(call.collection, key, row, hasher) for key, row in found]
         elif isinstance(call, Find):
-            name, shape = call.query.collection, shapes.of_query(call.query)
+            name, shape = call.query.collection, of_query(call.query)
             entries.append(self._scribe.entry(Action.FIND, name, count=len(answer), query=shape))
             entries += [self._about_read(name, row.key, row, hasher) for row in answer]
         else:
-            name, shape = call.summary.query.collection, shapes.of_summary(call.summary)
+            name, shape = call.summary.query.collection, of_summary(call.summary)
             entries.append(
                 self._scribe.entry(Action.SUMMARIZE, name, count=len(answer), query=shape)
             )
@@ -384,4 +384,100 @@ def _refusal() -> InvalidInput:
     return InvalidInput(
         "The audit trail cannot be written to, changed or deleted.",
         hint="AuditTrail(store).prune(before=…) removes old entries, and leaves one that says so.",
+    )
+
+
+_EVERYTHING = "*"
+_SYSTEM = "perdure_"
+
+#: Rows as they are before a write, by collection and key; None where there is none.
+Before: TypeAlias = dict[tuple[str, str], Row | None]
+
+
+class Chosen:
+    """Collections that were named; a star stands for all that are not Perdure's own."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        self._own = _EVERYTHING in self._names
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names or (self._own and not name.startswith(_SYSTEM))
+
+
+def pinned(write: Put | Delete, row: Row | None) -> Put | Delete:
+    """The write for the row as it was read, and no other; a check beside it says which row.
+
+    A version is expected where a check would not do, or where it spares the backend a look.
+    """
+    if write.expected is not None or (row is not None and isinstance(write, Delete)):
+        return write
+    return msgspec.structs.replace(write, expected=0 if row is None else row.version)
+
+
+def keeps_content(recode: Recode) -> bool:
+    """Whether a rewrite leaves the content what it was."""
+    row = recode.row
+    return (recode.value, recode.content_type) == (row.value, row.content_type)
+
+
+def holds(batch: Batch, conflict: Conflict, before: Before) -> bool:
+    """Whether what the caller expects of a row is true of it as it is now."""
+    place = conflict.collection, conflict.key
+    row = before[place]
+    version, created = (0, 0) if row is None else (row.version, row.created)
+    return all(
+        write.expected in {None, version}
+        for write in batch.writes
+        if (write.collection, write.key) == place
+    ) and all(
+        (check.version, check.created) == (version, created)
+        for check in batch.checks
+        if (check.collection, check.key) == place
+    )
+
+
+#: Rows that are removed in one commit. The longer a commit takes, the likelier others are first.
+PAGE = 100
+_ON = "Try again: it goes on with the others."
+
+
+class RemovalPage(msgspec.Struct, frozen=True):
+    """Rows to remove in one commit, and how often rows of it were in one that failed."""
+
+    rows: Sequence[Row]
+    attempt: int = 0
+
+    def halves(self, rows: Sequence[Row]) -> list[RemovalPage]:
+        """What to try next, of the rows as they are now: one that is busy holds up fewer others."""
+        middle = (len(rows) + 1) // 2
+        return [
+            RemovalPage(half, self.attempt + 1) for half in (rows[middle:], rows[:middle]) if half
+        ]
+
+
+def pages(rows: Sequence[Row]) -> list[RemovalPage]:
+    """All rows, the first page last: it is taken from there."""
+    found = [RemovalPage(rows[start : start + PAGE]) for start in range(0, len(rows), PAGE)]
+    return found[::-1]
+
+
+def among(query: Query, page: RemovalPage) -> Query:
+    """Those rows of a page that the query's conditions still fit."""
+    wanted = Compare("key", Op.IN, tuple(row.key for row in page.rows))
+    return Query(query.collection, All((query.where, wanted)), query.prefix)
+
+
+def contended(count: int) -> Unavailable:
+    """What is raised when others keep being first; so many records were removed before."""
+    return Unavailable(
+        f"Others kept writing what was to be removed; {count:,} records were.", hint=_ON
+    )
+
+
+def late(count: int) -> DeadlineExceeded:
+    """What is raised when the time is over, after so many records."""
+    return DeadlineExceeded(
+        f"The time allowed was over; {count:,} records were removed.",
+        hint=f"Allow more time. {_ON}",
     )

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from perdure.storage.schemas.shapes import (
+from perdure.storage.schemas.type_shapes import (
     ANYTHING,
-    Choice,
     Description,
+    EnumChoice,
     Field,
     Fields,
     Limits,
@@ -36,7 +36,7 @@ class Change(msgspec.Struct, frozen=True):
         return f"{self.field}: {self.what}"
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class SchemaComparison(msgspec.Struct, frozen=True):
     """Everything that differs."""
 
     changes: tuple[Change, ...] = ()
@@ -49,7 +49,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def compare(
     old: Description | type[msgspec.Struct], new: Description | type[msgspec.Struct]
-) -> Comparison:
+) -> SchemaComparison:
     """What changed from one type to another.
 
     A field that was renamed is one that is gone and one that came. Limits count as needing a
@@ -57,7 +57,7 @@ def compare(
     """
     before = old if isinstance(old, Description) else describe(old)
     after = new if isinstance(new, Description) else describe(new)
-    return Comparison(tuple(_Comparer(before, after).fields("", "", "")))
+    return SchemaComparison(tuple(_Comparer(before, after).fields("", "", "")))
 
 
 class _Comparer:
@@ -126,9 +126,9 @@ class _Comparer:
                 return all(self._accepts(new, option) for option in options)
             case _, OneOf(options):
                 return any(self._accepts(option, old) for option in options)
-            case Choice(values), Choice(others):
+            case EnumChoice(values), EnumChoice(others):
                 return set(values) <= set(others)
-            case Choice(values), Scalar(name, limits):
+            case EnumChoice(values), Scalar(name, limits):
                 return {type(value).__name__ for value in values} == {name} and not limits
             case Scalar(), Scalar():
                 is_wider = old.name == new.name or (old.name, new.name) in _WIDER

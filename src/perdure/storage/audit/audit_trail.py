@@ -9,20 +9,19 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidInput, Unavailable
-from perdure.storage.audit import joints
-from perdure.storage.audit.entries import (
+from perdure.storage.audit import audit_chain
+from perdure.storage.audit.audit_chain import Hasher, Verdict
+from perdure.storage.audit.audit_entries import (
     FOLDER,
     TRAIL,
     Action,
     AuditEntry,
-    Scribe,
+    EntryWriter,
     as_put,
     first_id,
     pruning,
     time_of,
 )
-from perdure.storage.audit.hashes import Hasher
-from perdure.storage.audit.joints import Verdict
 from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.query import All, Compare, Condition, Op, Order, Query
@@ -105,7 +104,7 @@ class AuditTrail:
         and again, each time before its entries are read.
         """
         row, entries = await self._at_rest(collection, key)
-        found = joints.follow(entries)
+        found = audit_chain.follow(entries)
         if found.state is not None:
             now = clock.to_datetime(self._store.now())
             version = 0 if row is None else row.version
@@ -131,7 +130,7 @@ class AuditTrail:
         count = await finder.count(STRONG)
         if not count:
             return 0
-        note = Scribe(self._store.now, self._actor).entry(
+        note = EntryWriter(self._store.now, self._actor).entry(
             Action.PRUNE, TRAIL, count=count, query=f"at < {before.isoformat()}"
         )
         token = pruning.set(True)

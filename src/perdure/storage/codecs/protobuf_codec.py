@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, EncodeError
 
 from perdure.core.errors import InvalidValue
-from perdure.storage.codecs import anything, messages
-from perdure.storage.codecs.codec import undecodable, unencodable
-from perdure.storage.codecs.unbound import PROTOBUF
-from perdure.storage.schemas.numbering import (
+from perdure.storage.codecs import protobuf_anything
+from perdure.storage.codecs.value_codec import PROTOBUF, undecodable, unencodable
+from perdure.storage.schemas import schema_records
+from perdure.storage.schemas.schema_records import (
     ANYTHING,
     BEYOND,
     EMPTIES,
@@ -32,6 +33,10 @@ from perdure.storage.schemas.numbering import (
     Wires,
     parse,
 )
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import DescriptorProto
+    from google.protobuf.message import Message
 
 T = TypeVar("T")
 _Write = Callable[[Any], Any]
@@ -50,7 +55,7 @@ class Protobuf:
     content_type = PROTOBUF
 
     def __init__(self, numbers: Numbers, wires: Wires) -> None:
-        self._message = messages.classes(numbers)
+        self._message = classes(numbers)
         self._readers = _readers(numbers)
         self._writers = _writers(numbers, wires)
 
@@ -140,7 +145,7 @@ def _message_writer(fields: dict[str, tuple[int, str, _Write]]) -> _Write:
 def _beyond(name: Any, value: Any) -> dict[str, Any]:
     if not isinstance(name, str):
         raise _Misfit
-    return {"f1": name, "f2": anything.pack(value)}
+    return {"f1": name, "f2": protobuf_anything.pack(value)}
 
 
 def _writer(wire: Wire, made: dict[str, _Write]) -> _Write:
@@ -205,7 +210,7 @@ def _double(value: Any) -> float:
 
 
 def _time(value: Any) -> dict[str, int]:
-    written = anything.timestamp(value) if isinstance(value, datetime) else None
+    written = protobuf_anything.timestamp(value) if isinstance(value, datetime) else None
     if written is None:
         raise _Misfit
     return written
@@ -218,7 +223,7 @@ _SCALARS: dict[str, _Write] = {
     "int64": _int64,
     "double": _double,
     TIMESTAMP: _time,
-    ANYTHING: anything.pack,
+    ANYTHING: protobuf_anything.pack,
 }
 
 
@@ -256,7 +261,7 @@ def _message_reader(known: dict[int, _Known]) -> _Read:
             if field is not None:
                 plain[field.name] = value if field.read is None else field.read(value)
             elif number == BEYOND:
-                plain.update((entry.f1, anything.unpack(entry.f2)) for entry in value)
+                plain.update((entry.f1, protobuf_anything.unpack(entry.f2)) for entry in value)
             else:
                 # Numbers that we do not know are of fields that newer code has added.
                 found = [known[each] for each in value if each in known]
@@ -283,10 +288,101 @@ def _reader(wire: Wire, made: dict[str, _Read]) -> _Read | None:
 
 def _item_reader(item: str, made: dict[str, _Read]) -> _Read | None:
     if item == ANYTHING:
-        return anything.unpack
+        return protobuf_anything.unpack
     if item == TIMESTAMP:
-        return anything.moment
+        return protobuf_anything.moment
     if item in _SCALARS:
         return None
     name = "" if item == ITSELF else item
     return lambda message: made[name](message)  # noqa: PLW0108 (may not be there yet)
+
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_ONE, _MANY = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED
+_FIELD_TYPES = {
+    "bool": _Field.TYPE_BOOL,
+    "bytes": _Field.TYPE_BYTES,
+    "double": _Field.TYPE_DOUBLE,
+    "int32": _Field.TYPE_INT32,
+    "int64": _Field.TYPE_INT64,
+    "sint64": _Field.TYPE_SINT64,
+    "string": _Field.TYPE_STRING,
+    "uint32": _Field.TYPE_UINT32,
+    "uint64": _Field.TYPE_UINT64,
+}
+_PACKAGE = "perdure"
+#: The types of the fields of an Anything, which are numbered in this order.
+_ANYTHING = (
+    "bool",
+    "bool",
+    "sint64",
+    "uint64",
+    "string",
+    "double",
+    "string",
+    "bytes",
+    TIMESTAMP,
+    "string",
+    "Anything.List",
+    "Anything.Map",
+)
+
+
+def classes(numbers: Numbers) -> type[Message]:
+    """The class of a collection's records, with the messages inside it."""
+    file = descriptor_pb2.FileDescriptorProto(name="records", package=_PACKAGE, syntax="proto2")
+    names = {message: f"M{place}" for place, message in enumerate(numbers)}
+    names[ITSELF] = names[""]
+    _add_ours(file)
+    for message, fields in numbers.items():
+        made = file.message_type.add(name=names[message])
+        for field in fields:
+            _add_field(made, field.number, parse(field.wire), names)
+        _add(made, schema_records.EMPTIES, "uint32", _MANY)
+        _add_map(made, schema_records.BEYOND, Wire(ANYTHING, key="string"), names)
+        _add(made, schema_records.NULLS, "uint32", _MANY)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{names['']}"))
+
+
+def _add_ours(file: descriptor_pb2.FileDescriptorProto) -> None:
+    anything = file.message_type.add(name=ANYTHING)
+    for number, type_ in enumerate(_ANYTHING, 1):
+        _add(anything, number, type_, _ONE)
+    _add(anything.nested_type.add(name="List"), 1, ANYTHING, _MANY)
+    _add(anything.nested_type.add(name="Map"), 1, "Anything.Entry", _MANY)
+    entry = anything.nested_type.add(name="Entry")
+    _add(entry, 1, ANYTHING, _ONE)
+    _add(entry, 2, ANYTHING, _ONE)
+    # As google/protobuf/timestamp.proto has it.
+    timestamp = file.message_type.add(name="Timestamp")
+    _add(timestamp, 1, "int64", _ONE)
+    _add(timestamp, 2, "int32", _ONE)
+
+
+def _add_field(made: DescriptorProto, number: int, wire: Wire, names: dict[str, str]) -> None:
+    if wire.key:
+        _add_map(made, number, wire, names)
+    else:
+        item = names.get(wire.item, wire.item)
+        _add(made, number, item, _MANY if wire.repeated else _ONE)
+
+
+def _add_map(made: DescriptorProto, number: int, wire: Wire, names: dict[str, str]) -> None:
+    entry = made.nested_type.add(name=f"E{number}")
+    _add(entry, 1, wire.key, _ONE)
+    _add(entry, 2, names.get(wire.item, wire.item), _ONE)
+    _add(made, number, f"{made.name}.{entry.name}", _MANY)
+
+
+def _add(made: DescriptorProto, number: int, type_: str, label: _Field.Label.ValueType) -> None:
+    field = made.field.add(name=f"f{number}", number=number, label=label)
+    scalar = _FIELD_TYPES.get(type_)
+    if scalar is None:
+        field.type = _Field.TYPE_MESSAGE
+        field.type_name = f".{_PACKAGE}.{'Timestamp' if type_ == TIMESTAMP else type_}"
+        return
+    field.type = scalar
+    if label == _MANY and type_ not in ("string", "bytes"):
+        field.options.packed = True  # what proto3 does by itself

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from perdure.storage.metrics.measures import BUCKETS, Counted
+from perdure.storage.metrics.metrics_middleware import BUCKETS, OperationCounts
 from perdure.storage.rows import Size
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -17,10 +17,10 @@ OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
-class Source(NamedTuple):
+class MetricsSource(NamedTuple):
     """What one process has to tell."""
 
-    counted: Counted
+    counted: OperationCounts
     cache: Mapping[str, int] = {}
     #: Its name, if there are several.
     process: str = ""
@@ -40,7 +40,7 @@ class _Family(NamedTuple):
 
 
 def render(
-    sources: Iterable[Source], sizes: Sequence[Size] = (), *, openmetrics: bool = False
+    sources: Iterable[MetricsSource], sizes: Sequence[Size] = (), *, openmetrics: bool = False
 ) -> str:
     """The text of a scrape. Families without samples are left out."""
     lines: list[str] = []
@@ -52,7 +52,7 @@ def render(
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _families(sources: list[Source], sizes: Sequence[Size]) -> Iterator[_Family]:
+def _families(sources: list[MetricsSource], sizes: Sequence[Size]) -> Iterator[_Family]:
     figures = [
         (each.measure, _labels(source, operation=each.operation, collection=each.collection))
         for source in sources
@@ -139,7 +139,7 @@ def _families(sources: list[Source], sizes: Sequence[Size]) -> Iterator[_Family]
     )
 
 
-def _cache(sources: list[Source]) -> Iterator[_Family]:
+def _cache(sources: list[MetricsSource]) -> Iterator[_Family]:
     for name in sorted({name for source in sources for name in source.cache}):
         yield _Family(
             f"perdure_storage_cache_{name}",
@@ -153,7 +153,7 @@ def _cache(sources: list[Source]) -> Iterator[_Family]:
         )
 
 
-def _labels(source: Source, **labels: str) -> Labels:
+def _labels(source: MetricsSource, **labels: str) -> Labels:
     own = (("process", source.process),) if source.process else ()
     return (*labels.items(), *own)
 

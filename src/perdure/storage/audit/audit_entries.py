@@ -17,6 +17,7 @@ from perdure.core.actors import current_actor, system_user
 from perdure.core.clock import Clock
 from perdure.core.errors import InvalidInput, StorageError
 from perdure.storage.layouts import Index
+from perdure.storage.query import All, AnyOf, Compare, Condition, Query, Summary, Tagged
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.rows import Put, Recode, Row
 
@@ -88,7 +89,7 @@ TRAIL = type_of(AuditEntry).name
 pruning: ContextVar[bool] = ContextVar("perdure_audit_pruning", default=False)
 
 
-class Scribe:
+class EntryWriter:
     """Makes entries: numbers them, and says who acts and when. One for each middleware."""
 
     def __init__(self, now: Clock, actor: str = "") -> None:
@@ -158,3 +159,38 @@ def first_id(at: int) -> str:
 
 def expiry(row: Row | Put) -> datetime | None:
     return None if row.expires is None else clock.to_datetime(row.expires)
+
+
+def of_query(query: Query) -> str:
+    """Such as ``author = ? and stars >= ? · keys from ada/ · by -created · at most 10``.
+
+    Values may be content and are left out. A prefix is a part of keys, which the trail names.
+    """
+    parts = [_condition(query.where) or "all"]
+    if query.prefix:
+        parts.append(f"keys from {query.prefix}")
+    if query.order:
+        order = (f"{'-' if part.descending else ''}{part.column}" for part in query.order)
+        parts.append(f"by {', '.join(order)}")
+    if query.limit is not None:
+        parts.append(f"at most {query.limit}")
+    return " · ".join(parts)
+
+
+def of_summary(summary: Summary) -> str:
+    """The same for figures: ``count, sum stars · per author · all``."""
+    figures = ", ".join(f"{kind.value} {column}".strip() for kind, column in summary.figures)
+    parts = [figures, f"per {', '.join(summary.group)}" if summary.group else ""]
+    return " · ".join(part for part in (*parts, of_query(summary.query)) if part)
+
+
+def _condition(condition: Condition) -> str:
+    match condition:
+        case Compare(column=column, op=op):
+            return f"{column} {op.value} ?"
+        case Tagged(name=name):
+            return f"tagged {name}"
+        case All(parts=parts):
+            return " and ".join(filter(None, map(_condition, parts)))
+        case AnyOf(parts=parts):
+            return f"({' or '.join(_condition(part) or 'all' for part in parts)})"

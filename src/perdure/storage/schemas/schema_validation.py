@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from perdure.storage.codecs.codec import in_words
-from perdure.storage.schemas.shapes import (
-    Choice,
+from perdure.storage.codecs.value_codec import in_words
+from perdure.storage.schemas.type_shapes import (
     Description,
+    EnumChoice,
     Limits,
     Many,
     Mapping,
@@ -26,7 +26,7 @@ from perdure.storage.schemas.shapes import (
 )
 
 
-class Problem(msgspec.Struct, frozen=True):
+class FieldProblem(msgspec.Struct, frozen=True):
     """A place in the data, such as ``address.city``, and what is wrong there."""
 
     field: str
@@ -36,7 +36,7 @@ class Problem(msgspec.Struct, frozen=True):
         return f"{self.field}: {self.what}" if self.field else self.what
 
 
-def find_problems(description: Description, data: Any) -> list[Problem]:
+def find_problems(description: Description, data: Any) -> list[FieldProblem]:
     """Everything in plain data that does not fit, in the order of the fields.
 
     Times, UUIDs and the like may be given as such or as text, numbers that are keys of a dict as
@@ -52,13 +52,13 @@ class _Checker:
     def __init__(self, description: Description) -> None:
         self._description = description
 
-    def check(self, shape: Shape, value: Any, place: str) -> Iterator[Problem]:
+    def check(self, shape: Shape, value: Any, place: str) -> Iterator[FieldProblem]:
         match shape:
             case Scalar():
                 yield from _check_scalar(shape, value, place)
-            case Choice():
+            case EnumChoice():
                 if not any(value == each and _is_bool(value, each) for each in shape.values):
-                    yield Problem(place, f"expected {shape}, got {_shown(value)}")
+                    yield FieldProblem(place, f"expected {shape}, got {_shown(value)}")
             case Nested():
                 yield from self._check_fields(shape, value, place)
             case Many():
@@ -70,10 +70,10 @@ class _Checker:
             case OneOf():
                 yield from self._check_options(shape, value, place)
 
-    def _check_fields(self, shape: Nested, value: Any, place: str) -> Iterator[Problem]:
+    def _check_fields(self, shape: Nested, value: Any, place: str) -> Iterator[FieldProblem]:
         if not isinstance(value, dict):
             name = shape.name or self._description.name
-            yield Problem(place, f"expected {name}, got {_kind(value)}")
+            yield FieldProblem(place, f"expected {name}, got {_kind(value)}")
             return
         fields = self._description.types[shape.name]
         for field in fields.fields:
@@ -81,41 +81,41 @@ class _Checker:
             if field.name in value:
                 yield from self.check(field.shape, value[field.name], inside)
             elif field.required:
-                yield Problem(inside, "is missing")
+                yield FieldProblem(inside, "is missing")
         for name in value if fields.closed else ():
             if fields.get(name) is None:
-                yield Problem(f"{place}.{name}" if place else str(name), "is not a field")
+                yield FieldProblem(f"{place}.{name}" if place else str(name), "is not a field")
 
-    def _check_many(self, shape: Many, value: Any, place: str) -> Iterator[Problem]:
+    def _check_many(self, shape: Many, value: Any, place: str) -> Iterator[FieldProblem]:
         if not isinstance(value, list | tuple | set | frozenset):
-            yield Problem(place, f"expected {shape.kind}, got {_kind(value)}")
+            yield FieldProblem(place, f"expected {shape.kind}, got {_kind(value)}")
             return
         yield from _check_length(shape.limits, value, place)
         for number, item in enumerate(value):
             yield from self.check(shape.of, item, f"{place}[{number}]")
 
-    def _check_several(self, shape: Several, value: Any, place: str) -> Iterator[Problem]:
+    def _check_several(self, shape: Several, value: Any, place: str) -> Iterator[FieldProblem]:
         if not isinstance(value, list | tuple):
-            yield Problem(place, f"expected tuple, got {_kind(value)}")
+            yield FieldProblem(place, f"expected tuple, got {_kind(value)}")
             return
         least = len(shape.places) if shape.required < 0 else shape.required
         if not least <= len(value) <= len(shape.places):
-            yield Problem(place, f"expected {len(shape.places)} values, got {len(value)}")
+            yield FieldProblem(place, f"expected {len(shape.places)} values, got {len(value)}")
         for number, (inner, item) in enumerate(zip(shape.places, value, strict=False)):
             yield from self.check(inner, item, f"{place}[{number}]")
 
-    def _check_mapping(self, shape: Mapping, value: Any, place: str) -> Iterator[Problem]:
+    def _check_mapping(self, shape: Mapping, value: Any, place: str) -> Iterator[FieldProblem]:
         if not isinstance(value, dict):
-            yield Problem(place, f"expected dict, got {_kind(value)}")
+            yield FieldProblem(place, f"expected dict, got {_kind(value)}")
             return
         yield from _check_length(shape.limits, value, place)
         for key, item in value.items():
             inside = f"{place}[{key!r}]"
             for problem in self.check(shape.keys, _as_key(shape.keys, key), inside):
-                yield Problem(inside, f"as a key: {problem.what}")
+                yield FieldProblem(inside, f"as a key: {problem.what}")
             yield from self.check(shape.values, item, inside)
 
-    def _check_options(self, shape: OneOf, value: Any, place: str) -> Iterator[Problem]:
+    def _check_options(self, shape: OneOf, value: Any, place: str) -> Iterator[FieldProblem]:
         found = [list(self.check(option, value, place)) for option in shape.options]
         if not all(found):
             return
@@ -124,7 +124,7 @@ class _Checker:
         if close:
             yield from min(close, key=len)
         else:
-            yield Problem(place, f"expected {shape}, got {_shown(value)}")
+            yield FieldProblem(place, f"expected {shape}, got {_shown(value)}")
 
 
 _TYPES: dict[str, Any] = {
@@ -143,7 +143,7 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def _check_scalar(shape: Scalar, value: Any, place: str) -> Iterator[Problem]:
+def _check_scalar(shape: Scalar, value: Any, place: str) -> Iterator[FieldProblem]:
     if shape.name == "anything":
         return
     try:
@@ -151,9 +151,9 @@ def _check_scalar(shape: Scalar, value: Any, place: str) -> Iterator[Problem]:
     except msgspec.ValidationError as exc:
         words = str(exc)
         if words.startswith("Expected `") and "got `" in words:
-            yield Problem(place, f"expected {shape.name}, got {_kind(value)}")
+            yield FieldProblem(place, f"expected {shape.name}, got {_kind(value)}")
         else:
-            yield Problem(place, in_words(exc))
+            yield FieldProblem(place, in_words(exc))
 
 
 @functools.cache
@@ -164,12 +164,12 @@ def _converter(name: str, limits: tuple[tuple[str, Any], ...]) -> Callable[[Any]
     return functools.partial(msgspec.convert, type=wanted)
 
 
-def _check_length(limits: Limits, value: Any, place: str) -> Iterator[Problem]:
+def _check_length(limits: Limits, value: Any, place: str) -> Iterator[FieldProblem]:
     least, most = limits.get("min_length"), limits.get("max_length")
     if isinstance(least, int) and len(value) < least:
-        yield Problem(place, f"expected at least {least}, got {len(value)}")
+        yield FieldProblem(place, f"expected at least {least}, got {len(value)}")
     if isinstance(most, int) and len(value) > most:
-        yield Problem(place, f"expected at most {most}, got {len(value)}")
+        yield FieldProblem(place, f"expected at most {most}, got {len(value)}")
 
 
 def _as_key(shape: Shape, key: Any) -> Any:

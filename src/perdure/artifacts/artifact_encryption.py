@@ -55,7 +55,7 @@ _LAST, _NOT_LAST, _PROOF = 1, 0, 2
 SCOPE = "collection:perdure_artifacts"
 
 
-class DataKeys(Protocol):
+class ArtifactKeys(Protocol):
     """Where keys come from. A key is 32 bytes; its name is text of at most 512 bytes."""
 
     async def current(self, scope: str, /) -> tuple[str, bytes]:
@@ -68,14 +68,14 @@ class DataKeys(Protocol):
         """Whether this is still the key to encrypt with, by a fresh look."""
 
 
-class Sealer:
+class ArtifactSealer:
     """Encrypts and decrypts the bytes of objects.
 
     Without `writing`, what is put stays in clear. What is encrypted can be read in either case, and
     stays encrypted when it is moved or gets a new key.
     """
 
-    def __init__(self, keys: DataKeys, scope: str = SCOPE, *, writing: bool = True) -> None:
+    def __init__(self, keys: ArtifactKeys, scope: str = SCOPE, *, writing: bool = True) -> None:
         self._keys = keys
         self._scope = scope
         self.writing = writing

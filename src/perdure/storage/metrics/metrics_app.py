@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from perdure.core.errors import PerdureError
-from perdure.storage.metrics.middleware import Metrics
-from perdure.storage.metrics.prometheus import OPEN, TEXT, Source, render
-from perdure.storage.metrics.publishing import stats_of
+from perdure.storage.metrics.metrics_middleware import Metrics
+from perdure.storage.metrics.metrics_publisher import stats_of
+from perdure.storage.metrics.prometheus_text import OPEN, TEXT, MetricsSource, render
 from perdure.storage.rows import Size
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:
-    from perdure.storage.cache import Cache
+    from perdure.storage.cache import RowCache
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Observed(Protocol):
     @property
     def metrics(self) -> Metrics: ...
     @property
-    def cache(self) -> Cache | None: ...
+    def cache(self) -> RowCache | None: ...
 
 
 class Scraped(NamedTuple):
@@ -49,7 +49,7 @@ class Scraped(NamedTuple):
 
     store: Store
     metrics: Metrics
-    cache: Cache | None = None
+    cache: RowCache | None = None
 
 
 def asgi(observed: Observed, *, sizes_every: float = SIZES_EVERY) -> Application:
@@ -93,7 +93,7 @@ class _Endpoint:
             await _respond(send, 200, body, *headers, empty=scope["method"] == "HEAD")
 
     async def _page(self, *, openmetrics: bool) -> str:
-        source = Source(self._observed.metrics.counted(), stats_of(self._observed.cache))
+        source = MetricsSource(self._observed.metrics.counted(), stats_of(self._observed.cache))
         return render([source], await self._known_sizes(), openmetrics=openmetrics)
 
     async def _known_sizes(self) -> list[Size]:

@@ -7,23 +7,29 @@ ended are there for another day.
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import msgspec
 
 from perdure.core import clock
 from perdure.storage.adapter import Capability
 from perdure.storage.delivery import Parked, Subscriber
-from perdure.storage.metrics.measures import BUCKETS, Counted, Figures
-from perdure.storage.metrics.middleware import Metrics
-from perdure.storage.metrics.processes import Process
+from perdure.storage.metrics.metrics_middleware import (
+    BUCKETS,
+    LatencyFigures,
+    Metrics,
+    OperationCounts,
+)
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:
-    from perdure.storage.cache import Cache
+    from perdure.storage.cache import RowCache
 
 
 @system_record("metrics", ttl="1d")
@@ -34,7 +40,7 @@ class ProcessMetrics(msgspec.Struct, frozen=True, kw_only=True):
     process: str
     started: datetime
     at: datetime
-    counted: Counted
+    counted: OperationCounts
     #: Edges of the latency buckets. Another version of the code may have others.
     edges: tuple[float, ...] = BUCKETS
     cache: dict[str, int] = {}
@@ -56,7 +62,7 @@ class Publisher:
         self,
         metrics: Metrics,
         store: Store,
-        cache: Cache | None = None,
+        cache: RowCache | None = None,
         *,
         patience: float = PATIENCE,
     ) -> None:
@@ -83,7 +89,7 @@ class Publisher:
             or Capability.TTL not in self._store.adapter.capabilities
         ):
             return False
-        process = Process.this()
+        process = ProcessId.this()
         await self._store.collection(ProcessMetrics).put(
             ProcessMetrics(
                 id=f"{process}/{self._started:x}",
@@ -113,12 +119,30 @@ async def published(store: Store) -> list[ProcessMetrics]:
     return sorted(whole, key=lambda each: each.at, reverse=True)
 
 
-def stats_of(cache: Cache | None) -> dict[str, int]:
+def stats_of(cache: RowCache | None) -> dict[str, int]:
     """What a cache has counted, by name; nothing, if there is none."""
     return {} if cache is None else msgspec.structs.asdict(cache.stats)
 
 
-def _matters(figures: Figures) -> bool:
+def _matters(figures: LatencyFigures) -> bool:
     if figures.collection == _OWN:
         return False
     return not (figures.collection in _IDLE and figures.operation in _READS)
+
+
+_odd = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class ProcessId(msgspec.Struct, frozen=True):
+    """A process on a host. Its number is used again some day; its start tells."""
+
+    host: str
+    pid: int
+
+    @classmethod
+    def this(cls) -> Self:
+        """The one that runs this; another one after a fork."""
+        return cls(_odd.sub("-", socket.gethostname())[:100] or "unknown", os.getpid())
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.pid}"

@@ -15,14 +15,14 @@ K = TypeVar("K")
 #: A collection and a key.
 Place: TypeAlias = tuple[str, str]
 _Places: TypeAlias = tuple[str, Sequence[str]]
-_UnderWay: TypeAlias = dict[Place, list["Reading"]]
+_UnderWay: TypeAlias = dict[Place, list["CacheRead"]]
 
 #: Larger values are not kept: a few of them would take the room of everything else.
 LARGEST = 256 * 1024
 NEVER = float("-inf")
 
 
-class Stats(msgspec.Struct):
+class CacheStats(msgspec.Struct):
     """What a cache has done since it was made, counted in rows."""
 
     #: Answered from this process's memory.
@@ -35,7 +35,7 @@ class Stats(msgspec.Struct):
     invalidations: int = 0
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class CacheEntry(msgspec.Struct, frozen=True, gc=False):
     """A row that was read. Moments are those of a monotonic clock, in seconds."""
 
     row: Row
@@ -45,7 +45,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     fresh: float
 
 
-class Reading:
+class CacheRead:
     """A read under way. Keys that are written meanwhile are spoiled.
 
     A context manager; made by `Entries.reading`.
@@ -89,10 +89,10 @@ class Entries:
     takes the place of a newer one.
     """
 
-    def __init__(self, limit: int, stats: Stats) -> None:
+    def __init__(self, limit: int, stats: CacheStats) -> None:
         self._limit = limit
         self._stats = stats
-        self._entries: OrderedDict[Place, Entry] = OrderedDict()
+        self._entries: OrderedDict[Place, CacheEntry] = OrderedDict()
         self._reading: _UnderWay = {}
         self._writing: Counter[Place] = Counter()
         self._removing: Counter[str] = Counter()
@@ -150,9 +150,9 @@ class Entries:
 
     # Keeping ----------------------------------------------------------------------------------
 
-    def reading(self, collection: str, keys: Sequence[str]) -> Reading:
+    def reading(self, collection: str, keys: Sequence[str]) -> CacheRead:
         """The context in which these keys are read, each of them named once."""
-        return Reading(self, self._reading, (collection, keys))
+        return CacheRead(self, self._reading, (collection, keys))
 
     def put(self, place: Place, row: Row | None, kept: float, fresh: float) -> None:
         """Keep a row, unless a fresher one is there. Absent rows are not kept."""
@@ -162,7 +162,7 @@ class Entries:
         if row is None or len(row.value) > LARGEST:
             self._entries.pop(place, None)
             return
-        self._entries[place] = Entry(row, kept, fresh)
+        self._entries[place] = CacheEntry(row, kept, fresh)
         self._entries.move_to_end(place)
         if len(self._entries) > self._limit:
             self._entries.popitem(last=False)

@@ -44,7 +44,7 @@ class Scalar(msgspec.Struct, frozen=True, tag="scalar", omit_defaults=True):
         return self.name + _limited(self.limits)
 
 
-class Choice(msgspec.Struct, frozen=True, tag="choice"):
+class EnumChoice(msgspec.Struct, frozen=True, tag="choice"):
     """One of some values: a Literal, or an enum by its values."""
 
     values: tuple[str | int | float | None, ...]
@@ -104,7 +104,7 @@ class Nested(msgspec.Struct, frozen=True, tag="nested"):
         return self.name or "itself"
 
 
-Shape: TypeAlias = Scalar | Choice | Many | Several | Mapping | OneOf | Nested
+Shape: TypeAlias = Scalar | EnumChoice | Many | Several | Mapping | OneOf | Nested
 
 
 class Field(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -146,8 +146,8 @@ ANYTHING = Scalar("anything")
 
 def without_none(shape: Shape) -> tuple[Shape, bool]:
     """A type without its None, and whether it had one."""
-    if isinstance(shape, Choice) and None in shape.values:
-        return Choice(tuple(value for value in shape.values if value is not None)), True
+    if isinstance(shape, EnumChoice) and None in shape.values:
+        return EnumChoice(tuple(value for value in shape.values if value is not None)), True
     if not isinstance(shape, OneOf):
         return shape, False
     options = [option for option in shape.options if option != NOTHING]
@@ -209,7 +209,7 @@ class _Reader:
             for field in info.fields
         ]
         if getattr(info, "tag_field", None) is not None:
-            fields.insert(0, Field(info.tag_field, Choice((info.tag,))))
+            fields.insert(0, Field(info.tag_field, EnumChoice((info.tag,))))
         closed = getattr(info, "forbid_unknown_fields", False)
         return Fields(tuple(fields), closed, getattr(info, "array_like", False))
 
@@ -222,9 +222,9 @@ class _Reader:
             case inspect.Metadata():
                 return self._shape(info.type)
             case inspect.EnumType():
-                return Choice(_in_order(member.value for member in info.cls))
+                return EnumChoice(_in_order(member.value for member in info.cls))
             case inspect.LiteralType():
-                return Choice(_in_order(info.values))
+                return EnumChoice(_in_order(info.values))
             case inspect.DictType():
                 return Mapping(
                     self._shape(info.key_type), self._shape(info.value_type), _limits(info)
@@ -234,7 +234,7 @@ class _Reader:
             case inspect.UnionType():
                 return OneOf(tuple(self._shape(option) for option in info.types))
             case inspect.StructType(array_like=True) if info is not self._root:
-                tag = () if info.tag_field is None else (Choice((info.tag,)),)
+                tag = () if info.tag_field is None else (EnumChoice((info.tag,)),)
                 return self._places(info.fields, tag)
             case inspect.NamedTupleType():
                 return self._places(info.fields, ())

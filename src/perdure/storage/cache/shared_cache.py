@@ -33,9 +33,9 @@ import msgspec
 
 from perdure.core.errors import UnknownBackend
 from perdure.storage import urls
-from perdure.storage.cache import scripts
-from perdure.storage.cache.entries import LARGEST, NEVER, Place
-from perdure.storage.cache.server import LoopBusy, Server, checked
+from perdure.storage.cache import cache_server
+from perdure.storage.cache.cache_entries import LARGEST, NEVER, Place
+from perdure.storage.cache.cache_server import CacheServer, LoopBusy, checked
 from perdure.storage.rows import Row, checksum
 
 #: Seconds between two attempts to reach a server that is away.
@@ -52,17 +52,17 @@ MOST_UNTOLD = 10_000
 _log = logging.getLogger(__name__)
 
 
-class Found(msgspec.Struct, frozen=True):
+class SharedRow(msgspec.Struct, frozen=True):
     """A row, and for how many seconds nobody can say what became of it."""
 
     row: Row
     age: float
 
 
-class Look(msgspec.Struct, frozen=True):
+class SharedLookup(msgspec.Struct, frozen=True):
     """What was there, and the keys that we have the lease of."""
 
-    found: dict[str, Found] = {}
+    found: dict[str, SharedRow] = {}
     leased: frozenset[str] = frozenset()
     token: bytes = b""
     #: The server's time, in microseconds.
@@ -96,7 +96,7 @@ _slot = msgspec.msgpack.Decoder(_Slot)
 _message = msgspec.msgpack.Decoder(_Message)
 
 
-class Shared:
+class SharedCache:
     """The shared cache of one bank. `on_message` and `on_lost` say what is to be dropped."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Shared:
         self._keeper: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
-        self._server: Server | None = None
+        self._server: CacheServer | None = None
         self._warned = NEVER
         #: When a call was given up; NEVER, if the last one was answered.
         self._missed = NEVER
@@ -140,7 +140,7 @@ class Shared:
                 hint="Run: pip install 'perdure[valkey]'",
             ) from exc
         self._bank = bank
-        Server(self._url)  # the address is all right
+        CacheServer(self._url)  # the address is all right
         self._tried.clear()
         self._keeper = asyncio.create_task(self._keep())
         # Usually it answers at once, and is used from the first call on.
@@ -155,31 +155,31 @@ class Shared:
 
     # Calls ------------------------------------------------------------------------------------
 
-    async def look(self, collection: str, keys: Sequence[str]) -> Look:
+    async def look(self, collection: str, keys: Sequence[str]) -> SharedLookup:
         """What is there of these keys; what is not is leased to us, if it is to nobody else."""
         if not self.is_ready:
-            return Look()
-        token = scripts.LEASE + f"{self._name}{next(self._tokens)}".encode()
+            return SharedLookup()
+        token = cache_server.LEASE + f"{self._name}{next(self._tokens)}".encode()
         lease = int(LEASE * 1_000)
         answer = await self._call(
-            scripts.LOOK, self._eras(collection), self._slots(collection), token, lease, *keys
+            cache_server.LOOK, self._eras(collection), self._slots(collection), token, lease, *keys
         )
         try:
-            return self._read(answer, token, keys) if answer else Look()
+            return self._read(answer, token, keys) if answer else SharedLookup()
         except (ValueError, TypeError, IndexError):
-            return Look()  # not what our script would answer
+            return SharedLookup()  # not what our script would answer
 
-    async def put(self, collection: str, rows: Iterable[Row], look: Look) -> None:
+    async def put(self, collection: str, rows: Iterable[Row], look: SharedLookup) -> None:
         """Give rows that were read with a lease; those that were written meanwhile are refused."""
         pairs: list[str | bytes] = []
         for row in rows:
             if row.key in look.leased and len(row.value) <= LARGEST:
                 slot = _Slot(look.moment, *msgspec.structs.astuple(row))
-                pairs += [row.key, scripts.ROW + msgspec.msgpack.encode(slot)]
+                pairs += [row.key, cache_server.ROW + msgspec.msgpack.encode(slot)]
         if pairs and self.is_ready:
             life = int(self._ttl * 1_000)
             eras, slots = self._eras(collection), self._slots(collection)
-            await self._call(scripts.PUT, eras, slots, look.token, life, *pairs)
+            await self._call(cache_server.PUT, eras, slots, look.token, life, *pairs)
 
     async def drop(self, places: Sequence[Place], collections: Sequence[str] = ()) -> None:
         """Forget these rows, and tell others to; if that is not possible now, then later.
@@ -215,7 +215,7 @@ class Shared:
             message = msgspec.msgpack.encode(_Message(self._name, collection, some))
             eras, slots = self._eras(collection), self._slots(collection)
             if not await self._insist(
-                partial(self._call, scripts.DROP, eras, slots, self._channel, message, *some)
+                partial(self._call, cache_server.DROP, eras, slots, self._channel, message, *some)
             ):
                 return False
         for collection in collections:
@@ -229,7 +229,7 @@ class Shared:
         async def end() -> Any:
             # A new era each time: one that is carried out late must not bring an old one back.
             args = (secrets.token_hex(8), self._channel, content)
-            return await self._run(scripts.END, eras, args)
+            return await self._run(cache_server.END, eras, args)
 
         return await self._insist(end)
 
@@ -263,17 +263,17 @@ class Shared:
 
     # ------------------------------------------------------------------------------------------
 
-    def _read(self, answer: list[bytes | None], token: bytes, keys: Sequence[str]) -> Look:
+    def _read(self, answer: list[bytes | None], token: bytes, keys: Sequence[str]) -> SharedLookup:
         moment = int(answer[0] or b"")
-        found: dict[str, Found] = {}
+        found: dict[str, SharedRow] = {}
         for key, held in zip(keys, answer[1:], strict=True):
-            if held is not None and held[:1] == scripts.ROW:
+            if held is not None and held[:1] == cache_server.ROW:
                 row, since = _row(held[1:], key)
                 age = (moment - since) / 1e6
                 if row is not None and 0 <= age <= self._ttl:
-                    found[key] = Found(row, age)
+                    found[key] = SharedRow(row, age)
         leased = [key for key, held in zip(keys, answer[1:], strict=True) if held == token]
-        return Look(found, frozenset(leased), token, moment)
+        return SharedLookup(found, frozenset(leased), token, moment)
 
     async def _call(self, script: str, eras: Sequence[str], slots: str, *args: Any) -> Any:
         """What a script answers; None if the server cannot be asked, or does not answer now."""
@@ -328,7 +328,7 @@ class Shared:
     async def _keep(self) -> None:
         """Stay with the server: join, listen, and join again."""
         while True:
-            server = Server(self._url)
+            server = CacheServer(self._url)
             listening = self._listening = asyncio.create_task(self._join(server))
             try:
                 await asyncio.wait([listening])
@@ -344,7 +344,7 @@ class Shared:
                 self._tried.set()
             await asyncio.sleep(RETRY)
 
-    async def _join(self, server: Server) -> None:
+    async def _join(self, server: CacheServer) -> None:
         await server.subscribe(self._channel)
         self._server, self._missed = server, NEVER
         await self._tell_the_rest()

@@ -15,9 +15,12 @@ Absent rows are not kept, and neither are collections of Perdure itself.
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Protocol, cast
+from contextlib import suppress
+from typing import Annotated, Any, ClassVar, Protocol, cast
 
 import msgspec
 
@@ -25,28 +28,19 @@ from perdure.config.settings import CacheConfig
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput, Unsupported
 from perdure.storage.adapter import Adapter
-from perdure.storage.cache.entries import NEVER, Entries, Place, Reading, Stats
-from perdure.storage.cache.names import bank_name
-from perdure.storage.cache.shared import Look, Shared
+from perdure.storage.cache.cache_entries import NEVER, CacheRead, CacheStats, Entries, Place
+from perdure.storage.cache.shared_cache import SharedCache, SharedLookup
 from perdure.storage.collection import Collection
-from perdure.storage.middleware import (
-    Call,
-    Commit,
-    Get,
-    Handler,
-    Remove,
-    Resident,
-    Rewrite,
-    Stage,
-)
-from perdure.storage.options import Consistency, Options
+from perdure.storage.middleware import Call, Commit, Get, Handler, Remove, Resident, Rewrite, Stage
+from perdure.storage.options import STRONG, Consistency, Options
+from perdure.storage.records import Key, system_record
 from perdure.storage.rows import Row
 
 #: Collections of Perdure itself: what reads them relies on the newest.
 OWN = "perdure_"
 
 
-class Host(Protocol):
+class CachedStore(Protocol):
     """What a cache needs of its store."""
 
     adapter: Adapter
@@ -54,7 +48,7 @@ class Host(Protocol):
     def collection(self, cls: type[Any]) -> Collection[Any]: ...
 
 
-class Cache(Resident):
+class RowCache(Resident):
     """The middleware. It lives with the store whose chain it is in; used from one event loop.
 
     Whatever writes to the store beside the chain has to `clear` it, unless that is another process,
@@ -66,15 +60,17 @@ class Cache(Resident):
     def __init__(self, config: CacheConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._host: Host | None = None
+        self._host: CachedStore | None = None
         self._kept: dict[str, bool] = {}
-        self.stats = Stats()
+        self.stats = CacheStats()
         self._entries = Entries(config.entries, self.stats)
-        self._shared: Shared | None = None
+        self._shared: SharedCache | None = None
         if config.shared:
-            self._shared = Shared(config.shared, config.ttl, self._on_message, self._entries.clear)
+            self._shared = SharedCache(
+                config.shared, config.ttl, self._on_message, self._entries.clear
+            )
 
-    def attach(self, store: Host) -> None:
+    def attach(self, store: CachedStore) -> None:
         """Say which store it is."""
         self._host = store
 
@@ -163,9 +159,9 @@ class Cache(Resident):
             return False
         return self._entries.confirm(asked, generation, time.monotonic())
 
-    async def _fetch(self, call: Get, reading: Reading, proceed: Handler) -> dict[str, Row]:
+    async def _fetch(self, call: Get, reading: CacheRead, proceed: Handler) -> dict[str, Row]:
         """Rows from the shared cache, and the rest from the store."""
-        look = Look()
+        look = SharedLookup()
         if self._shared is not None and self._shared.is_ready:
             look = await self._look(call, reading)
         rows = {key: found.row for key, found in look.found.items()}
@@ -186,11 +182,11 @@ class Cache(Resident):
             )
         return rows | {row.key: row for row in read}
 
-    async def _look(self, call: Get, reading: Reading) -> Look:
+    async def _look(self, call: Get, reading: CacheRead) -> SharedLookup:
         """What the shared cache has that is young enough."""
-        shared, start = cast("Shared", self._shared), time.monotonic()
+        shared, start = cast("SharedCache", self._shared), time.monotonic()
         free = [key for key in reading.keys if key not in reading.spoiled]
-        look = await shared.look(call.collection, free) if free else Look()
+        look = await shared.look(call.collection, free) if free else SharedLookup()
         oldest, moment = call.options.max_staleness, self._clock()
         young = {}
         for key, found in look.found.items():
@@ -271,7 +267,27 @@ class Cache(Resident):
     def _within(self, collection: str, keys: Iterable[str]) -> list[Place]:
         return [(collection, key) for key in keys] if self._keeps(collection) else []
 
-    def _attached(self) -> Host:
+    def _attached(self) -> CachedStore:
         if self._host is None:
             raise InvalidInput("This cache belongs to no store.", hint="Put it in a store's chain.")
         return self._host
+
+
+_NEW = Options(consistency=Consistency.STRONG, expected=0)
+
+
+@system_record("cache_names")
+class CacheName(msgspec.Struct, frozen=True):
+    """A random name, kept in the bank: one that is made anew in the same place has another."""
+
+    id: Annotated[str, Key()]
+    name: str
+
+
+async def bank_name(host: CachedStore, place: str) -> str:
+    """The name of this very bank. A copy of it, which has the random name too, lies elsewhere."""
+    names = host.collection(CacheName)
+    while (found := await names.get("bank", STRONG)) is None:
+        with suppress(Conflict):  # another process was first
+            await names.put(CacheName("bank", secrets.token_hex(16)), _NEW)
+    return hashlib.sha256(f"{place}\0{found.name}".encode()).hexdigest()[:24]

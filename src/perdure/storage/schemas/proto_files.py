@@ -7,10 +7,16 @@ from collections.abc import Collection
 
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
-from perdure.storage.codecs.anything import PROTO
-from perdure.storage.schemas import numbering
-from perdure.storage.schemas.numbering import ANYTHING, ITSELF, TIMESTAMP, Number
-from perdure.storage.schemas.records import Schema, Version
+from perdure.storage.codecs.protobuf_anything import PROTO
+from perdure.storage.schemas import schema_records
+from perdure.storage.schemas.schema_records import (
+    ANYTHING,
+    ITSELF,
+    TIMESTAMP,
+    Number,
+    Schema,
+    Version,
+)
 
 _HEAD = """\
 // The collection {collection!r} of a Perdure store, schema version {schema}.
@@ -27,9 +33,9 @@ import "google/protobuf/timestamp.proto";
 """
 #: Fields that stand in every message.
 _OURS = {
-    "perdure_empties": ("repeated uint32", numbering.EMPTIES),
-    "perdure_beyond": (f"map<string, {ANYTHING}>", numbering.BEYOND),
-    "perdure_nulls": ("repeated uint32", numbering.NULLS),
+    "perdure_empties": ("repeated uint32", schema_records.EMPTIES),
+    "perdure_beyond": (f"map<string, {ANYTHING}>", schema_records.BEYOND),
+    "perdure_nulls": ("repeated uint32", schema_records.NULLS),
 }
 
 
@@ -57,7 +63,7 @@ class _File:
         self._schema = schema
         self._version = version
         self._package = f"perdure.{schema.collection}"
-        self._wires = numbering.wires(version.description)
+        self._wires = schema_records.wires(version.description)
         root = _word(version.description.name)
         self._names = {"": root, ITSELF: root}
         taken = {root, ANYTHING}
@@ -97,7 +103,7 @@ class _File:
 
     def _type(self, wire: str, fields: Collection[str]) -> str:
         """A wire type, with the names of messages as they stand in this file."""
-        item, repeated, key = numbering.parse(wire)
+        item, repeated, key = schema_records.parse(wire)
         if item in self._names or item == ANYTHING:
             item = self._names.get(item, item)
             # A field of the same name would hide the message.

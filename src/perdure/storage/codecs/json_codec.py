@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from perdure.core.errors import Corrupted, InvalidValue
-from perdure.storage.codecs.codec import undecodable, unencodable
+from perdure.storage.codecs.value_codec import undecodable, unencodable
 
 T = TypeVar("T")
 

@@ -1,25 +1,21 @@
-"""Which number a field has in protobuf messages: given once, and never again to another.
-
-A field is its name and its *wire type*, written as in a .proto file: ``string``,
-``repeated Address``, ``map<string, Anything>``. A field that changes its type is another field and
-gets another number, and the number of one that is gone stays with it: so a message can be read
-whatever version of the type wrote it. Each struct inside a record is a message of its own, with
-numbers of its own.
-
-What protobuf has no type for (unions, lists in lists, any value) is an ``Anything``.
-"""
+"""What the registry keeps of a collection: every version of its type, and its numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from datetime import datetime
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
-from perdure.core.errors import InvalidRecordType
-from perdure.storage.schemas.shapes import (
-    Choice,
+from perdure.core import clock
+from perdure.core.errors import InvalidRecordType, NewerSchema
+from perdure.storage.layouts import Index
+from perdure.storage.records import Key, RecordType, system_record
+from perdure.storage.schemas import type_shapes
+from perdure.storage.schemas.type_shapes import (
     Description,
+    EnumChoice,
     Many,
     Mapping,
     Nested,
@@ -155,7 +151,7 @@ def _item(shape: Shape) -> str:
     match without_none(shape):
         case Scalar(name), False:
             return _WIRES[name]
-        case Choice(values), False:
+        case EnumChoice(values), False:
             kinds = {type(value) for value in values}
             return (
                 {str: "string", int: "int64"}.get(kinds.pop(), ANYTHING)
@@ -166,3 +162,81 @@ def _item(shape: Shape) -> str:
             return name or ITSELF
         case _:
             return ANYTHING
+
+
+class Version(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A record type as it was declared from some time on.
+
+    One schema version may stand here several times: fields with a default, indexes and the
+    serializer can change without a migration.
+    """
+
+    schema: int
+    serializer: str
+    description: Description
+    #: When it was first declared here, or declared again after another.
+    since_us: int
+    indexes: tuple[Index, ...] = ()
+    #: Microseconds that records live, if they expire.
+    ttl: int | None = None
+
+    @property
+    def since(self) -> datetime:
+        """When it was first declared here, or declared again after another."""
+        return clock.to_datetime(self.since_us)
+
+    def same_as(self, other: Version) -> bool:
+        """Whether they differ in nothing but their time."""
+        return msgspec.structs.replace(self, since_us=0) == msgspec.structs.replace(
+            other, since_us=0
+        )
+
+
+@system_record("schemas")
+class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The schema of a collection: its versions, oldest first."""
+
+    collection: Annotated[str, Key()]
+    versions: tuple[Version, ...] = ()
+    #: Of the fields of protobuf messages, if the collection ever had them.
+    numbers: Numbers = {}
+
+    @property
+    def current(self) -> Version:
+        """The version that was declared last."""
+        return self.versions[-1]
+
+    def check_not_newer(self, declared: RecordType[msgspec.Struct]) -> None:
+        """Raises `NewerSchema` if the collection is ahead of the type that is about to use it."""
+        if self.versions and self.current.schema > declared.schema:
+            raise NewerSchema(
+                f"The collection {self.collection!r} has schema version {self.current.schema};"
+                f" {declared.cls.__name__} is declared with version {declared.schema}.",
+                hint="Use the newer declaration, with all its migrations; nothing was changed.",
+            )
+
+    def declaring(self, declared: RecordType[msgspec.Struct], now: int) -> Schema:
+        """The schema with this type as its current version; the same object if it already is.
+
+        Raises `NewerSchema` as `check_not_newer` does.
+        """
+        self.check_not_newer(declared)
+        description = type_shapes.describe(declared.cls)
+        version = Version(
+            declared.schema,
+            declared.serializer,
+            description,
+            now,
+            declared.layout.indexes,
+            declared.ttl,
+        )
+        numbers = self.numbers
+        if declared.serializer == "protobuf":
+            numbers = extended(numbers, wires(description), declared.schema, now)
+        is_current = bool(self.versions) and self.current.same_as(version)
+        if is_current and numbers is self.numbers:
+            return self
+        # Two programs that take turns do not make the history longer each time.
+        before = [each for each in self.versions if not each.same_as(version)]
+        kept = self.versions if is_current else (*before, version)
+        return Schema(self.collection, kept, numbers)
