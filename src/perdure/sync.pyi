@@ -13,11 +13,11 @@ from perdure.artifacts.addresses import PlaceAddress
 from perdure.artifacts.artifact import Artifact
 from perdure.artifacts.artifact import Fault
 from perdure.artifacts.artifact import Located
+from perdure.artifacts.artifact_rekeying import Failed
 from perdure.artifacts.collecting import Collected
 from perdure.artifacts.moving import Moved
 from perdure.artifacts.references import Referrer
 from perdure.artifacts.references import Source as ReferenceSource
-from perdure.artifacts.resealing import Failed
 from perdure.artifacts.sources import Source
 from perdure.bank.backup import Backup
 from perdure.bank.bank_copy import BankCopy
@@ -37,7 +37,7 @@ from perdure.gateway import outcomes
 from perdure.gateway.budgets import BudgetStatus as BudgetStanding
 from perdure.gateway.calls import CallOptions
 from perdure.gateway.calls import Delta
-from perdure.gateway.calls import Embeddings
+from perdure.gateway.calls import EmbedReply
 from perdure.gateway.calls import Purpose
 from perdure.gateway.calls import Reply
 from perdure.gateway.calls import Tool
@@ -62,7 +62,7 @@ from perdure.recall.references.references import Synced
 from perdure.recall.values import Recalled
 from perdure.storage.adapter import Capability
 from perdure.storage.audit import AuditTrail
-from perdure.storage.cache import Cache
+from perdure.storage.cache import RowCache
 from perdure.storage.collection import Executor
 from perdure.storage.collection import Stored
 from perdure.storage.encryption import Encryption
@@ -80,7 +80,7 @@ from perdure.storage.records import RecordType
 from perdure.storage.rows import Delete
 from perdure.storage.rows import Put
 from perdure.storage.rows import Row
-from perdure.storage.schemas.registry import SchemaRegistry
+from perdure.storage.schemas.schema_registry import SchemaRegistry
 from perdure.storage.state_records import C
 from perdure.storage.store import Progress
 from perdure.storage.subscriptions import Handler
@@ -136,7 +136,7 @@ class SyncBank:
     @property
     def encryption(self) -> Encryption: ...
     @property
-    def cache(self) -> Cache | None: ...
+    def cache(self) -> RowCache | None: ...
     @property
     def forgetting(self) -> Forgetting: ...
     def session(
@@ -551,7 +551,7 @@ class SyncGateway:
     def has(self, purpose: Purpose) -> bool: ...
     def complete(self, request: Any, options: CallOptions = ...) -> Reply: ...
     def stream(self, request: Any, options: CallOptions = ...) -> SyncReplyStream: ...
-    def embed(self, texts: Sequence[str], options: CallOptions = ...) -> Embeddings: ...
+    def embed(self, texts: Sequence[str], options: CallOptions = ...) -> EmbedReply: ...
     def feedback(
         self, outcome: str, score: float, *, by: Literal["user", "judge"] = ...
     ) -> None: ...
