@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from perdure.artifacts import ArtifactStore
+from perdure.bank.artifact_keys import SealedObjects, object_sealer
 from perdure.bank.folders import artifact_place, former_place
-from perdure.bank.sealing import SealedObjects, object_sealer
 from perdure.config import Config
 from perdure.context.context_forgetting import ContextForgetting
 from perdure.core.clock import Clock
