@@ -176,7 +176,7 @@ class Session:
     # Answers that arrive piece by piece -------------------------------------------------------
 
     def answer(self, *, model: str = "", resume: Partial | None = None) -> Answer:
-        """An answer to the open turn that arrives piece by piece; see `history.answers`.
+        """An answer to the open turn that arrives piece by piece; see `streamed_answers`.
 
         With `resume`, it goes on where a partial one stopped.
         """
