@@ -42,7 +42,6 @@ from perdure.gateway.calls import Purpose
 from perdure.gateway.calls import Reply
 from perdure.gateway.calls import Tool
 from perdure.gateway.providers import Provider
-from perdure.history.answers import Partial
 from perdure.history.epochs import Epoch
 from perdure.history.forget_sessions import Forgetting
 from perdure.history.forget_sessions import Forgotten
