@@ -36,6 +36,7 @@ from perdure.core.turns import Turn
 from perdure.gateway import outcomes
 from perdure.gateway.budgets import BudgetStatus as BudgetStanding
 from perdure.gateway.calls import CallOptions
+from perdure.gateway.calls import Delta
 from perdure.gateway.calls import EmbedReply
 from perdure.gateway.calls import Purpose
 from perdure.gateway.calls import Reply
@@ -570,6 +571,7 @@ class SyncReplyStream:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None: ...
+    def __iter__(self) -> Iterator[Delta]: ...
     def finish(self) -> Reply: ...
     @property
     def reply(self) -> Reply: ...
