@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
@@ -84,19 +84,21 @@ class ReplyStream:
             self._open_calls.streams.pop(self, None)
             await self._started.close()
 
-    def __aiter__(self) -> AsyncIterator[Delta]:
+    def __aiter__(self) -> Self:
+        # No generator: those are ended in their own time if one leaves the loop.
         if self._started is None:
             raise InvalidInput(
                 "This stream has not begun.", hint="Read it inside `async with … as stream`."
             )
-        return _Deltas(self._next)
+        return self
 
-    async def _next(self) -> Delta | None:
+    async def __anext__(self) -> Delta:
         assert self._started is not None  # noqa: S101 (for the type checker)
         delta = None if self._ended else await self._open_calls.run(self._started.next)
         if delta is None:
             # An answer that was broken off, and is asked for more, has no more; nor is it complete.
             self._ended = self._started.complete()
+            raise StopAsyncIteration
         return delta
 
     async def finish(self) -> Reply:
@@ -111,24 +113,6 @@ class ReplyStream:
         if self._started is None or not self._ended:
             raise InvalidInput("The answer is not complete yet.", hint="Read it to its end first.")
         return self._started.reply()
-
-
-class _Deltas:
-    """One loop over a stream. No generator: those are ended in their own time if one leaves."""
-
-    __slots__ = ("_next",)
-
-    def __init__(self, next_delta: Callable[[], Awaitable[Delta | None]]) -> None:
-        self._next = next_delta
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Delta:
-        delta = await self._next()
-        if delta is None:
-            raise StopAsyncIteration
-        return delta
 
 
 async def deltas_of(message: Message) -> AsyncGenerator[Delta, None]:
