@@ -24,7 +24,8 @@ from perdure.artifacts import ArtifactStore
 from perdure.artifacts.addresses import PlaceAddress, S3Address
 from perdure.artifacts.artifact import INLINE_BELOW, Place
 from perdure.artifacts.sources import PIECE
-from perdure.bank.backup_folder import LATEST, BackupFolder, Manifest, translated
+from perdure.bank.backup_folder import LATEST, BackupFolder, translated
+from perdure.bank.backup_manifest import BackupManifest
 from perdure.bank.bank import Bank
 from perdure.bank.folders import make_folder
 from perdure.config import Config
@@ -60,7 +61,7 @@ class BankCopy(msgspec.Struct, frozen=True):
     #: What the check found in the end; None if it was left out.
     problems: tuple[Problem, ...] | None = None
     #: The backup that was restored.
-    snapshot: Manifest | None = None
+    snapshot: BackupManifest | None = None
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -104,7 +105,7 @@ async def restore(
         await target.refuse(overwrite=overwrite)
         sizes = {tagged: n for tagged, n in manifest.artifacts.items() if tagged not in faults}
         content: Content = lambda tagged: place.contents.chunks(tagged, PIECE)  # noqa: E731
-        async with place.records(manifest) as records:
+        async with place.records(manifest.id, manifest.taken) as records:
             made = await target.fill(records, sizes, content, faults, overwrite=overwrite)
     return await target.checked(made, verify=verify, snapshot=manifest)
 
@@ -243,7 +244,7 @@ class _CopyTarget:
         *,
         verify: bool,
         shared_artifacts: bool = False,
-        snapshot: Manifest | None = None,
+        snapshot: BackupManifest | None = None,
     ) -> BankCopy:
         """With what could not be delivered and, if asked for, what is wrong with the target."""
         found = list(self._problems)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import msgspec
@@ -78,9 +77,8 @@ class HeldSnapshot(Snapshot):
 class WatchedSnapshot(Snapshot):
     """Another snapshot, whose pages are shown to somebody as they pass by.
 
-    `see` gets the name of the collection, "" for events, and the page. The next page is read
-    while one is dealt with: reading and writing share the time that either takes. Collections that
-    `instead` has are those of `instead`.
+    `see` gets the name of the collection, "" for events, and the page. Collections that `instead`
+    has are those of `instead`.
     """
 
     def __init__(
@@ -103,13 +101,13 @@ class WatchedSnapshot(Snapshot):
 
     async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
         source = await self._of(collection)
-        async with closing(_ahead(source.entries(collection))) as pages:
+        async with closing(source.entries(collection)) as pages:
             async for page in pages:
                 self._see(collection, page)
                 yield page
 
     async def events(self) -> AsyncIterator[list[Delivered]]:
-        async with closing(_ahead(self._inner.events())) as pages:
+        async with closing(self._inner.events()) as pages:
             async for page in pages:
                 self._see("", page)
                 yield page
@@ -120,32 +118,6 @@ class WatchedSnapshot(Snapshot):
     async def _of(self, collection: str) -> Snapshot:
         names = {layout.name for layout in await self._instead.layouts()}
         return self._instead if collection in names else self._inner
-
-
-async def _ahead(pages: AsyncIterator[T]) -> AsyncIterator[T]:
-    """The same, with the next one under way. Nothing is in flight when it ends."""
-
-    async def following() -> T | None:
-        return await anext(pages, None)
-
-    async with closing(pages):
-        task = asyncio.create_task(following())
-        try:
-            while (page := await task) is not None:
-                task = asyncio.create_task(following())
-                yield page
-        finally:
-            await _end(task)
-
-
-async def _end(task: asyncio.Task[T]) -> None:
-    """Cancel a task and wait for it; what it raises is of no interest any more."""
-    task.cancel()
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()
 
 
 def _pages(items: Sequence[T]) -> list[list[T]]:
