@@ -31,7 +31,7 @@ from perdure.core.errors import ArtifactMissing, BadBackup, Corrupted, InvalidIn
 from perdure.history.log import KEPT
 from perdure.storage import assembly, urls
 from perdure.storage.adapter import Capability, Snapshot
-from perdure.storage.rows import Delivered, Entry, checksum
+from perdure.storage.rows import Entry, checksum
 from perdure.storage.snapshots import WatchedSnapshot, closing
 from perdure.storage.store import Progress
 from perdure.storage.threads import in_thread
@@ -166,7 +166,6 @@ class _BackupRun:
         self._progress = progress
         self._verify = verify
         self._artifacts: dict[str, int] = {}
-        self._done: dict[str, int] = {}  # rows, by collection
         self._broken: list[str] = []  # records
         self._damaged: list[str] = []  # artifacts
         self._rows: set[str] = set()  # artifacts that are rows
@@ -180,17 +179,12 @@ class _BackupRun:
         async with adapter.snapshot() as snapshot:
             taken = self._bank.store.now()
             folder = await in_thread(place.begin, taken)
-            self._totals = {
-                layout.name: await snapshot.count(layout.name)
-                for layout in await snapshot.layouts()
-            }
-            rows, size, digest = await place.write_records(
-                folder, WatchedSnapshot(snapshot, self._see)
-            )
+            watched = WatchedSnapshot(snapshot, self._progress, see=self._see)
+            rows, size, digest = await place.write_records(folder, watched)
         await self._copy_artifacts()
         if self._verify:
             async with place.records(folder.name, taken) as written:
-                await self._read_back(written)
+                await self._read_back(written, rows)
         missing = await self._missing()
         rescued = [each for each in (*self._damaged, *missing) if await self._rescue(each)]
         manifest = BackupManifest(
@@ -213,36 +207,27 @@ class _BackupRun:
             await place.verify(manifest, self._progress, before)
         return manifest
 
-    def _see(self, collection: str, page: Sequence[Entry | Delivered]) -> None:
-        self._done[collection] = self._done.get(collection, 0) + len(page)
-        if collection:
-            shown = f"keeping {collection}"
-            self._progress(shown, self._done[collection], self._totals[collection])
-        entries = [each for each in page if isinstance(each, Entry)]
-        self._broken += _damaged_rows(collection, entries)
-        for entry in entries:
-            key = entry.row.key
-            if collection == _REFERENCES:
-                self._referred.update(name for name, _ in entry.tags)
-            elif collection == ARTIFACT_ROWS:
-                self._rows.add(hash_of_key(key) or "")
-            elif collection == _USES and not key.startswith(KEPT):  # see `history.uses`
-                self._referred.add(f"{ALGORITHM}:{key[-_DIGITS:]}")
+    def _see(self, collection: str, page: Sequence[Entry]) -> None:
+        self._broken += _damaged_rows(collection, page)
+        keys = [entry.row.key for entry in page]
+        if collection == _REFERENCES:
+            self._referred.update(name for entry in page for name, _ in entry.tags)
+        elif collection == ARTIFACT_ROWS:
+            self._rows.update(hash_of_key(key) or "" for key in keys)
+        elif collection == _USES:  # see `history.uses`
+            used = (key[-_DIGITS:] for key in keys if not key.startswith(KEPT))
+            self._referred.update(f"{ALGORITHM}:{digits}" for digits in used)
 
-    async def _read_back(self, written: Snapshot) -> None:
+    async def _read_back(self, written: Snapshot, rows: int) -> None:
         """Raises `BadBackup` if the file does not give back what was put into it."""
-        done, broken = dict.fromkeys(self._done, 0), list[str]()
+        done, broken = 0, list[str]()
         for layout in await written.layouts():
             async with closing(written.entries(layout.name)) as pages:
                 async for page in pages:
-                    done[layout.name] += len(page)
                     broken += _damaged_rows(layout.name, page)
-                    shown = f"checking {layout.name}"
-                    self._progress(shown, done[layout.name], self._done[layout.name])
-        async with closing(written.events()) as outbox:
-            async for events in outbox:
-                done[""] += len(events)
-        if (done, sorted(broken)) != (self._done, sorted(self._broken)):
+                    done += len(page)
+                    self._progress("checking the backup's records", done, rows)
+        if (done, sorted(broken)) != (rows, sorted(self._broken)):
             raise BadBackup(
                 f"What was written to {self._place.path} does not come back as it was.",
                 hint="Check the disk, and try again. Earlier snapshots are as they were.",
@@ -274,7 +259,7 @@ class _BackupRun:
             except Corrupted:
                 if tagged not in self._damaged:
                     self._damaged.append(tagged)
-            self._progress("keeping artifacts", done, len(new))
+            self._progress("copying artifacts", done, len(new))
 
     async def _copy(self, tagged: str, size: int) -> None:
         if not await self._has(tagged, size):

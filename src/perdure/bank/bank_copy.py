@@ -12,7 +12,7 @@ after that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +32,6 @@ from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, Corrupted, InvalidInput, KeyRefused
 from perdure.storage import assembly, urls
 from perdure.storage.adapter import Capability, Snapshot, not_empty
-from perdure.storage.rows import Delivered, Entry
 from perdure.storage.snapshots import HeldCollection, HeldSnapshot, WatchedSnapshot, closing
 from perdure.storage.store import Progress, Store
 from perdure.storage.threads import in_thread
@@ -84,9 +83,8 @@ async def restore(
 
     First every file of the backup is checked; nothing is changed if one is damaged. With
     `skip_damaged`, artifacts that are damaged or missing in the backup are left out, and named in
-    `BankCopy.problems`; records are all there or none. A bank that holds records is only written to
-    if `overwrite` says so: they are all gone then. Nobody may have it open. With `verify`, the
-    restored bank is checked, too.
+    `BankCopy.problems`. A bank that holds records is only written to if `overwrite` says so: they
+    are all gone then. Nobody may have it open. With `verify`, the restored bank is checked, too.
 
     Interrupted, even by kill -9, the target has all records or is as it was before, apart from
     artifacts that nothing refers to. One case is left: an artifact that the target had already,
@@ -292,15 +290,7 @@ class _CopyTarget:
             yield bank
 
     async def _load(self, source: Snapshot, keys: Snapshot, *, overwrite: bool) -> int:
-        done: dict[str, int] = {}
-
-        def see(collection: str, page: Sequence[Entry | Delivered]) -> None:
-            done[collection] = done.get(collection, 0) + len(page)
-            what = f"loading {collection or 'events'}"
-            self.progress(what, done[collection], total.get(collection, 0))
-
-        watched = WatchedSnapshot(source, see, keys)
-        total = {each.name: await watched.count(each.name) for each in await watched.layouts()}
+        watched = WatchedSnapshot(source, self.progress, instead=keys)
         async with self._store() as store:
             return await store.adapter.load(watched, replace=overwrite)
 

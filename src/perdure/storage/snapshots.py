@@ -75,19 +75,22 @@ class HeldSnapshot(Snapshot):
 
 
 class WatchedSnapshot(Snapshot):
-    """Another snapshot, whose pages are shown to somebody as they pass by.
+    """Another snapshot, which tells how far its reader has come: "copying notes", 2,000, 6,000.
 
-    `see` gets the name of the collection, "" for events, and the page. Collections that `instead`
-    has are those of `instead`.
+    `see` gets each page of rows with the name of their collection. Collections that `instead` has
+    are those of `instead`.
     """
 
     def __init__(
         self,
         inner: Snapshot,
-        see: Callable[[str, Sequence[Entry | Delivered]], None],
+        progress: Callable[[str, int, int], None],
+        *,
+        see: Callable[[str, Sequence[Entry]], None] | None = None,
         instead: Snapshot | None = None,
     ) -> None:
         self._inner = inner
+        self._progress = progress
         self._see = see
         self._instead: Snapshot = HeldSnapshot([]) if instead is None else instead
 
@@ -100,16 +103,21 @@ class WatchedSnapshot(Snapshot):
         return await (await self._of(collection)).count(collection)
 
     async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
-        source = await self._of(collection)
-        async with closing(source.entries(collection)) as pages:
+        done, total = 0, await self.count(collection)
+        async with closing((await self._of(collection)).entries(collection)) as pages:
             async for page in pages:
-                self._see(collection, page)
+                if self._see is not None:
+                    self._see(collection, page)
+                done += len(page)
+                self._progress(f"copying {collection}", done, total)
                 yield page
 
     async def events(self) -> AsyncIterator[list[Delivered]]:
+        done = 0
         async with closing(self._inner.events()) as pages:
             async for page in pages:
-                self._see("", page)
+                done += len(page)
+                self._progress("copying events", done, 0)
                 yield page
 
     async def last_event(self) -> int:
