@@ -41,12 +41,11 @@ from perdure.history.packing import RoundWritten
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord, agent_of
 from perdure.recall.embedders import Wordllama
-from perdure.recall.indexing.documents import document
 from perdure.recall.indexing.index import RecallIndex
-from perdure.recall.indexing.passages import passage
+from perdure.recall.indexing.passages import document, passage
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.scoping.scope import Scopes
-from perdure.recall.searching import noting, weighing
+from perdure.recall.searching import ranking
 from perdure.recall.searching.searcher import Found, Searcher
 from perdure.recall.values import Question
 from perdure.storage.options import DEFAULT, Options
@@ -322,8 +321,8 @@ class _Store:
 def _wider() -> Iterator[None]:
     """Let searchers weigh many more turns than they do."""
     with (
-        patch.object(weighing, "TURNS", _WIDE_TURNS),
-        patch.object(noting, "CHUNK", _WIDE_ROUNDS),
+        patch.object(ranking, "TURNS", _WIDE_TURNS),
+        patch.object(ranking, "CHUNK", _WIDE_ROUNDS),
     ):
         yield
 

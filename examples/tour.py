@@ -30,7 +30,7 @@ from examples import storage_tour
 from examples.new_process import NAME, compose, digest
 from examples.storage_tour import console, goodbye, show, size
 from perdure.bank import Bank, SessionInfo
-from perdure.cli.bands import Bands
+from perdure.cli.charts import BandChart
 from perdure.context.context import Context
 from perdure.core.levels import LEVELS
 from perdure.core.messages import Message
@@ -174,7 +174,7 @@ async def look_back(session: Session, turns: int, url: str, work: Work) -> None:
     prompt = f"What do we know about ticket {ticket}?"
     context = await compose(session, prompt)
     show("Window", f"{context.tokens:,} of {BUDGET:,} tokens for “{prompt}”\n")
-    console.print(Padding(Bands(context.bands, BUDGET), (0, 0, 1, 2)))
+    console.print(Padding(BandChart(context.bands, BUDGET), (0, 0, 1, 2)))
     await show_recall(session, prompt, ticket)
     await show_levels(session, f"T-{number}", ticket)
     await show_tools(session, f"T-{number}", fact)

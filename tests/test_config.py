@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from perdure import InvalidConfig, config
-from perdure.gateway.builtin import BUILT_IN
-from perdure.gateway.catalog import Catalog
-from perdure.gateway.providers import Habits
+from perdure.gateway.catalog import ModelCatalog
+from perdure.gateway.providers import BUILT_IN, Habits
 
 
 def load(tmp_path: Path, text: str, **environ: str) -> config.Config:
@@ -253,7 +252,7 @@ def test_the_page_s_examples_are_configurations(tmp_path: Path) -> None:
     )
     assert len(examples) >= 3
     for example in examples:
-        Catalog(load(tmp_path, example).gateway, {})
+        ModelCatalog(load(tmp_path, example).gateway, {})
 
 
 def test_the_page_names_every_key() -> None:

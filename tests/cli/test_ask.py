@@ -19,11 +19,11 @@ import pytest
 
 import perdure
 from perdure.cli.app import app
-from perdure.cli.ask import summary, waiting
+from perdure.cli.ask_commands import reply_summary, waiting
 from perdure.config import GatewayConfig
 from perdure.core.messages import Usage, assistant
 from perdure.gateway.calls import Reply
-from perdure.gateway.catalog import Catalog
+from perdure.gateway.catalog import ModelCatalog
 from perdure.gateway.outcomes import Outcome
 from perdure.testing import Answer, Fault
 from tests.cli.conftest import Ask, Run, Serve, Tty
@@ -207,8 +207,8 @@ def test_the_time_is_that_of_all_tries(
 
 @pytest.mark.parametrize("others", [0, 2])
 def test_who_is_waited_for(others: int, tty: Tty, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.cli.progress.PATIENCE", 0.0)
-    catalog = Catalog(GatewayConfig(), {})
+    monkeypatch.setattr("perdure.cli.terminal.PATIENCE", 0.0)
+    catalog = ModelCatalog(GatewayConfig(), {})
     candidates = [catalog.find(f"ollama/m{place}") for place in range(others + 1)]
 
     async def wait(seconds: float) -> None:
@@ -378,7 +378,7 @@ def test_what_it_took_in_one_line(changes: dict[str, Any], expected: str) -> Non
         "latency": 0.5,
         **changes,
     }
-    assert summary(Reply(**given), 1.5) == expected
+    assert reply_summary(Reply(**given), 1.5) == expected
 
 
 def test_one_json_object_and_nothing_else(serve: Serve) -> None:

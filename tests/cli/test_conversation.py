@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from perdure.cli import moments, terminal
-from perdure.cli.conversation import FULL, PAGE, TURN, Detail, Page
+from perdure.cli import readable, terminal
+from perdure.cli.conversation_page import FULL, PAGE, TURN, ConversationPage, PageDetail
 from perdure.core.messages import (
     Media,
     Message,
@@ -33,7 +33,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 @pytest.fixture(autouse=True)
 def zone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments, "absolute", lambda _: "2026-02-12 16:02")
+    monkeypatch.setattr(readable, "absolute_time", lambda _: "2026-02-12 16:02")
 
 
 def turn_of(*rounds: tuple[Message, ...], status: Status = "closed", **facts: object) -> Turn:
@@ -48,12 +48,12 @@ def turn_of(*rounds: tuple[Message, ...], status: Status = "closed", **facts: ob
     )
 
 
-def shown(screen: Tty, turn: Turn, detail: Detail = PAGE, folder: str = "") -> str:
+def shown(screen: Tty, turn: Turn, detail: PageDetail = PAGE, folder: str = "") -> str:
     """What a terminal shows, without colours."""
     screen.seek(0)
     screen.truncate()
     with redirect_stdout(screen):
-        Page(detail, THEN + 5 * MINUTE, folder).turn(turn)
+        ConversationPage(detail, THEN + 5 * MINUTE, folder).turn(turn)
     return _ESCAPE.sub("", screen.getvalue())
 
 
@@ -227,7 +227,7 @@ def test_every_kind_of_part(tty: Tty) -> None:
 
 def test_messages_as_they_come(tty: Tty) -> None:
     with redirect_stdout(tty):
-        page = Page(PAGE, THEN)
+        page = ConversationPage(PAGE, THEN)
         page.announce(12, THEN)
         for message in TALK.messages:
             page.message(message)
@@ -258,7 +258,7 @@ def test_on_a_terminal_that_knows_ascii_only(tty: Tty, monkeypatch: pytest.Monke
     ],
 )
 @pytest.mark.parametrize("detail", [PAGE, TURN, FULL])
-def test_nothing_that_was_said_steers_the_terminal(text: str, detail: Detail, tty: Tty) -> None:
+def test_nothing_that_was_said_steers_the_terminal(text: str, detail: PageDetail, tty: Tty) -> None:
     turn = turn_of(
         (
             user(text),

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 
 import perdure
 from perdure import config as configuration
-from perdure.cli import money
+from perdure.cli import readable
 from perdure.cli.app import app
 from perdure.config import BudgetConfig, Config, GatewayConfig
 from perdure.core import clock
@@ -385,7 +385,7 @@ def test_budgets(run: Run, ask: Ask, serve: Serve, monkeypatch: pytest.MonkeyPat
     at = next(place for place, line in enumerate(lines) if line.startswith("Budget"))
     assert lines[at].split() == ["Budget", "For", "Spent", "Left", "Renews"]
     assert lines[at + 1].startswith("everything  everything, per day")
-    assert money.left(5 * DOLLAR - row["cost"]) + " of $5.00" in lines[at + 1]
+    assert readable.budget_left(5 * DOLLAR - row["cost"]) + " of $5.00" in lines[at + 1]
     assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d \(in \d+ (h|min)\)$", lines[at + 1])
     assert "compress, per month" in lines[at + 2]
     assert "everything by ada" in lines[at + 3]
@@ -427,4 +427,4 @@ def test_what_calls_have_reserved(run: Run, ask: Ask) -> None:
     [(0, "$0.00"), (4_993_419_400_000, "$4.99"), (999_999_999_999, "$0.999999"), (1, "$0.00")],
 )
 def test_what_is_left_is_rounded_down(picodollars: int, shown: str) -> None:
-    assert money.left(picodollars) == shown
+    assert readable.budget_left(picodollars) == shown

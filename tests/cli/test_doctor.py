@@ -6,7 +6,7 @@ import apsw
 import pytest
 
 import perdure
-from perdure.cli import examination
+from perdure.cli import diagnosis
 from tests.cli.conftest import Ask, Run
 
 
@@ -91,7 +91,7 @@ def test_any_error_of_the_bank_is_reported(
 
 
 def test_a_disk_that_is_nearly_full(ask: Ask, notes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "_FREE_BYTES", 2**80)
+    monkeypatch.setattr(diagnosis, "_FREE_BYTES", 2**80)
     code, found = ask("doctor", "--bank", notes)
     assert code == 1
     assert [check["part"] for check in found["checks"] if not check["ok"]] == ["Free space"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.cli import export
+from perdure.cli import transfer_commands
 from perdure.core.messages import assistant, user
 from perdure.history.export import Opening, read_export
 from tests.cli.conftest import Ask, Run, Tty
@@ -73,7 +73,7 @@ def test_a_terminal_is_not_steered(args: list[str], run: Run, tmp_path: Path, tt
     url = f"sqlite:///{tmp_path / 'odd.db'}"
     with perdure.open_sync(url) as bank:
         bank.session("a/b").append([user("\x1b[2J \x9b31m \u202e"), assistant("ok")])
-    with redirect_stdout(tty), export._opened(None) as out:
+    with redirect_stdout(tty), transfer_commands._opened(None) as out:
         out.write(run("export", "a/b", "--bank", url, *args).stdout_bytes)
     assert all(char == "\n" or char.isprintable() for char in tty.getvalue())
 
@@ -120,7 +120,7 @@ def test_what_is_there_stays_until_the_new_file_is_whole(
 
     file = tmp_path / "auth.jsonl"
     file.write_text("the old one")
-    monkeypatch.setattr(export, "_pieces", broken)
+    monkeypatch.setattr(transfer_commands, "_pieces", broken)
     result = run("export", "planner/auth", "-o", str(file))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "No space left on device" in result.stderr

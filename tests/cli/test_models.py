@@ -18,11 +18,11 @@ import pytest
 from rich.cells import cell_len
 
 import perdure
-from perdure.cli import circuits, money
+from perdure.cli import circuit_replay, readable
 from perdure.cli.app import app
 from perdure.core import clock
 from perdure.core.ids import new_id
-from perdure.gateway import keys
+from perdure.gateway import provider_keys
 from perdure.gateway.outcomes import Outcome
 from perdure.testing import ScriptedModel
 from tests.cli.conftest import Ask, Run, Serve, Tty
@@ -146,7 +146,7 @@ def test_a_key_in_the_keyring(
         return KEY if (service, name) == ("perdure", "OPENAI_API_KEY") else None
 
     monkeypatch.setattr(keyring, "get_password", get)
-    monkeypatch.setattr(keys, "_questions", {})
+    monkeypatch.setattr(provider_keys, "_questions", {})
     gpt = by_name(ask("models", "--no-reach")[1])["openai/gpt-5"]
     assert gpt["key"] == {"from": "keyring", "variable": "OPENAI_API_KEY"}
     shown = run("models", "--no-reach").stdout
@@ -296,9 +296,9 @@ def test_calls_during_an_open_circuit_are_of_others() -> None:
         )
 
     failed = [outcome(3 - place / 10, "down") for place in range(6)]
-    assert circuits.replayed([*failed, outcome(1, "")], now).state == "open"
+    assert circuit_replay.replay_circuit([*failed, outcome(1, "")], now).state == "open"
     probe = outcome(-4, "")  # after the rest of five seconds
-    assert circuits.replayed([*failed, probe], now + 5 * clock.SECOND).state == "closed"
+    assert circuit_replay.replay_circuit([*failed, probe], now + 5 * clock.SECOND).state == "closed"
 
 
 def test_on_a_narrow_terminal(ours: ScriptedModel, tty: Tty) -> None:
@@ -326,4 +326,4 @@ def test_streams_that_are_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     [(1_250_000, "$1.25"), (10_000_000, "$10"), (125_000, "$0.125"), (1, "$0.000001"), (0, "$0")],
 )
 def test_rates_are_exact(rate: int, shown: str) -> None:
-    assert money.rate(rate) == shown
+    assert readable.price_in_words(rate) == shown

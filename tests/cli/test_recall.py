@@ -120,7 +120,7 @@ def test_a_short_deadline_is_kept_without_the_model(bank: str) -> None:
         "import sys\n"
         "from perdure.cli.app import app\n"
         "app(sys.argv[1:], standalone_mode=False)\n"
-        "print('wordllama' in sys.modules, file=sys.stderr)"
+        "print('perdure.gateway.word_tokens' in sys.modules, file=sys.stderr)"
     )
     args = ["recall", "planner/auth", "oauth tokens", "--deadline", "0.9", "--json"]
     done = subprocess.run(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.cli.names import fitting
+from perdure.cli.bank_access import fitting_names
 from perdure.history.records import Link
 from tests.cli.conftest import Ask, Run
 
@@ -115,7 +115,7 @@ NAMES = ["coder/auth", "planner/auth", "planner/auth.helper", "planner/old", "x/
     ],
 )
 def test_abbreviations(text: str, found: list[str]) -> None:
-    assert fitting(text, NAMES) == found
+    assert fitting_names(text, NAMES) == found
 
 
 def test_an_abbreviation_that_fits_several(run: Run, chat: str) -> None:

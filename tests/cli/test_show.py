@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.cli import moments
+from perdure.cli import readable
 from perdure.core.messages import assistant, user
 from tests.cli.conftest import MINUTE, THEN, Ask, Run
 
@@ -205,7 +205,7 @@ def test_looking_does_not_change_the_bank(run: Run, chat: str) -> None:
 
 def test_times_in_words() -> None:
     def ago(seconds: int) -> str:
-        return moments.relative(THEN, THEN + seconds * 1_000_000)
+        return readable.relative_time(THEN, THEN + seconds * 1_000_000)
 
     assert [ago(n) for n in (0, 59, 60, 3_599)] == [
         "just now",

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from perdure.cli.bands import Bands
+from perdure.cli.charts import BandChart
 from perdure.history.manifest import Band
 
 BANDS = [
@@ -22,7 +22,7 @@ def drawn(bands: list[Band], width: int, budget: int = 0, *, color: bool = False
     out = io.StringIO()
     system = "standard" if color else None
     console = Console(file=out, width=width, color_system=system, force_terminal=color)  # type: ignore[arg-type]
-    console.print(Bands(bands, budget))
+    console.print(BandChart(bands, budget))
     return out.getvalue().splitlines()
 
 

@@ -10,9 +10,9 @@ from perdure.config import GatewayConfig, ModelsConfig, ProviderConfig
 from perdure.core import clock as clocks
 from perdure.core.clock import Clock
 from perdure.gateway.breaker import Tripping
+from perdure.gateway.fallback import Backoff
 from perdure.gateway.gateway import Gateway
 from perdure.gateway.outcomes import Outcome
-from perdure.gateway.retries import Backoff
 from perdure.storage.middleware import Middleware
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store

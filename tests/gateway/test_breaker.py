@@ -21,7 +21,7 @@ from perdure.core.errors import (
     StreamBroken,
     Unauthorized,
 )
-from perdure.gateway.breaker import Attempt, Breaker, Tripping, counts
+from perdure.gateway.breaker import Breaker, BreakerPermit, Tripping, counts
 
 DOWN = ProviderDown("down")
 
@@ -267,7 +267,7 @@ class Machine(RuleBasedStateMachine):
         self.dice = random.Random(7)
         self.tripping = Tripping(failures=3, calls=6, window=20, rest=4, cap=30)
         self.breaker = Breaker("p/m", self.tripping, clock=self.time, random=self.dice.random)
-        self.running: deque[Attempt] = deque()
+        self.running: deque[BreakerPermit] = deque()
         self.probes = 0
 
     @rule(seconds=st.floats(0, 40))

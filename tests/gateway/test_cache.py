@@ -9,8 +9,8 @@ import pytest
 
 from perdure.core.errors import Unavailable
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, Usage
-from perdure.gateway.cache import CachedAnswer, ResponseCache, key_of
 from perdure.gateway.calls import Answered
+from perdure.gateway.response_cache import CachedAnswer, ResponseCache, key_of
 from perdure.storage.middleware import Call, Get, Handler
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query

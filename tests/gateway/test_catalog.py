@@ -9,20 +9,19 @@ import pytest
 from perdure import InvalidConfig
 from perdure.config import ByComplexity, GatewayConfig, ModelsConfig, ProviderConfig
 from perdure.core.errors import NoModel
-from perdure.gateway.builtin import BUILT_IN
 from perdure.gateway.calls import PURPOSES, Ask, Complexity
-from perdure.gateway.catalog import Candidate, Catalog, candidates
-from perdure.gateway.providers import Habits
+from perdure.gateway.catalog import ModelCandidate, ModelCatalog, candidates
+from perdure.gateway.providers import BUILT_IN, Habits
 from perdure.testing import ScriptedModel
 
 NOTHING: dict[str, str] = {}
 
 
-def configured(environ: dict[str, str] = NOTHING, /, **settings: Any) -> Catalog:
-    return Catalog(GatewayConfig(**settings), environ)
+def configured(environ: dict[str, str] = NOTHING, /, **settings: Any) -> ModelCatalog:
+    return ModelCatalog(GatewayConfig(**settings), environ)
 
 
-def names(catalog: Catalog, **ask: Any) -> list[str]:
+def names(catalog: ModelCatalog, **ask: Any) -> list[str]:
     return [candidate.name for candidate in catalog.candidates(Ask(**ask))]
 
 
@@ -46,7 +45,7 @@ def test_models_come_in_the_order_of_the_configuration() -> None:
     (judge,) = catalog.candidates(Ask(purpose="judge"))
     assert judge.model == "@cf/meta/llama-3.1-8b-instruct"
     assert candidates(GatewayConfig(models=ModelsConfig(chat="vllm/x")), Ask(), {}) == [
-        Candidate(BUILT_IN["vllm"], "x")
+        ModelCandidate(BUILT_IN["vllm"], "x")
     ]
 
 

@@ -23,7 +23,7 @@ from perdure.core.messages import (
     Usage,
     user,
 )
-from perdure.gateway import views
+from perdure.gateway import model_status
 from perdure.gateway.calls import (
     Ask,
     CallBegan,
@@ -351,7 +351,7 @@ async def test_models_as_they_stand(unused_port: int) -> None:
         async with opened(
             keyed, wrong, unset, bare, away, environ=environ, tripping=TOUGH
         ) as gateway:
-            shown = await views.models(gateway)
+            shown = await model_status.models(gateway)
             assert [each.name for each in shown] == [f"p{n}/m" for n in range(5)]
             first = shown[0]
             assert (first.key, first.key_variable, first.problem) == (True, "K", None)
@@ -363,7 +363,7 @@ async def test_models_as_they_stand(unused_port: int) -> None:
                 for level in ("simple", "moderate", "complex")
             }
             await gateway.complete("x")
-            tried = await views.models(gateway, reach=True)
+            tried = await model_status.models(gateway, reach=True)
             assert tried[0].problem == ""
             assert tried[0].breaker is not None
             assert tried[0].breaker.state == "closed"

@@ -22,9 +22,9 @@ from perdure.config import (
 )
 from perdure.core.errors import Closed, NoModel
 from perdure.core.messages import assistant, user
+from perdure.gateway.budgets import BudgetPeriod
 from perdure.gateway.calls import Ask, TextDelta
 from perdure.gateway.outcomes import Outcome
-from perdure.gateway.pots import Pot
 from perdure.testing import Answer, Fault, ScriptedModel
 from tests.gateway.opened import assert_nothing_left, config_for, provider
 from tests.waiting import until
@@ -133,7 +133,7 @@ async def test_closing_ends_calls_under_way(tmp_path: Path) -> None:
         async with open_bank(model, url) as again:
             noted = await again.store.collection(Outcome).query().values()
             assert [each.error for each in noted] == ["cancelled"] * 4
-            (pot,) = await again.store.collection(Pot).query().prefix("all/").values()
+            (pot,) = await again.store.collection(BudgetPeriod).query().prefix("all/").values()
             assert (pot.held, pot.held_tokens) == (0, 0)
             assert pot.tokens > 0
 

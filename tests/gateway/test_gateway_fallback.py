@@ -22,12 +22,12 @@ from perdure.core.errors import (
     Unauthorized,
 )
 from perdure.core.messages import Message, ToolCall, user
-from perdure.gateway import views
+from perdure.gateway import model_status
 from perdure.gateway.breaker import Tripping
 from perdure.gateway.calls import Ask, Request, TextDelta
+from perdure.gateway.fallback import Backoff
 from perdure.gateway.gateway import Gateway
-from perdure.gateway.health import Health
-from perdure.gateway.retries import Backoff
+from perdure.gateway.model_selection import Health
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.testing import Answer, Fault, Received, ScriptedModel
 from tests.gateway.faulty import (
@@ -511,8 +511,8 @@ async def test_a_circuit_opens_is_probed_and_closes() -> None:
                 gateway.targets["p0/m"].breaker._clock = clock
                 now += 10  # health fades, so that the first one is asked first
             assert server.count == 3
-            assert (await views.models(gateway))[0].breaker is not None
-            shown = await views.models(gateway)
+            assert (await model_status.models(gateway))[0].breaker is not None
+            shown = await model_status.models(gateway)
             assert shown[0].breaker is not None
             assert shown[0].breaker.state == "open"
             server.script(always=back)
@@ -677,7 +677,7 @@ async def test_tokens_that_are_used_up_keep_only_calls_that_need_them() -> None:
 
 
 async def preference(gateway: Gateway, task: str) -> float:
-    return (await views.models(gateway))[0].health[task].preference
+    return (await model_status.models(gateway))[0].health[task].preference
 
 
 async def test_preferences_shift_on_failure_and_recovery_and_are_seen() -> None:

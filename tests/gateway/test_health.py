@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from perdure.gateway.breaker import State
 from perdure.gateway.calls import Ask
-from perdure.gateway.catalog import Candidate
-from perdure.gateway.health import Health, HealthView
+from perdure.gateway.catalog import ModelCandidate
+from perdure.gateway.model_selection import ByHealth, CandidateStatus, Health, HealthView, Selector
 from perdure.gateway.providers import Provider
-from perdure.gateway.selector import ByHealth, Selector, Standing
 
 NAME = "p/m"
 
@@ -138,11 +137,11 @@ def test_values_stay_in_their_bounds(calls: list[tuple[bool, float, float]]) -> 
 SICK = HealthView(preference=0.3)
 
 
-def candidate(name: str) -> Candidate:
-    return Candidate(Provider(name=name, base_url="http://127.0.0.1"), "m")
+def candidate(name: str) -> ModelCandidate:
+    return ModelCandidate(Provider(name=name, base_url="http://127.0.0.1"), "m")
 
 
-def order(names: str, **standings: Standing) -> str:
+def order(names: str, **standings: CandidateStatus) -> str:
     selector: Selector = ByHealth()
     known = {f"{name}/m": standing for name, standing in standings.items()}
     ordered = selector.order(Ask(), [candidate(name) for name in names], known)
@@ -152,24 +151,24 @@ def order(names: str, **standings: Standing) -> str:
 def test_without_data_the_configured_order() -> None:
     assert order("cab") == "cab"
     assert order("") == ""
-    assert order("cab", a=Standing(), b=Standing(), c=Standing()) == "cab"
+    assert order("cab", a=CandidateStatus(), b=CandidateStatus(), c=CandidateStatus()) == "cab"
 
 
 def test_the_sick_go_behind_the_healthy_and_the_open_last() -> None:
-    assert order("abc", a=Standing(health=SICK)) == "bca"
-    assert order("abc", a=Standing(state="open")) == "bca"
-    assert order("abc", a=Standing(state="open"), b=Standing(health=SICK)) == "cba"
-    assert order("abcd", a=Standing(health=SICK), c=Standing(health=SICK)) == "bdac"
+    assert order("abc", a=CandidateStatus(health=SICK)) == "bca"
+    assert order("abc", a=CandidateStatus(state="open")) == "bca"
+    assert order("abc", a=CandidateStatus(state="open"), b=CandidateStatus(health=SICK)) == "cba"
+    assert order("abcd", a=CandidateStatus(health=SICK), c=CandidateStatus(health=SICK)) == "bdac"
 
 
 def test_one_that_would_keep_us_waiting_goes_behind() -> None:
-    assert order("abc", a=Standing(paused=20)) == "bca"
-    assert order("abc", a=Standing(paused=0.2)) == "abc"
+    assert order("abc", a=CandidateStatus(paused=20)) == "bca"
+    assert order("abc", a=CandidateStatus(paused=0.2)) == "abc"
 
 
 def test_a_circuit_that_wants_a_probe_gets_it_when_its_turn_comes() -> None:
-    assert order("ab", a=Standing(state="half_open")) == "ab"
-    assert order("ab", a=Standing(state="half_open", health=SICK)) == "ba"
+    assert order("ab", a=CandidateStatus(state="half_open")) == "ab"
+    assert order("ab", a=CandidateStatus(state="half_open", health=SICK)) == "ba"
 
 
 states: list[State] = ["closed", "open", "half_open"]
@@ -180,7 +179,7 @@ states: list[State] = ["closed", "open", "half_open"]
     st.dictionaries(
         st.sampled_from("abcde"),
         st.builds(
-            Standing,
+            CandidateStatus,
             state=st.sampled_from(states),
             health=st.sampled_from([SICK, HealthView()]),
             paused=st.sampled_from([0.0, 30.0]),
@@ -188,10 +187,10 @@ states: list[State] = ["closed", "open", "half_open"]
     ),
 )
 def test_nobody_is_lost_and_equals_keep_their_order(
-    names: list[str], standings: dict[str, Standing]
+    names: list[str], standings: dict[str, CandidateStatus]
 ) -> None:
     ordered = order("".join(names), **standings)
     assert sorted(ordered) == sorted(names)
     for first, second in pairwise(ordered):
-        if standings.get(first, Standing()) == standings.get(second, Standing()):
+        if standings.get(first, CandidateStatus()) == standings.get(second, CandidateStatus()):
             assert names.index(first) < names.index(second)

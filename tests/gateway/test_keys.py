@@ -16,10 +16,9 @@ import keyring.errors
 import pytest
 
 from perdure.core.errors import Unauthorized
-from perdure.gateway import keys
-from perdure.gateway.builtin import BUILT_IN
-from perdure.gateway.keys import Secret, key_for
-from perdure.gateway.providers import Provider
+from perdure.gateway import provider_keys
+from perdure.gateway.provider_keys import Secret, key_for
+from perdure.gateway.providers import BUILT_IN, Provider
 from tests.waiting import until
 
 OURS = Provider(name="ours", base_url="http://127.0.0.1:1", key_variable="OUR_KEY")
@@ -54,7 +53,7 @@ def ring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ring]:
     before = keyring.get_keyring()
     ring = Ring()
     keyring.set_keyring(ring)
-    monkeypatch.setattr(keys, "_questions", {})
+    monkeypatch.setattr(provider_keys, "_questions", {})
     yield ring
     ring.unlocked.set()
     keyring.set_keyring(before)
@@ -82,7 +81,7 @@ async def test_without_a_key_there_is_none(ring: Ring, monkeypatch: pytest.Monke
     assert await key_for(OURS, {}) is None
     assert len(ring.asked) == 1
     ring.set_password("perdure", "OUR_KEY", "put-there-later")
-    monkeypatch.setattr(keys, "AGAIN", 0.0)
+    monkeypatch.setattr(provider_keys, "AGAIN", 0.0)
     assert await key_for(OURS, {}) == Secret("put-there-later")
 
 

@@ -18,10 +18,9 @@ import pytest
 from perdure.config import BudgetConfig
 from perdure.core.clock import from_datetime
 from perdure.core.errors import BudgetReached, InvalidConfig, Unavailable
-from perdure.gateway.budgets import Budget
+from perdure.gateway.budgets import Budget, BudgetPeriod, Reservation
 from perdure.gateway.calls import Ask
 from perdure.gateway.ledger import Ledger
-from perdure.gateway.pots import Pot, Reservation
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
@@ -49,7 +48,7 @@ async def pots(store: Store) -> dict[str, tuple[int, ...]]:
     """What lies in the database: settled and held, as calls, tokens and picodollars."""
     return {
         pot.id: (pot.calls, pot.tokens, pot.cost, pot.held, pot.held_tokens, pot.held_cost)
-        for pot in await store.collection(Pot).query().values()
+        for pot in await store.collection(BudgetPeriod).query().values()
     }
 
 

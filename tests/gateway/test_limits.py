@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core.errors import RateLimited
-from perdure.gateway.calls import Limits
-from perdure.gateway.limits import Gate, GateView, read
+from perdure.gateway.calls import RateLimits
+from perdure.gateway.rate_limits import Gate, GateView, read
 from tests.gateway.loops import run
 
 NOW = 1_700_000_000.0  # 2023-11-14T22:13:20Z
@@ -33,27 +33,27 @@ NOW = 1_700_000_000.0  # 2023-11-14T22:13:20Z
                 "x-ratelimit-remaining-tokens": "149984",
                 "x-ratelimit-reset-tokens": "6m0s",
             },
-            Limits(59, 1.0, 149_984, 360.0),
+            RateLimits(59, 1.0, 149_984, 360.0),
         ),
         (
             {"X-RateLimit-Remaining-Requests": "0", "X-RateLimit-Reset-Requests": "1m30.5s"},
-            Limits(0, 90.5),
+            RateLimits(0, 90.5),
         ),
         (
             {"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": "17ms"},
-            Limits(1, 0.017),
+            RateLimits(1, 0.017),
         ),
         (
             {"x-ratelimit-remaining-tokens": "1", "x-ratelimit-reset-tokens": "1700000060"},
-            Limits(None, None, 1, 60.0),
+            RateLimits(None, None, 1, 60.0),
         ),
         (
             {"x-ratelimit-remaining-tokens": "1", "x-ratelimit-reset-tokens": "1700000060000"},
-            Limits(None, None, 1, 60.0),
+            RateLimits(None, None, 1, 60.0),
         ),
         (
             {"x-ratelimit-remaining-tokens": "1", "x-ratelimit-reset-tokens": "12"},
-            Limits(None, None, 1, 12.0),
+            RateLimits(None, None, 1, 12.0),
         ),
         (
             {
@@ -65,27 +65,27 @@ NOW = 1_700_000_000.0  # 2023-11-14T22:13:20Z
                 "anthropic-ratelimit-input-tokens-remaining": "9000",
                 "anthropic-ratelimit-input-tokens-reset": "2023-11-14T22:15:20Z",
             },
-            Limits(49, 1.0, 8_000, 60.0),
+            RateLimits(49, 1.0, 8_000, 60.0),
         ),
         (
             {
                 "anthropic-ratelimit-input-tokens-remaining": "9000",
                 "anthropic-ratelimit-input-tokens-reset": "2023-11-14T22:15:20Z",
             },
-            Limits(None, None, 9_000, 120.0),
+            RateLimits(None, None, 9_000, 120.0),
         ),
         (
             {"x-ratelimit-remaining-requests": "5", "x-ratelimit-reset-requests": "soon"},
-            Limits(5),
+            RateLimits(5),
         ),
         ({"x-ratelimit-remaining-requests": "many"}, None),
         (
             {"x-ratelimit-remaining-requests": "-1", "x-ratelimit-reset-requests": "-1"},
-            Limits(0, 0.0),
+            RateLimits(0, 0.0),
         ),
     ],
 )
-def test_headers_are_read(headers: dict[str, str], limits: Limits | None) -> None:
+def test_headers_are_read(headers: dict[str, str], limits: RateLimits | None) -> None:
     assert read(headers, now=NOW) == limits
 
 
@@ -159,7 +159,7 @@ def test_used_up_requests_are_waited_for() -> None:
     async def main() -> None:
         gate = make_gate(5)
         async with gate.slot() as slot:
-            slot.observe(Limits(requests=1, requests_reset=60))
+            slot.observe(RateLimits(requests=1, requests_reset=60))
         start = now()
         async with gate.slot():
             pass  # the one that was left
@@ -178,11 +178,11 @@ def test_calls_on_their_way_are_counted() -> None:
     async def main() -> None:
         gate = make_gate(5)
         async with gate.slot(tokens=400) as first, gate.slot(tokens=300) as second:
-            first.observe(Limits(requests=2, requests_reset=9, tokens=1_000, tokens_reset=5))
+            first.observe(RateLimits(requests=2, requests_reset=9, tokens=1_000, tokens_reset=5))
             assert gate.view().requests == 1  # the second may not be in their count
             assert gate.view().tokens == 700
             second.observe(None)
-            first.observe(Limits(requests=2, requests_reset=9, tokens=1_000, tokens_reset=5))
+            first.observe(RateLimits(requests=2, requests_reset=9, tokens=1_000, tokens_reset=5))
             assert gate.view().requests == 2
             assert gate.view().tokens == 1_000
             async with gate.slot(tokens=900):
@@ -247,11 +247,11 @@ def test_a_new_count_opens_the_gate() -> None:
     async def main() -> None:
         gate = make_gate(5)
         async with gate.slot() as running:
-            running.observe(Limits(requests=0, requests_reset=600))
+            running.observe(RateLimits(requests=0, requests_reset=600))
             waiting = asyncio.create_task(gate.slot().__aenter__())
             await asyncio.sleep(5)
             assert not waiting.done()
-            running.observe(Limits(requests=3, requests_reset=600))
+            running.observe(RateLimits(requests=3, requests_reset=600))
             start = now()
             slot = await waiting
             assert now() == start
@@ -264,7 +264,7 @@ def test_a_count_without_a_reset_is_not_heeded() -> None:
     async def main() -> None:
         gate = make_gate(5)
         async with gate.slot() as slot:
-            slot.observe(Limits(requests=0))
+            slot.observe(RateLimits(requests=0))
         async with gate.slot(remaining=0):
             pass
 
@@ -275,7 +275,7 @@ def test_an_estimate_above_every_limit_passes_after_the_reset() -> None:
     async def main() -> None:
         gate = make_gate(5)
         async with gate.slot() as slot:
-            slot.observe(Limits(tokens=10_000, tokens_reset=60))
+            slot.observe(RateLimits(tokens=10_000, tokens_reset=60))
         start = now()
         async with gate.slot(tokens=1_000_000):  # the provider is to say no, not we
             assert now() - start == pytest.approx(60)
@@ -313,7 +313,7 @@ def test_nobody_overtakes_and_who_leaves_the_queue_makes_room() -> None:
     async def main() -> None:
         gate = make_gate(5)
         async with gate.slot() as slot:
-            slot.observe(Limits(tokens=100, tokens_reset=600))
+            slot.observe(RateLimits(tokens=100, tokens_reset=600))
         start = now()
         entered: list[int] = []
 
@@ -340,7 +340,7 @@ class Caller(NamedTuple):
     tokens: int
     remaining: float
     cancelled: int | None  # so many seconds after its arrival
-    limits: Limits | None
+    limits: RateLimits | None
     pause: int | None
 
 
@@ -354,7 +354,7 @@ callers = st.lists(
         cancelled=st.none() | st.integers(0, 15),
         limits=st.none()
         | st.builds(
-            Limits,
+            RateLimits,
             requests=st.none() | st.integers(0, 5),
             requests_reset=st.none() | st.floats(0, 20),
             tokens=st.none() | st.integers(0, 100),

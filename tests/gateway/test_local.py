@@ -1,14 +1,34 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import subprocess
 import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perdure.core.errors import NoModel
 from perdure.gateway import local
+from perdure.gateway.word_tokens import WordTokenizer
+
+#: What the packages tokenizers and wordllama make of some texts.
+OWN: dict[str, Any] = json.loads(Path(__file__).with_name("wordllama.json").read_text())
+
+
+@cache
+def vocabulary() -> list[str]:
+    return json.loads(
+        Path(local.__file__).with_name("wordllama").joinpath("vocabulary.json").read_text()
+    )
+
+
+@cache
+def tokenizer() -> WordTokenizer:
+    return WordTokenizer(vocabulary())
 
 
 def likeness(a: tuple[float, ...], b: tuple[float, ...]) -> float:
@@ -37,13 +57,28 @@ async def test_a_vector_does_not_depend_on_its_company() -> None:
     assert likeness(together[1], (await local.embed(["word " * 3]))[0][0]) > 0.95
 
 
-async def test_it_is_wordllama_s_own_vector() -> None:
-    import numpy as np
-
-    for text in ("Perdure keeps every turn.", "alpha beta " * 6_000 + "zebra " * 6_000):
+async def test_they_are_wordllama_s_own_vectors() -> None:
+    for text, theirs in OWN["vectors"]:
         ((ours,), _) = await local.embed([text])
-        theirs = local._load().embed([text], norm=True)[0]
-        assert np.allclose(ours, theirs, atol=1e-4)
+        assert likeness(ours, tuple(theirs)) > 0.9999
+
+
+@pytest.mark.parametrize(("text", "tokens"), OWN["tokens"])
+def test_tokens_are_those_of_the_package_tokenizers(text: str, tokens: list[int]) -> None:
+    assert tokenizer().encode(text) == tokens
+
+
+def test_what_may_be_looked_up_would_be_merged_to_the_same() -> None:
+    """A token is found at once; here it is merged, in front of a letter that no token has."""
+    merged = WordTokenizer(vocabulary())
+    for number, token in enumerate(vocabulary()):
+        if number >= 259:  # before them: bytes, and marks
+            found = merged._merge(f"{token}ݐ")
+            assert found[:-2] == (number,)
+
+
+def test_half_a_character_is_bytes() -> None:
+    assert len(tokenizer().encode("\ud800")) == 4
 
 
 async def test_nothing_to_embed() -> None:
@@ -84,7 +119,7 @@ def test_a_program_s_logging_stays_as_it_was_and_nothing_is_imported_early() -> 
     code = """
 import asyncio, logging, sys
 from perdure.gateway import local
-assert "wordllama" not in sys.modules and "numpy" not in sys.modules
+assert "perdure.gateway.word_tokens" not in sys.modules and "numpy" not in sys.modules
 asyncio.run(local.embed(["x"]))
 root = logging.getLogger()
 assert (root.handlers, root.level) == ([], logging.WARNING), (root.handlers, root.level)

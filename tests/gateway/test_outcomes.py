@@ -21,9 +21,9 @@ from perdure.gateway.calls import Answered, Finish, Request, Shape, Tool
 from perdure.gateway.outcomes import (
     GROUPS,
     LINGER,
+    CostRow,
     Outcome,
     Recorder,
-    Row,
     cost_of,
     forget,
     summary,
@@ -222,7 +222,7 @@ async def test_feedback_that_makes_no_sense(store: Store) -> None:
 # Adding up --------------------------------------------------------------------------------------
 
 
-def added(by: str, of: str, group: list[Outcome]) -> Row:
+def added(by: str, of: str, group: list[Outcome]) -> CostRow:
     def total(name: str) -> int:
         return sum(getattr(each, name) or 0 for each in group)
 
@@ -232,7 +232,7 @@ def added(by: str, of: str, group: list[Outcome]) -> Row:
 
     unknown = sum(each.cost is None for each in group)
     tells = [o for o in group if o.cost or (o.cost == 0 and o.success and not o.cached)]
-    return Row(
+    return CostRow(
         of=of,
         provider=group[0].provider if by in {"provider", "model"} else None,
         model=group[0].model if by == "model" else None,

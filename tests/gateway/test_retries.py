@@ -17,7 +17,7 @@ from perdure.core.errors import (
     StreamBroken,
     Unauthorized,
 )
-from perdure.gateway.retries import Backoff, Deadline, pause
+from perdure.gateway.fallback import Backoff, Deadline, pause
 
 fractions = st.floats(0, 1, exclude_max=True)
 policies = st.builds(

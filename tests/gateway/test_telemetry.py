@@ -17,9 +17,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from perdure.core.errors import RateLimited
 from perdure.core.messages import Message, Text, Usage, user
 from perdure.gateway import telemetry
-from perdure.gateway.builtin import BUILT_IN
 from perdure.gateway.calls import Answered, Ask, Request, Shape
-from perdure.gateway.providers import Provider
+from perdure.gateway.providers import BUILT_IN, Provider
 
 OPENAI = BUILT_IN["openai-chat"]
 BOX = Provider(name="box", base_url="http://127.0.0.1:8080/v1")
@@ -228,7 +227,7 @@ def test_where_nobody_listens_nothing_is_imported() -> None:
     code = """
 import sys
 from perdure.gateway import telemetry
-from perdure.gateway.builtin import BUILT_IN
+from perdure.gateway.providers import BUILT_IN
 with telemetry.attempt("chat", BUILT_IN["openai"], "m") as span:
     span.arrived()
     span.embedded(None)

@@ -24,8 +24,8 @@ from perdure.core.errors import (
     Unauthorized,
 )
 from perdure.gateway.providers import Provider
-from perdure.gateway.requests import Call
-from perdure.gateway.transport import Sent, Transport
+from perdure.gateway.requests import ProviderRequest
+from perdure.gateway.transport import ProviderResponse, Transport
 from tests.gateway import faulty
 from tests.gateway.bodies import chat_body, chat_events, event, message_events
 from tests.gateway.faulty import Answer, Exchange, FaultyServer
@@ -35,7 +35,7 @@ ENDLESS = "w " * 3_000
 
 #: Does not look like a key, so that nobody recognises it by its looks.
 KEY = "0123456789abcdefghij"
-CALL = Call("/chat/completions", {"model": "m", "messages": []})
+CALL = ProviderRequest("/chat/completions", {"model": "m", "messages": []})
 
 
 @pytest.fixture
@@ -58,7 +58,11 @@ def provider(server: FaultyServer | str, **fields: Any) -> Provider:
     return Provider(name="p", base_url=url, **fields)
 
 
-async def post(transport: Transport, server: FaultyServer | str, timeout: float = 5.0) -> Sent:  # noqa: ASYNC109
+async def post(
+    transport: Transport,
+    server: FaultyServer | str,
+    timeout: float = 5.0,  # noqa: ASYNC109
+) -> ProviderResponse:
     return await transport.post(provider(server), CALL, KEY, timeout=timeout)
 
 
@@ -75,7 +79,9 @@ async def collect(transport: Transport, server: FaultyServer, timeout: float = 5
 
 async def test_a_call_and_its_answer(server: FaultyServer, transport: Transport) -> None:
     server.script(faulty.chat("Hi.", headers={"X-Ratelimit-Remaining-Requests": "3"}))
-    call = Call("/chat/completions", {"model": "m", "text": "né\ud83d\ude00"}, {"x-format": "1"})
+    call = ProviderRequest(
+        "/chat/completions", {"model": "m", "text": "né\ud83d\ude00"}, {"x-format": "1"}
+    )
     sent = await transport.post(provider(server, headers={"X-Team": "blue"}), call, KEY, timeout=5)
     assert sent.body == chat_body("Hi.")
     assert sent.headers["x-ratelimit-remaining-requests"] == "3"
@@ -439,8 +445,8 @@ async def test_a_thousand_calls_at_once(server: FaultyServer) -> None:
     server.script(*faults)
     calls = (post(transport, server, timeout=60) for _ in range(1_000))
     ends = await asyncio.gather(*calls, return_exceptions=True)
-    assert sum(isinstance(end, Sent) for end in ends) == 700
-    assert all(isinstance(end, Sent | ProviderDown | BadAnswer) for end in ends)
+    assert sum(isinstance(end, ProviderResponse) for end in ends) == 700
+    assert all(isinstance(end, ProviderResponse | ProviderDown | BadAnswer) for end in ends)
     assert server.count == 1_000
     assert server.most <= 512
     await transport.close()

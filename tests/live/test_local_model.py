@@ -17,7 +17,7 @@ from perdure.config import Config, GatewayConfig, ModelsConfig, ProviderConfig
 from perdure.core.messages import assistant, user
 from perdure.gateway.calls import Ask, Reply, Request, Shape, TextDelta
 from perdure.gateway.gateway import Gateway
-from perdure.gateway.views import models
+from perdure.gateway.model_status import models
 
 URL = os.environ.get("PERDURE_LIVE_URL", "")
 MODEL = os.environ.get("PERDURE_LIVE_MODEL", "model")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from perdure.history.forgetting import Scope as Forgetting
 from perdure.history.log import Written
-from perdure.recall.places import Spot, memories_of, turns
-from perdure.recall.scoping.ranges import covers
+from perdure.recall.places import Spot, covers, memories_of, turns
 from perdure.recall.scoping.scope import Scope
 from perdure.storage.transaction import Transaction
 

@@ -12,8 +12,7 @@ import pytest
 
 from perdure.config import RecallConfig
 from perdure.core.errors import ProviderDown
-from perdure.recall.searching.ahead import Ahead
-from perdure.recall.underway import Underway
+from perdure.recall.underway import Ahead, Underway
 from perdure.recall.values import Recalled
 from perdure.testing import Answer, Received
 from tests.gateway.opened import assert_nothing_left, outcomes_of

@@ -10,9 +10,9 @@ import pytest
 
 from perdure.config import BudgetConfig, RecallConfig
 from perdure.core.errors import BadAnswer
-from perdure.recall.steps import prompts
-from perdure.recall.steps.judge import Choice, by_algorithm, capped
+from perdure.recall.steps import swarm
 from perdure.recall.steps.showing import Shown
+from perdure.recall.steps.swarm import Choice, by_algorithm, capped
 from perdure.recall.values import Recalled
 from perdure.testing import Answer, Fault, Script
 from tests.patience import patient
@@ -144,7 +144,7 @@ async def test_a_name_cannot_speak_for_us() -> None:
 
 
 def test_a_long_prompt_keeps_both_ends() -> None:
-    request = prompts.judging(f"begin {'x' * 60_000} end?", [], [])
+    request = swarm.judging(f"begin {'x' * 60_000} end?", [], [])
     text = request.messages[1].text
     assert len(text) < 5_000
     assert "begin" in text
@@ -153,7 +153,7 @@ def test_a_long_prompt_keeps_both_ends() -> None:
 
 def test_a_judgement_that_is_none() -> None:
     with pytest.raises(BadAnswer):
-        prompts.judgement("nothing")
+        swarm.judgement("nothing")
 
 
 def test_what_a_filter_doubts_is_no_more_than_a_reminder() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.recall import languages
-from perdure.recall.small_words import ENGLISH, OTHERS
+from perdure.recall.languages import ENGLISH, OTHERS
 from perdure.recall.words import LONGEST, asked, plain, terms
 from tests.recall.library import library, question, scope
 

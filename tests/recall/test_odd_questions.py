@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from perdure.recall.searching.cues import LOOKED_FOR, MOST_TERMS, cues
-from perdure.recall.searching.pasted import looked_at
-from perdure.recall.steps.excerpts import as_it_stands
+from perdure.recall.searching.cues import LOOKED_FOR, MOST_TERMS, cues, trim_query
+from perdure.recall.steps.showing import as_it_stands
 from perdure.recall.words import terms
 from perdure.session import Session
 from tests.conftest import DURABLE
@@ -91,12 +90,14 @@ async def test_so_it_does_wherever_it_is_stored(store_url: str) -> None:
 
 def test_no_half_words_are_looked_for() -> None:
     text = 2_000 * "logins fail "
-    assert set(looked_at(text).split()) == {"logins", "fail"}
+    assert set(trim_query(text).split()) == {"logins", "fail"}
     assert cues(text, 0).terms == ("login", "fail")
 
 
 def test_lines_that_differ_in_numbers_count_once() -> None:
-    assert looked_at("\n".join(f"took {at} ms, id {at:08x}" for at in range(9_000))).count("\n") < 9
+    assert (
+        trim_query("\n".join(f"took {at} ms, id {at:08x}" for at in range(9_000))).count("\n") < 9
+    )
 
 
 async def test_of_a_long_question_the_terms_count_that_are_there() -> None:
@@ -182,4 +183,4 @@ async def test_a_hit_says_what_stands_there() -> None:
 def test_a_number_of_very_many_digits_is_read_once() -> None:
     # Read again from each of its digits, it would take minutes.
     number = "8" * 90_000 + "th"
-    assert looked_at(f"what is\n{number}\nfor?").split() == ["what", "is", "for?"]
+    assert trim_query(f"what is\n{number}\nfor?").split() == ["what", "is", "for?"]

@@ -10,7 +10,7 @@ import pytest
 from perdure.recall.places import Spot, spot
 from perdure.recall.searching.evidence import Tally, sittings
 from perdure.recall.searching.features import GROUPS, NAMES
-from perdure.recall.searching.sets import inside
+from perdure.recall.searching.rounds import inside
 from perdure.recall.searching.weights import LIKELY, WEIGHTS
 from perdure.storage.searching import Postings, TextFound
 from tests.recall.library import OTHER, Library, library, question, scope

@@ -15,7 +15,7 @@ from perdure.core.errors import InvalidInput, TooLarge
 from perdure.core.tokens import o200k
 from perdure.recall.places import REFERENCES
 from perdure.recall.references import files as layer_files
-from perdure.recall.references import front_matter, layers, patterns
+from perdure.recall.references import front_matter, layers
 from perdure.recall.references.layers import LayerText
 from perdure.recall.references.references import References, Synced
 from perdure.storage.store import Store
@@ -534,15 +534,15 @@ async def test_triggers_and_tags_call_for_layers(references: References) -> None
     ],
 )
 def test_patterns_of_paths(pattern: str, fitting: list[str], others: list[str]) -> None:
-    assert [path for path in (*fitting, *others) if patterns.fits(pattern, path)] == fitting
+    assert [path for path in (*fitting, *others) if layers.fits(pattern, path)] == fitting
 
 
 def test_no_pattern_takes_for_ever() -> None:
     """Each of these would take a regular expression longer than anybody waits."""
     path = "/".join(["a"] * 2_000)
-    assert not patterns.fits("**/a/" * 40 + "b", path)
-    assert not patterns.fits("**a" * 60 + "b", path)
-    assert not patterns.fits("*a" * 90 + "b", "a" * 4_000)
+    assert not layers.fits("**/a/" * 40 + "b", path)
+    assert not layers.fits("**a" * 60 + "b", path)
+    assert not layers.fits("*a" * 90 + "b", "a" * 4_000)
 
 
 async def test_check_names_what_is_unwise(references: References, folder: Path) -> None:

@@ -14,8 +14,17 @@ from perdure.config import Config
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import assistant, user
 from perdure.history.records import Link
-from perdure.recall.places import REFERENCES, Spot, memories_of, spot, turns
-from perdure.recall.scoping.ranges import common, covers, joined, without
+from perdure.recall.places import (
+    REFERENCES,
+    Spot,
+    common,
+    covers,
+    joined,
+    memories_of,
+    spot,
+    turns,
+    without,
+)
 from perdure.recall.scoping.scope import Groups, Scope, Scopes, scope_of
 from perdure.recall.values import Question
 from perdure.session import Session

@@ -19,9 +19,8 @@ from perdure.recall.scoping.scope import Scopes
 from perdure.recall.searching.scanning import Scan
 from perdure.recall.searching.searcher import Searcher
 from perdure.recall.steps.cabinets import Kept
-from perdure.recall.steps.excerpts import excerpt, looked_for
 from perdure.recall.steps.pipeline import Pipeline
-from perdure.recall.steps.showing import SHORT, Showing
+from perdure.recall.steps.showing import SHORT, Showing, excerpt, looked_for
 from perdure.recall.values import Candidate, Filters, Question, Recalled
 from perdure.session import Session
 from tests.patience import patient

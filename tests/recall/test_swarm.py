@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.config import BudgetConfig
-from perdure.recall.steps.prompts import Case
-from perdure.recall.steps.swarm import SURE, Sifted, Swarm, met, sift
+from perdure.recall.steps.swarm import SURE, Case, Sifted, Swarm, met, sift
 from perdure.recall.underway import Underway
 from perdure.testing import Answer, Fault, Received, Script, ScriptedModel
 from tests.gateway.opened import assert_nothing_left, is_idle, outcomes_of

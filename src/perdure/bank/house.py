@@ -20,13 +20,13 @@ from perdure.context.places import Shows
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError, Unsupported
 from perdure.core.messages import Message
-from perdure.gateway.traces import Traces
+from perdure.gateway.response_cache import GatewayRecords
 from perdure.history.epochs import Epochs
 from perdure.history.forgetting import Forgetting
 from perdure.history.intake import Intake
 from perdure.history.log import TurnLog
 from perdure.history.reading import Reader
-from perdure.history.renditions.scribe import Scribe
+from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.strategies import Desk
 from perdure.history.token_counts import TokenCounts
 from perdure.history.uses import Uses
@@ -308,7 +308,7 @@ class House:
     @functools.cached_property
     def _forgetting(self) -> Forgetting:
         made = Forgetting(self.store, self._reader, self.artifacts, self._care.cleanse)
-        made.join(Traces(self.store, self._flush_outcomes))
+        made.join(GatewayRecords(self.store, self._flush_outcomes))
         made.join(self.epochs)
         self._recalling.recall.join(made)
         made.join(self._shows)

@@ -87,10 +87,10 @@ def _moment(since: str | None) -> datetime | None:
 async def _entries(
     settings: Settings, wanted: dict[str, str | None], since: datetime | None, limit: int
 ) -> TrailPage:
-    from perdure.cli import places
+    from perdure.cli import bank_access
     from perdure.storage.audit import AuditTrail
 
-    async with places.existing_bank(settings, settings.load()) as bank:
+    async with bank_access.existing_bank(settings, settings.load()) as bank:
         return await AuditTrail(bank.store).entries(
             collection=wanted["collection"] or None,
             key=wanted["key"] or None,
@@ -103,10 +103,10 @@ async def _entries(
 
 
 async def _verify(settings: Settings, collection: str, key: str) -> Verdict:
-    from perdure.cli import places
+    from perdure.cli import bank_access
     from perdure.storage.audit import AuditTrail
 
-    async with places.existing_bank(settings, settings.load()) as bank:
+    async with bank_access.existing_bank(settings, settings.load()) as bank:
         return await AuditTrail(bank.store).verify(collection, key)
 
 

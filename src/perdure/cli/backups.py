@@ -49,11 +49,11 @@ async def backup(
     once, however many snapshots need them. Exits with 1 if something in the bank was found to be
     damaged; the rest is kept.
     """
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
+    from perdure.cli import bank_access
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the bank") as bar:
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("looking at the bank") as bar:
+        async with bank_access.existing_bank(settings, settings.load()) as bank:
             made = await bank.backup(
                 folder, keep_last=keep, plain=plain, verify=verify, progress=bar
             )
@@ -79,9 +79,9 @@ async def list_(
     Exits with 1 if one is damaged.
     """
     from perdure.bank.backup import check_backups
-    from perdure.cli.progress import Bar
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the backups") as bar:
+    with ProgressBar("looking at the backups") as bar:
         found = await check_backups(folder, config=settings.load(), verify=verify, progress=bar)
     if settings.json:
         terminal.emit({"folder": str(folder), "snapshots": [_listed(each) for each in found]})
@@ -120,9 +120,9 @@ async def restore(
     and nobody may have it open. It gets everything, or stays as it is.
     """
     from perdure.bank import bank_copy
-    from perdure.cli.progress import Bar
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the backup") as bar:
+    with ProgressBar("looking at the backup") as bar:
         made = await bank_copy.restore(
             folder,
             config=settings.load(),
@@ -160,11 +160,11 @@ async def copy(
     given, and nobody may have it open.
     """
     from perdure import config
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
+    from perdure.cli import bank_access
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at the bank") as bar:
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("looking at the bank") as bar:
+        async with bank_access.existing_bank(settings, settings.load()) as bank:
             made = await bank.copy_to(
                 target,
                 config=None if target_config is None else config.load(target_config),

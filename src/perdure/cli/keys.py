@@ -131,31 +131,31 @@ def shred(
 
 
 async def _list(settings: Settings, *, rows: bool) -> list[ScopeStanding]:
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
+    from perdure.cli import bank_access
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("looking at keys"):
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("looking at keys"):
+        async with bank_access.existing_bank(settings, settings.load()) as bank:
             return await bank.encryption.status(rows=rows)
 
 
 async def _rotate(settings: Settings, scope: str | None, *, master: bool) -> Rotated | Rewrapped:
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
+    from perdure.cli import bank_access
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("replacing keys") as bar:
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("replacing keys") as bar:
+        async with bank_access.existing_bank(settings, settings.load()) as bank:
             if master:
                 return await bank.encryption.rotate_master(bar)
             return await bank.encryption.rotate_data_keys(scope, bar)
 
 
 async def _shred(settings: Settings, scope: str) -> bool:
-    from perdure.cli import places
-    from perdure.cli.progress import Bar
+    from perdure.cli import bank_access
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("destroying keys"):
-        async with places.existing_bank(settings, settings.load()) as bank:
+    with ProgressBar("destroying keys"):
+        async with bank_access.existing_bank(settings, settings.load()) as bank:
             return await bank.encryption.shred(scope, confirm=scope)
 
 
@@ -163,7 +163,7 @@ async def _shred(settings: Settings, scope: str) -> bool:
 
 
 def _show(found: list[ScopeStanding]) -> None:
-    from perdure.cli import moments
+    from perdure.cli import readable
 
     if not found:
         terminal.say("There are no data keys yet: nothing was encrypted.")
@@ -172,11 +172,11 @@ def _show(found: list[ScopeStanding]) -> None:
     for scope in found:
         for each in scope.generations:
             count = "" if each.rows is None else f"{each.rows:,}"
-            made = moments.absolute(each.created)
+            made = readable.absolute_time(each.created)
             rows.append((scope.scope, str(each.number), each.state, each.master, made, count))
         if scope.shredded:
             count = "" if scope.forgotten is None else f"{scope.forgotten:,}"
-            when = moments.absolute(scope.shredded_at)
+            when = readable.absolute_time(scope.shredded_at)
             rows.append((scope.scope, f"to {scope.shredded}", "shredded", "", when, count))
     terminal.table(("Scope", "Key", "State", "Master", "Since", "Rows"), rows, right=1)
 

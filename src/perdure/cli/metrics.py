@@ -59,10 +59,10 @@ def metrics(
 
 
 async def _told(settings: Settings) -> Told:
-    from perdure.cli import places
+    from perdure.cli import bank_access
     from perdure.storage.metrics.publishing import published
 
-    async with places.existing_bank(settings, settings.load()) as bank:
+    async with bank_access.existing_bank(settings, settings.load()) as bank:
         store = bank.store
         return Told(await published(store), await store.adapter.sizes(), store.now())
 
@@ -136,9 +136,9 @@ def _show(told: Told) -> None:
 
 
 def _show_operations(told: Told) -> None:
-    from perdure.cli import moments
+    from perdure.cli import readable
 
-    newest = moments.relative(told.processes[0].at, told.now)
+    newest = readable.relative_time(told.processes[0].at, told.now)
     count = len(told.processes)
     terminal.say(f"{count} process{'es' if count > 1 else ''} within the last day, {newest} last.")
     terminal.say()

@@ -44,7 +44,7 @@ def list_(settings: Settings) -> None:
     elif not found:
         terminal.say("No record type was written to this bank yet.")
     else:
-        from perdure.cli import moments
+        from perdure.cli import readable
 
         terminal.table(
             ("Collection", "Type", "Serializer", "Since", "Schema", "Fields", "Records"),
@@ -53,7 +53,7 @@ def list_(settings: Settings) -> None:
                     schema.collection,
                     schema.current.description.name,
                     schema.current.serializer,
-                    moments.absolute(schema.current.since),
+                    readable.absolute_time(schema.current.since),
                     str(schema.current.schema),
                     str(len(schema.current.description.fields)),
                     f"{rows.get(schema.collection, 0):,}",
@@ -136,16 +136,16 @@ def check(
 
 @asynccontextmanager
 async def _registry(settings: Settings) -> AsyncIterator[SchemaRegistry]:
-    from perdure.cli import places
+    from perdure.cli import bank_access
 
-    async with places.existing_bank(settings, settings.load()) as bank:
+    async with bank_access.existing_bank(settings, settings.load()) as bank:
         yield bank.store.schemas
 
 
 async def _list(settings: Settings) -> tuple[list[Schema], dict[str, int]]:
-    from perdure.cli import places
+    from perdure.cli import bank_access
 
-    async with places.existing_bank(settings, settings.load()) as bank:
+    async with bank_access.existing_bank(settings, settings.load()) as bank:
         schemas = bank.store.schemas
         found = [await schemas.describe(name) for name in await schemas.collections()]
         sizes = await bank.store.adapter.sizes()
@@ -163,9 +163,9 @@ async def _proto(settings: Settings, collection: str) -> str:
 
 
 async def _check(settings: Settings, collection: str | None) -> list[Checked]:
-    from perdure.cli.progress import Bar
+    from perdure.cli.terminal import ProgressBar
 
-    with Bar("checking records") as bar:
+    with ProgressBar("checking records") as bar:
         async with _registry(settings) as schemas:
             names = await schemas.collections() if collection is None else [collection]
             return [await schemas.check(name, bar) for name in names]
@@ -184,7 +184,7 @@ def _write(out: Path, text: str) -> None:
 
 
 def _show(schema: Schema) -> None:
-    from perdure.cli import moments
+    from perdure.cli import readable
 
     current = schema.current
     terminal.say(
@@ -199,7 +199,7 @@ def _show(schema: Schema) -> None:
     if len(schema.versions) > 1:
         terminal.say()
         rows = [
-            (moments.absolute(now.since), str(now.schema), now.serializer, change)
+            (readable.absolute_time(now.since), str(now.schema), now.serializer, change)
             for before, now in zip((None, *schema.versions), schema.versions, strict=False)
             for change in _changes(before, now)
         ]

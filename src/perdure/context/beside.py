@@ -29,9 +29,8 @@ from perdure.history.records import SessionRecord, turn_key
 from perdure.history.shown import Shown
 from perdure.history.strategies import Look
 from perdure.history.strategies.rounds import prompt_of
-from perdure.recall.injecting import MemoryLayer
+from perdure.recall.injecting import MemoryLayer, Window
 from perdure.recall.keys import everywhere, owner_of
-from perdure.recall.window import Window
 
 if TYPE_CHECKING:
     from perdure.context.composer import Prompted, Rooms

@@ -16,14 +16,14 @@ from perdure.history.epochs import Wish
 from perdure.history.lines import ENDLESS
 from perdure.history.manifest import Place
 from perdure.history.records import Head, SessionRecord
-from perdure.history.renditions.scribe import Wanted
+from perdure.history.renditions.rendition_service import Wanted
 from perdure.history.searching import search
 from perdure.history.shown import Injected
 from perdure.history.strategies import Ask
 from perdure.history.strategies.gradient import Gradient
 from perdure.recall.keys import everywhere, here, owner_of
 from perdure.recall.memories.memory_tools import MemoryTools
-from perdure.recall.steps.excerpts import excerpt, looked_for
+from perdure.recall.steps.showing import excerpt, looked_for
 from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Filters, Hit, Question
 

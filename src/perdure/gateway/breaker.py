@@ -119,7 +119,7 @@ class Breaker:
         if self._state == "half_open" and self._probing:
             raise self._refusal(None)
 
-    def attempt(self) -> Attempt:
+    def attempt(self) -> BreakerPermit:
         """A call to be made, as a context manager; how the block ends is how the call ended.
 
         Raises `ProviderDown` if the circuit is open or being probed, with the seconds until the
@@ -129,7 +129,7 @@ class Breaker:
         if self._state == "open":
             self._enter("half_open", self._clock())
         self._probing = self._state == "half_open"
-        return Attempt(partial(self._ended, self._era))
+        return BreakerPermit(partial(self._ended, self._era))
 
     def view(self) -> BreakerView:
         now = self._clock()
@@ -199,7 +199,7 @@ class Breaker:
         )
 
 
-class Attempt:
+class BreakerPermit:
     """One call that a breaker let pass. Enter it once; how it ends is noted."""
 
     __slots__ = ("_ended",)

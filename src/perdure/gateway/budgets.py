@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from perdure.config import BudgetConfig
 from perdure.core import clock
-from perdure.core.errors import InvalidConfig, InvalidKey
-from perdure.gateway.calls import Ask
-from perdure.gateway.prices import picodollars
+from perdure.core import clock as clocks
+from perdure.core.errors import BudgetReached, InvalidConfig, InvalidKey
+from perdure.core.figures import plural
+from perdure.gateway.calls import Ask, indexable
+from perdure.gateway.prices import dollars, picodollars
 from perdure.storage import keys
+from perdure.storage.records import Indexed, Key, system_record
 
 Per: TypeAlias = Literal["hour", "day", "month", "ever"]
 
@@ -85,3 +89,151 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
             return f"{start:%Y-%m-%d}", clock.from_datetime(start + timedelta(days=1))
         following = (start.replace(day=1) + timedelta(days=31)).replace(day=1)
         return f"{start:%Y-%m}", clock.from_datetime(following)
+
+
+@system_record("budgets")
+class BudgetPeriod(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What was spent on a budget in one of its periods."""
+
+    id: Annotated[str, Key()]  # budget/period, and the agent's hash if each has its own
+    #: Whose it is, if each agent has its own.
+    agent: Annotated[str, Indexed()] = ""
+    #: Settled. Calls that took nothing are not counted.
+    calls: int = 0
+    tokens: int = 0
+    cost: int = 0
+    #: Reserved, by calls that go on or whose process died.
+    held: int = 0
+    held_tokens: int = 0
+    held_cost: int = 0
+
+
+class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a budget stands: its limits, and what is spent and reserved of them in this period."""
+
+    budget: Budget
+    #: Whose, if each agent has its own.
+    agent: str
+    period: str
+    #: Microseconds; None if it never does.
+    renews: int | None
+    pot: BudgetPeriod
+
+    @property
+    def tokens_left(self) -> int | None:
+        """None if tokens are not limited."""
+        limit = self.budget.tokens
+        return None if limit is None else max(0, limit - self.pot.tokens - self.pot.held_tokens)
+
+    @property
+    def cost_left(self) -> int | None:
+        """Picodollars; None if money is not limited."""
+        limit = self.budget.cost
+        return None if limit is None else max(0, limit - self.pot.cost - self.pot.held_cost)
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """What a reservation holds in one pot."""
+
+    key: str
+    agent: str
+    budget: Budget
+    #: When the pot's period ends. Microseconds; None if it never does.
+    renews: int | None
+
+    def empty(self) -> BudgetPeriod:
+        """The pot before anything was spent."""
+        return BudgetPeriod(id=self.key, agent=self.agent)
+
+
+class Reservation(msgspec.Struct):
+    """Room in every budget that a call counts on. Made by `Ledger.reserve`."""
+
+    holds: tuple[Hold, ...] = ()
+    tokens: int = 0
+    cost: int = 0
+    #: Tokens of an answer whose length was not asked for.
+    assumed: int = 0
+    settled: bool = False
+
+
+def hold_for(budget: Budget, ask: Ask, now: int) -> Hold:
+    """The hold of a call that is made now: on the budget's pot, or on the agent's own."""
+    period, renews = budget.period(now)
+    if budget.agent != EACH:
+        return Hold(f"{budget.name}/{period}", "", budget, renews)
+    # Names can be long, and hold what no key can.
+    name = ask.agent.encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(name, digest_size=16).hexdigest()
+    return Hold(f"{budget.name}/{period}/{digest}", indexable(ask.agent), budget, renews)
+
+
+def fits(hold: Hold, pot: BudgetPeriod, wanted: Reservation) -> bool:
+    """Whether there is room; what others reserved counts as spent."""
+    limits = hold.budget
+    tokens = pot.tokens + pot.held_tokens + wanted.tokens
+    cost = pot.cost + pot.held_cost + wanted.cost
+    return (limits.tokens is None or tokens <= limits.tokens) and (
+        limits.cost is None or cost <= limits.cost
+    )
+
+
+def reserved(pot: BudgetPeriod, wanted: Reservation) -> BudgetPeriod:
+    """The pot with a reservation in it."""
+    return msgspec.structs.replace(
+        pot,
+        held=pot.held + 1,
+        held_tokens=pot.held_tokens + wanted.tokens,
+        held_cost=pot.held_cost + wanted.cost,
+    )
+
+
+def settled(pot: BudgetPeriod, held: Reservation, tokens: int, cost: int) -> BudgetPeriod:
+    """The pot with what a call took in place of what was reserved for it."""
+    # Never below nothing: if the agent was forgotten meanwhile, the pot is a new one.
+    return msgspec.structs.replace(
+        pot,
+        calls=pot.calls + (1 if tokens or cost else 0),
+        tokens=pot.tokens + tokens,
+        cost=pot.cost + cost,
+        held=max(0, pot.held - 1),
+        held_tokens=max(0, pot.held_tokens - held.tokens),
+        held_cost=max(0, pot.held_cost - held.cost),
+    )
+
+
+def reached(hold: Hold, pot: BudgetPeriod, wanted: Reservation) -> BudgetReached:
+    """The error that says what is left, and how to go on."""
+    budget = hold.budget
+    standing = BudgetStatus(budget=budget, agent=hold.agent, period="", renews=hold.renews, pot=pot)
+    left = list[str]()
+    if (tokens := standing.tokens_left) is not None:
+        left.append(f"{tokens:,} of {budget.tokens:,} tokens")
+    if (cost := standing.cost_left) is not None:
+        left.append(f"{dollars(cost)} of {dollars(budget.cost or 0)}")
+    whose = f" of {hold.agent!r}" if budget.agent == EACH else ""
+    needs = f"{wanted.tokens:,} tokens"
+    if budget.cost is not None:
+        needs += f" and {dollars(wanted.cost)}"
+    if hold.renews is None:
+        when = "It does not renew: raise it to go on."
+    else:
+        when = f"It renews at {clocks.to_datetime(hold.renews):%Y-%m-%d %H:%M} UTC; or raise it."
+    return BudgetReached(
+        f"The budget {budget.name!r}{whose} does not allow the call, which may take {needs}:"
+        f" {' and '.join(left)} are left{_held(pot)}.",
+        hint=_shorter(standing, wanted) + when,
+    )
+
+
+def _shorter(standing: BudgetStatus, wanted: Reservation) -> str:
+    """That a shorter answer may fit, if its length was only assumed."""
+    least = wanted.tokens - wanted.assumed
+    tokens, cost = standing.tokens_left, standing.cost_left
+    if not wanted.assumed or cost == 0 or (tokens is not None and tokens <= least):
+        return ""
+    return f"Set max_tokens: without it, an answer of {wanted.assumed:,} tokens was assumed. "
+
+
+def _held(pot: BudgetPeriod) -> str:
+    return f", besides what {plural(pot.held, 'call')} reserved" if pot.held else ""

@@ -6,7 +6,8 @@ What a caller makes is checked when it is made: `InvalidInput` names the field, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
@@ -254,7 +255,7 @@ class PartEnded(msgspec.Struct, frozen=True, gc=False):
 Delta: TypeAlias = TextDelta | ReasoningDelta | CallBegan | CallDelta | PartEnded
 
 
-class Limits(msgspec.Struct, frozen=True, gc=False):
+class RateLimits(msgspec.Struct, frozen=True, gc=False):
     """What a provider's headers say is left, and in how many seconds it is filled up again."""
 
     requests: int | None = None
@@ -375,3 +376,87 @@ def _stop(given: Any) -> tuple[str, ...]:
             f"Request.stop cannot be {_shown(given)}.", hint="Give texts that are not empty."
         )
     return words
+
+
+def to_request(given: Any) -> Request:
+    """A request, of itself or of anything that `wire.decode` takes."""
+    return given if isinstance(given, Request) else Request(messages=given)
+
+
+def check_ask(given: Any) -> Ask:
+    """Who asks."""
+    if isinstance(given, Ask):
+        return given
+    raise InvalidInput(
+        f"Who asks cannot be a {type(given).__name__}.", hint='Give an Ask, like Ask(agent="me").'
+    )
+
+
+def check_embed_ask(given: Any) -> Ask:
+    """Who asks for vectors. A purpose that was not set is understood."""
+    ask = check_ask(given)
+    if ask.purpose == "chat":
+        return msgspec.structs.replace(ask, purpose="embed")
+    if ask.purpose != "embed":
+        raise InvalidInput(
+            f"Texts are not embedded for {ask.purpose}.", hint='Use Ask(purpose="embed").'
+        )
+    return ask
+
+
+def check_texts(given: Any) -> Sequence[str]:
+    """Texts to embed; at least one."""
+    if isinstance(given, str):
+        raise InvalidInput("embed wants a list of texts, not one text.", hint="Give [text].")
+    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
+        raise InvalidInput(
+            f"embed wants a list of texts, not a {type(given).__name__}.", hint="Give a list."
+        )
+    if not given:
+        raise InvalidInput("There is nothing to embed.", hint="Give a list of texts.")
+    for at, text in enumerate(given):
+        if not isinstance(text, str):
+            raise InvalidInput(
+                f"texts[{at}] is a {type(text).__name__}, not a text.", hint="Give a list of texts."
+            )
+    return given
+
+
+def check_score(outcome: Any, score: Any) -> float:
+    """A score; whether it lies between 0 and 1 is for `outcomes` to see."""
+    if not isinstance(outcome, str):
+        raise InvalidInput(
+            f"A {type(outcome).__name__} does not name an outcome.",
+            hint="Use the `outcome` of a reply.",
+        )
+    if not isinstance(score, int | float):
+        raise InvalidInput(f"{score!r} is no score.", hint="Give a number from 0.0 to 1.0.")
+    return float(score)
+
+
+def check_moment(name: str, given: Any) -> datetime | None:
+    """A moment, or none. That it knows its time zone is for `clock` to see."""
+    if given is None or isinstance(given, datetime):
+        return given
+    raise InvalidInput(
+        f"{name} cannot be {given!r}: it is no datetime.",
+        hint=f"Use an aware datetime, such as {name}=datetime.now(UTC) - timedelta(days=7).",
+    )
+
+
+def check_purpose(given: Any) -> None:
+    """Raise `InvalidInput` unless calls can be for this."""
+    if given not in PURPOSES:
+        raise InvalidInput(
+            f"Models are not called for {given!r}.", hint=f"Use one of {', '.join(PURPOSES)}."
+        )
+
+
+_LONGEST = 120  # of at most four bytes each: what an index holds
+
+
+def indexable(name: str) -> str:
+    """A name as far as every database can hold it in an index. Most names are just that."""
+    if len(name) <= _LONGEST and name.isascii() and "\x00" not in name:
+        return name
+    return name.encode("utf-8", "replace").decode().replace("\x00", "")[:_LONGEST]

@@ -23,9 +23,17 @@ import msgspec
 
 from perdure.config import ByComplexity, GatewayConfig, ProviderConfig, config_file
 from perdure.core.errors import InvalidConfig, NoModel
-from perdure.gateway.builtin import ADDRESSES, BUILT_IN, COMPATIBLE, LOCAL, LOCAL_MODEL, SELF_HOSTED
 from perdure.gateway.calls import PURPOSES, Ask, Complexity, Purpose
-from perdure.gateway.providers import Habits, Provider
+from perdure.gateway.providers import (
+    ADDRESSES,
+    BUILT_IN,
+    COMPATIBLE,
+    LOCAL,
+    LOCAL_MODEL,
+    SELF_HOSTED,
+    Habits,
+    Provider,
+)
 
 #: Kinds of work whose names speak for themselves. The configuration comes first.
 _TASKS: dict[str, Complexity] = {
@@ -45,7 +53,7 @@ _NEAREST: dict[Complexity, tuple[Complexity, ...]] = {
 _VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class ModelCandidate(msgspec.Struct, frozen=True):
     """A model that may answer, and who serves it."""
 
     provider: Provider
@@ -57,7 +65,7 @@ class Candidate(msgspec.Struct, frozen=True):
         return f"{self.provider.name}{'#' if '://' in self.provider.name else '/'}{self.model}"
 
 
-class Catalog:
+class ModelCatalog:
     """The providers and models of one configuration. Reads the environment when it is made.
 
     Raises `InvalidConfig`, naming the key, if a provider cannot be made of what is configured, or
@@ -73,7 +81,7 @@ class Catalog:
             for name in (*BUILT_IN, *(n for n in config.providers if n not in BUILT_IN))
         }
         self._tasks = {_task(name): complexity for name, complexity in config.tasks.items()}
-        self._lists: dict[tuple[Purpose, Complexity], list[Candidate]] = {}
+        self._lists: dict[tuple[Purpose, Complexity], list[ModelCandidate]] = {}
         if config.default and config.default not in self._providers:
             raise InvalidConfig(
                 f"gateway.default: there is no provider {config.default!r}.",
@@ -110,7 +118,7 @@ class Catalog:
         """
         return purpose == "embed" or any(self._names(purpose, level) for level in _NEAREST)
 
-    def candidates(self, ask: Ask) -> list[Candidate]:
+    def candidates(self, ask: Ask) -> list[ModelCandidate]:
         """The models that may answer, best first; at least one. The list is the caller's own.
 
         `Ask.model` alone if it is given. Else those for the purpose and the complexity of the task,
@@ -129,7 +137,7 @@ class Catalog:
             found = self._lists[ask.purpose, complexity] = self._listed(ask.purpose, complexity)
         return found.copy()
 
-    def find(self, name: str, *, key: str = "") -> Candidate:
+    def find(self, name: str, *, key: str = "") -> ModelCandidate:
         """The candidate of a name; `key` says where the name stands, for the error.
 
         Raises `InvalidConfig` if the name cannot be read.
@@ -147,7 +155,7 @@ class Catalog:
 
     # ------------------------------------------------------------------------------------------
 
-    def _read(self, name: str, where: str) -> Candidate:
+    def _read(self, name: str, where: str) -> ModelCandidate:
         """The candidate of a name, whose address may lack its variable."""
         if "://" in name:
             address, _, model = name.partition("#")
@@ -159,7 +167,7 @@ class Catalog:
             address = _address(address, where)
             habits = SELF_HOSTED
             provider = Provider(name=address, base_url=address, needs_key=False, habits=habits)
-            return Candidate(provider, model)
+            return ModelCandidate(provider, model)
         known, _, model = name.partition("/")
         if not model and self._config.default:
             known, model = self._config.default, known
@@ -170,9 +178,9 @@ class Catalog:
                 " [gateway.providers.NAME] with its base_url; or name a server's own address:"
                 " http://127.0.0.1:8080/v1#model.",
             )
-        return Candidate(self._providers[known], model)
+        return ModelCandidate(self._providers[known], model)
 
-    def _listed(self, purpose: Purpose, complexity: Complexity) -> list[Candidate]:
+    def _listed(self, purpose: Purpose, complexity: Complexity) -> list[ModelCandidate]:
         names = next((n for c in _NEAREST[complexity] if (n := self._names(purpose, c))), ())
         if not names and purpose == "embed":
             names = (f"{LOCAL}/{LOCAL_MODEL}",)
@@ -191,7 +199,7 @@ class Catalog:
         return tuple(name for name in names if name)
 
     @staticmethod
-    def _able(candidate: Candidate, purpose: Purpose) -> Candidate:
+    def _able(candidate: ModelCandidate, purpose: Purpose) -> ModelCandidate:
         provider = candidate.provider
         if purpose == "embed" and not provider.embeddings:
             raise NoModel(
@@ -213,12 +221,12 @@ class Catalog:
 
 def candidates(
     config: GatewayConfig, ask: Ask, environ: Mapping[str, str] = os.environ
-) -> list[Candidate]:
-    """The models that may answer, best first. Who asks often keeps a `Catalog`.
+) -> list[ModelCandidate]:
+    """The models that may answer, best first. Who asks often keeps a `ModelCatalog`.
 
-    Raises as `Catalog` and `Catalog.candidates`.
+    Raises as `ModelCatalog` and `ModelCatalog.candidates`.
     """
-    return Catalog(config, environ).candidates(ask)
+    return ModelCatalog(config, environ).candidates(ask)
 
 
 def _task(name: str) -> str:

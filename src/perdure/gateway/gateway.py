@@ -8,7 +8,7 @@
 
 The walk of a call: `catalog` names the candidates for its purpose and complexity, the selector puts
 them in order, and they are tried one after the other under one deadline, each of them again where
-that makes sense (`chain`). `trial` is one try. The answer may come from the cache instead.
+that makes sense (`fallback`, `attempts`). The answer may come from the cache instead.
 """
 
 from __future__ import annotations
@@ -26,29 +26,41 @@ from perdure.config import GatewayConfig
 from perdure.core import clock as clocks
 from perdure.core.clock import Clock
 from perdure.core.errors import BadAnswer, GatewayError, Unauthorized
+from perdure.core.ids import new_id
 from perdure.core.messages import Usage
-from perdure.gateway import chain, estimates, intake, local, outcomes, requests, streams
-from perdure.gateway.answers import Answers
-from perdure.gateway.books import Books, Target
+from perdure.gateway import fallback, local, outcomes, requests, streams
+from perdure.gateway.attempts import Attempt, GatewayState, ModelState, broken, is_limited
 from perdure.gateway.breaker import Tripping
 from perdure.gateway.budgets import Budget
-from perdure.gateway.builtin import LOCAL
-from perdure.gateway.cache import Mask, ResponseCache
-from perdure.gateway.calls import Ask, Delta, Embedded, Purpose, Reply, Request
-from perdure.gateway.catalog import Candidate, Catalog
-from perdure.gateway.chain import Leg
-from perdure.gateway.flights import Flights
-from perdure.gateway.health import Health
+from perdure.gateway.budgets import BudgetStatus as BudgetStanding
+from perdure.gateway.calls import (
+    Answered,
+    Ask,
+    Delta,
+    Embedded,
+    Purpose,
+    Reply,
+    Request,
+    check_ask,
+    check_embed_ask,
+    check_moment,
+    check_purpose,
+    check_score,
+    check_texts,
+    to_request,
+)
+from perdure.gateway.catalog import ModelCandidate, ModelCatalog
+from perdure.gateway.fallback import Backoff, CandidateShare, OpenCalls
 from perdure.gateway.ledger import Ledger
-from perdure.gateway.outcomes import Recorder
-from perdure.gateway.pots import Standing as BudgetStanding
+from perdure.gateway.model_selection import ByHealth, CandidateStatus, Health, Selector
+from perdure.gateway.outcomes import Outcome, Recorder
 from perdure.gateway.prices import Prices
-from perdure.gateway.providers import Provider
-from perdure.gateway.retries import Backoff
-from perdure.gateway.selector import ByHealth, Selector, Standing
-from perdure.gateway.stream import Begun, Stream, deltas_of
+from perdure.gateway.provider_errors import overdue
+from perdure.gateway.provider_keys import require_key
+from perdure.gateway.providers import LOCAL, Provider
+from perdure.gateway.reply_stream import StartedStream, Stream, deltas_of
+from perdure.gateway.response_cache import Mask, ResponseCache, key_of
 from perdure.gateway.transport import Transport
-from perdure.gateway.trial import Trial, broken
 from perdure.storage.store import Store
 
 R = TypeVar("R")
@@ -56,6 +68,8 @@ R = TypeVar("R")
 #: Seconds that a provider may ask to be left alone for and is waited for, if no other is left:
 #: most limits are by the minute.
 _PATIENCE = 60.0
+#: Seconds that an answer waits until it is cached.
+_CACHE_PATIENCE = 1.0
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = Ask()
 _EMBED = Ask(purpose="embed")
@@ -82,24 +96,23 @@ class Gateway:
         Raises `InvalidConfig` if something in the configuration cannot be used.
         """
         self.config = config = config or GatewayConfig()
-        self.catalog = Catalog(config, environ)
+        self.catalog = ModelCatalog(config, environ)
         self.prices = Prices.load(config.prices)
         self.health = health or Health()
         self.ledger = Ledger(store, [Budget.configured(each) for each in config.budgets], clock)
         self.recorder = Recorder(store)
         self.cache = ResponseCache(store, config.cache_ttl, mask=mask)
         self.transport = Transport(connect=config.connect_timeout, silence=config.timeout)
-        self.targets: dict[str, Target] = {}
+        self.targets: dict[str, ModelState] = {}
         self.store = store
         self._clock = clock
         self._selector = selector or ByHealth()
         self._tripping = tripping
         self._backoff = backoff or Backoff(config.retries + 1, patience=_PATIENCE)
-        self._flights = Flights()
-        self._books = Books(
-            self.ledger, self.recorder, self.prices, self.health, environ=environ, clock=clock
+        self._open_calls = OpenCalls()
+        self._state = GatewayState(
+            self.ledger, self.recorder, self.prices, self.health, environ, clock
         )
-        self._answers = Answers(self.cache, self.catalog, self._books, by_default=config.cache)
 
     def has(self, purpose: Purpose) -> bool:
         """Whether any model is configured for this purpose.
@@ -107,7 +120,7 @@ class Gateway:
         Who has an algorithmic way asks first, and takes that way if there is none. Raises
         `InvalidInput` if there is no such purpose.
         """
-        intake.purpose(purpose)
+        check_purpose(purpose)
         return self.catalog.has(purpose)
 
     # Calls ------------------------------------------------------------------------------------
@@ -115,30 +128,32 @@ class Gateway:
     async def complete(self, request: Any, ask: Ask = _PLAIN) -> Reply:
         """What a model answers.
 
-        `request` is a `Request`, or anything that `wire.decode` takes: a text, messages.
+        `to_request` is a `Request`, or anything that `wire.decode` takes: a text, messages.
 
         Raises `NoModel` if none is configured, `BudgetReached`, `DeadlineExceeded`, `InvalidInput`
         for a request that no provider could make sense of. If all candidates failed, `AllFailed`
         with what each failed with; if there was but one, its own error.
         """
-        given, ask = intake.request(request), intake.asking(ask)
+        given, ask = to_request(request), check_ask(ask)
 
-        async def attempt(candidate: Candidate, leg: Leg) -> Reply:
+        async def call_model(candidate: ModelCandidate, share: CandidateShare) -> Reply:
             provider = candidate.provider
             call = self._built(given, candidate, ask, stream=False)
-            key = self._answers.key(candidate, ask, call)
-            if key is not None and (found := await self._answers.find(key, candidate, ask, leg)):
+            key = self._cache_key(candidate, ask, call)
+            if key is not None and (found := await self._cached(key, candidate, ask, share)):
                 return found
-            trial = self._trial(candidate, ask, leg, request=given, body=call.body)
-            async with trial:
-                sent = await self.transport.post(provider, call, trial.key, timeout=trial.timeout)
-                trial.observe(sent.headers)
-                answered = streams.read_answer(provider.wire, sent.body, trial.where)
-                trial.answered(answered)
-            await self._answers.keep(key, answered, trial)
-            return trial.reply()
+            attempt = self._attempt(candidate, ask, share, request=given, body=call.body)
+            async with attempt:
+                sent = await self.transport.post(
+                    provider, call, attempt.key, timeout=attempt.timeout
+                )
+                attempt.observe(sent.headers)
+                answered = streams.read_answer(provider.wire, sent.body, attempt.where)
+                attempt.answered(answered)
+            await self._keep(key, answered, attempt)
+            return attempt.reply()
 
-        return await self._first(ask, attempt)
+        return await self._first(ask, call_model)
 
     def stream(self, request: Any, ask: Ask = _PLAIN) -> Stream:
         """The same, as it arrives; see `Stream`.
@@ -146,19 +161,22 @@ class Gateway:
         Until the first thing arrives, candidates are tried as for `complete`. What fails later is
         `StreamBroken`: it is not begun again by itself, since its reader has seen a part.
         """
-        given, ask = intake.request(request), intake.asking(ask)
+        given, ask = to_request(request), check_ask(ask)
 
-        async def begin(candidate: Candidate, leg: Leg) -> Begun:
+        async def start(candidate: ModelCandidate, share: CandidateShare) -> StartedStream:
             call = self._built(given, candidate, ask, stream=True)
-            key = self._answers.key(candidate, ask, call)
-            if key is not None and (found := await self._answers.find(key, candidate, ask, leg)):
-                return Begun(deltas_of(found.message), lambda: found)
-            trial = self._trial(candidate, ask, leg, request=given, body=call.body, streamed=True)
-            begun = Begun(self._exchange(trial, call, key), trial.reply, lambda: trial.is_answered)
-            await begun.wait()
-            return begun
+            key = self._cache_key(candidate, ask, call)
+            if key is not None and (found := await self._cached(key, candidate, ask, share)):
+                return StartedStream(deltas_of(found.message), lambda: found)
+            attempt = self._attempt(
+                candidate, ask, share, request=given, body=call.body, streamed=True
+            )
+            deltas = self._exchange(attempt, call, key)
+            started = StartedStream(deltas, attempt.reply, lambda: attempt.answer is not None)
+            await started.wait()
+            return started
 
-        return Stream(lambda: self._first(ask, begin), self._flights)
+        return Stream(lambda: self._first(ask, start), self._open_calls)
 
     async def embed(self, texts: Sequence[str], ask: Ask = _EMBED) -> Embedded:
         """A vector for each text, in their order.
@@ -166,24 +184,24 @@ class Gateway:
         The reply names the model: vectors of different models cannot be compared. Raises as
         `complete`.
         """
-        texts, ask = intake.texts(texts), intake.embedding(ask)
+        texts, ask = check_texts(texts), check_embed_ask(ask)
 
-        async def attempt(candidate: Candidate, leg: Leg) -> Embedded:
+        async def call_model(candidate: ModelCandidate, share: CandidateShare) -> Embedded:
             length = sum(map(len, texts)) // 3 + len(texts)
-            trial = self._trial(candidate, ask, leg, texts=length)
-            async with trial:
-                vectors, usage = await self._vectors(texts, trial)
-                trial.embedded(usage, len(vectors[0]) if vectors else 0)
+            attempt = self._attempt(candidate, ask, share, texts=length)
+            async with attempt:
+                vectors, usage = await self._vectors(texts, attempt)
+                attempt.embedded(usage, len(vectors[0]) if vectors else 0)
             return Embedded(
                 vectors=vectors,
                 provider=candidate.provider.name,
                 model=candidate.model,
                 usage=usage,
-                cost=trial.cost,
-                outcome=trial.outcome,
+                cost=attempt.cost,
+                outcome=attempt.outcome,
             )
 
-        return await self._first(ask, attempt)
+        return await self._first(ask, call_model)
 
     async def feedback(
         self, outcome: str, score: float, *, by: Literal["user", "judge"] = "user"
@@ -192,7 +210,7 @@ class Gateway:
 
         Raises `InvalidInput` if there is no such outcome, or score, or judge.
         """
-        await self.recorder.feedback(outcome, intake.judgement(outcome, score), by)
+        await self.recorder.feedback(outcome, check_score(outcome, score), by)
 
     # What happened ----------------------------------------------------------------------------
 
@@ -202,12 +220,12 @@ class Gateway:
         *,
         since: datetime | None = None,
         until: datetime | None = None,
-    ) -> list[outcomes.Row]:
+    ) -> list[outcomes.CostRow]:
         """What calls took and cost, in groups: the dearest first, days in their order.
 
         Raises `InvalidInput` for a group that there is not, and for a moment that is none.
         """
-        since, until = intake.moment("since", since), intake.moment("until", until)
+        since, until = check_moment("since", since), check_moment("until", until)
         await self.recorder.flush()
         rows = await outcomes.summary(self.store, by, since, until)
         return rows if by == "day" else sorted(rows, key=lambda row: (-(row.cost or 0), -row.calls))
@@ -219,35 +237,39 @@ class Gateway:
     async def has_key(self, provider: Provider) -> bool:
         """Whether calls to a provider have the key that they need."""
         try:
-            await self._books.key(provider)
+            await require_key(provider, self._state.environ)
         except Unauthorized:
             return False
         return True
 
     async def settle(self) -> None:
         """Wait until everything that happened is written."""
-        await self._books.settled()
+        await self._state.settle()
+        await self.recorder.flush()
 
     async def close(self) -> None:
         """End the calls that are under way, with `Closed`; write what is left; disconnect."""
-        await self._flights.close()
-        await self._books.close()
+        await self._open_calls.close()
+        await self._state.settle()
+        await self.recorder.close()
         await self.transport.close()
 
     # ------------------------------------------------------------------------------------------
 
-    async def _first(self, ask: Ask, attempt: Callable[[Candidate, Leg], Awaitable[R]]) -> R:
+    async def _first(
+        self, ask: Ask, attempt: Callable[[ModelCandidate, CandidateShare], Awaitable[R]]
+    ) -> R:
         """What the first candidate that answers answers."""
-        return await chain.first(
+        return await fallback.first(
             ask,
             self._ordered(ask),
             attempt,
             seconds=self.config.deadline if ask.deadline is None else ask.deadline,
             backoff=self._backoff,
-            flights=self._flights,
+            open_calls=self._open_calls,
         )
 
-    def _ordered(self, ask: Ask) -> list[Candidate]:
+    def _ordered(self, ask: Ask) -> list[ModelCandidate]:
         candidates = self.catalog.candidates(ask)
         if len(candidates) == 1:
             return candidates
@@ -258,33 +280,33 @@ class Gateway:
         }
         return self._selector.order(ask, candidates, standings)
 
-    def _standing(self, ask: Ask, target: Target) -> Standing:
-        return Standing(
+    def _standing(self, ask: Ask, target: ModelState) -> CandidateStatus:
+        return CandidateStatus(
             state=target.breaker.state,
             health=self.health.view(ask.task or ask.purpose, target.name),
             paused=target.gate.view().paused,
         )
 
-    def _trial(
+    def _attempt(
         self,
-        candidate: Candidate,
+        candidate: ModelCandidate,
         ask: Ask,
-        leg: Leg,
+        share: CandidateShare,
         *,
         request: Request | None = None,
         body: Mapping[str, Any] = _EMPTY,
         texts: int = 0,
         streamed: bool = False,
-    ) -> Trial:
+    ) -> Attempt:
         target = self.targets.get(candidate.name)
         if target is None:
-            target = self.targets[candidate.name] = Target(candidate, self._tripping)
-        return Trial(
-            self._books,
+            target = self.targets[candidate.name] = ModelState(candidate, self._tripping)
+        return Attempt(
+            self._state,
             target,
             ask,
             self.catalog.complexity(ask),
-            leg,
+            share,
             timeout=self.config.timeout,
             request=request,
             body=body,
@@ -293,63 +315,119 @@ class Gateway:
         )
 
     def _built(
-        self, request: Request, candidate: Candidate, ask: Ask, *, stream: bool
-    ) -> requests.Call:
+        self, request: Request, candidate: ModelCandidate, ask: Ask, *, stream: bool
+    ) -> requests.ProviderRequest:
         """What is sent; under a budget it limits the answer, so that what is reserved holds."""
         provider, model = candidate.provider, candidate.model
         if provider.name == LOCAL:
             raise local.cannot_chat(ask.purpose)
         call = requests.build(request, provider, model, stream=stream)
-        if not estimates.is_limited(call.body) and self.ledger.covers(ask):
+        if not is_limited(call.body) and self.ledger.covers(ask):
             request = replace(request, max_tokens=provider.habits.default_max_tokens)
             call = requests.build(request, provider, model, stream=stream)
         return call
 
+    # The response cache -------------------------------------------------------------------------
+
+    def _cache_key(
+        self, candidate: ModelCandidate, ask: Ask, call: requests.ProviderRequest
+    ) -> str | None:
+        """The key of a request; None if it is not to be cached."""
+        if not (self.config.cache if ask.cache is None else ask.cache):
+            return None
+        provider = candidate.provider
+        # Headers may say which version answers, and for whom.
+        headers = {**call.headers, **provider.headers}
+        address = f"{provider.base_url}{call.path}"
+        return key_of(provider.name, address, candidate.model, call.body, headers)
+
+    async def _cached(
+        self, key: str, candidate: ModelCandidate, ask: Ask, share: CandidateShare
+    ) -> Reply | None:
+        """The answer to the same request, noted as an outcome that cost nothing; or None."""
+        started = self._clock()
+        found = await self.cache.get(key)
+        if found is None:
+            return None
+        outcome = Outcome.of(
+            ask,
+            candidate,
+            id=new_id(),
+            started=started,
+            success=True,
+            complexity=self.catalog.complexity(ask),
+            latency=max(0, self._clock() - started) / clocks.SECOND,
+            cost=0,
+            cached=True,
+            fallback=share.position,
+        )
+        self.recorder.note(outcome)
+        return Reply(
+            message=found.message,
+            finish=found.finish,
+            provider=candidate.provider.name,
+            model=candidate.model,
+            cost=0,
+            cached=True,
+            outcome=outcome.id,
+            fallback=share.position,
+            latency=outcome.latency,
+        )
+
+    async def _keep(self, key: str | None, answered: Answered, attempt: Attempt) -> None:
+        """Cache an answer, if its request has a key and nothing in it is secret."""
+        if key is None or attempt.holds_secret(answered.message):
+            return
+        ask = attempt.ask
+        putting = self.cache.put(key, answered, agent=ask.agent, session=ask.session)
+        # The answer is there: a bank that is slow must not hold it up for long.
+        await self._state.carry_on(putting, patience=_CACHE_PATIENCE)
+
+    # Exchanges ----------------------------------------------------------------------------------
+
     async def _vectors(
-        self, texts: Sequence[str], trial: Trial
+        self, texts: Sequence[str], attempt: Attempt
     ) -> tuple[tuple[tuple[float, ...], ...], Usage | None]:
-        provider, model = trial.candidate.provider, trial.candidate.model
-        seconds = trial.timeout
+        provider, model = attempt.candidate.provider, attempt.candidate.model
+        seconds = attempt.timeout
         if provider.name == LOCAL:
             try:
                 async with asyncio.timeout(seconds):
                     return await local.embed(texts, model)
             except TimeoutError:
-                from perdure.gateway import outages
-
-                raise outages.overdue(
-                    where=trial.where, timeout=seconds, silence=0.0, began=False, silent=False
+                raise overdue(
+                    where=attempt.where, timeout=seconds, silence=0.0, began=False, silent=False
                 ) from None
         call = requests.build_embeddings(texts, provider, model)
-        sent = await self.transport.post(provider, call, trial.key, timeout=seconds)
-        trial.observe(sent.headers)
+        sent = await self.transport.post(provider, call, attempt.key, timeout=seconds)
+        attempt.observe(sent.headers)
         vectors, usage = streams.read_embeddings(sent.body)
         if len(vectors) != len(texts):
             raise BadAnswer(
-                f"{trial.where} gave {len(vectors)} vectors for {len(texts)} texts.",
+                f"{attempt.where} gave {len(vectors)} vectors for {len(texts)} texts.",
                 hint="Send fewer texts at a time, or use another model.",
             )
         return vectors, usage
 
     async def _exchange(
-        self, trial: Trial, call: requests.Call, key: str | None
+        self, attempt: Attempt, call: requests.ProviderRequest, key: str | None
     ) -> AsyncGenerator[Delta, None]:
         """What arrives of one answer."""
-        provider = trial.candidate.provider
-        decoder = streams.decoder(provider.wire, trial.where)
+        provider = attempt.candidate.provider
+        decoder = streams.decoder(provider.wire, attempt.where)
         parser = streams.sse.Parser()
         passed_on = False
-        async with trial:
+        async with attempt:
             try:
                 # A stream may take as long as the whole call may; not so to begin, or to go on.
                 async with self.transport.stream(
-                    provider, call, trial.key, timeout=trial.remaining, patience=trial.timeout
+                    provider, call, attempt.key, timeout=attempt.remaining, patience=attempt.timeout
                 ) as incoming:
-                    trial.observe(incoming.headers)
+                    attempt.observe(incoming.headers)
                     async for chunk in incoming:
                         for event in parser.feed(chunk):
                             for delta in decoder.feed(event):
-                                trial.arrived()
+                                attempt.arrived()
                                 passed_on = True
                                 yield delta
                         if decoder.done:
@@ -363,10 +441,10 @@ class Gateway:
             except GatewayError as exc:
                 if not passed_on:
                     raise
-                trial.partial = decoder.so_far()
-                raise broken(exc, trial.where, trial.partial) from exc
+                attempt.partial = decoder.so_far()
+                raise broken(exc, attempt.where, attempt.partial) from exc
             except (asyncio.CancelledError, GeneratorExit):
-                trial.partial = decoder.so_far()
+                attempt.partial = decoder.so_far()
                 raise
-            trial.answered(answered)
-        await self._answers.keep(key, answered, trial)
+            attempt.answered(answered)
+        await self._keep(key, answered, attempt)

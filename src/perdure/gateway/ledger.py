@@ -26,19 +26,19 @@ import msgspec
 from perdure.core import clock as clocks
 from perdure.core.clock import Clock
 from perdure.core.errors import BudgetReached, InvalidConfig, InvalidInput
-from perdure.gateway.budgets import EACH, Budget
-from perdure.gateway.calls import Ask
-from perdure.gateway.names import indexable
-from perdure.gateway.pots import (
-    Pot,
+from perdure.gateway.budgets import (
+    EACH,
+    Budget,
+    BudgetPeriod,
+    BudgetStatus,
     Reservation,
-    Standing,
     fits,
     hold_for,
     reached,
     reserved,
     settled,
 )
+from perdure.gateway.calls import Ask, indexable
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -141,11 +141,11 @@ class Ledger:
         if done is not None:
             done.add_done_callback(_let_go)
 
-    async def status(self) -> list[Standing]:
+    async def status(self) -> list[BudgetStatus]:
         """How each budget stands in its current period; of those for each agent, all that spent."""
         now = self._clock()
-        pots = self._store.collection(Pot)
-        standings = list[Standing]()
+        pots = self._store.collection(BudgetPeriod)
+        standings = list[BudgetStatus]()
         for budget in self._budgets:
             period, renews = budget.period(now)
             key = f"{budget.name}/{period}"
@@ -153,9 +153,9 @@ class Ledger:
                 found = await pots.query().prefix(f"{key}/").values()
                 found.sort(key=lambda pot: pot.agent)
             else:
-                found = [await pots.get(key) or Pot(id=key)]
+                found = [await pots.get(key) or BudgetPeriod(id=key)]
             standings += [
-                Standing(budget=budget, agent=pot.agent, period=period, renews=renews, pot=pot)
+                BudgetStatus(budget=budget, agent=pot.agent, period=period, renews=renews, pot=pot)
                 for pot in found
             ]
         return standings
@@ -167,7 +167,12 @@ class Ledger:
         """
         if not agent:
             return
-        await self._store.collection(Pot).query().where("agent", "=", indexable(agent)).delete()
+        await (
+            self._store.collection(BudgetPeriod)
+            .query()
+            .where("agent", "=", indexable(agent))
+            .delete()
+        )
 
     async def close(self) -> None:
         """Wait for what was accepted."""
@@ -247,10 +252,10 @@ def _let_go(done: asyncio.Future[None]) -> None:
 
 async def _carry_out(batch: list[_Work], transaction: Transaction) -> dict[int, Exception]:
     """Apply the batch to the pots; returns what was refused, by its place."""
-    collection = transaction.collection(Pot)
+    collection = transaction.collection(BudgetPeriod)
     wanted = list({hold.key: None for work in batch for hold in work.reservation.holds})
     pots = dict(zip(wanted, await collection.get_many(wanted), strict=True))
-    changed = dict[str, Pot]()
+    changed = dict[str, BudgetPeriod]()
     refused = dict[int, Exception]()
     for place, work in enumerate(batch):
         held = work.reservation

@@ -1,26 +1,26 @@
 """Provider `local`: embeddings on this machine, without a key, a server or a download.
 
-The vectors are those of wordllama, whose weights come with its package: the mean of its token
-vectors, in 256 dimensions, of length 1. A text without tokens is the zero vector. The same text
-gives the same vector, alone or among others.
+The vectors are those of wordllama, which come with this package (`wordllama/LICENSE`): the mean of
+its token vectors, in 256 dimensions, of length 1. A text without tokens is the zero vector. The
+same text gives the same vector, alone or among others.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.core.errors import NoModel
 from perdure.core.messages import Usage
-from perdure.gateway.builtin import LOCAL, LOCAL_MODEL
+from perdure.gateway.providers import LOCAL, LOCAL_MODEL
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from perdure.gateway.word_tokens import WordTokenizer
 
 DIMENSION = 256
 #: Texts that are embedded in one go. Between two goes the event loop's other threads, and a
@@ -30,7 +30,25 @@ _BATCH = 256
 _BLOCK = 8_192
 
 _loading = threading.Lock()
-_loaded: list[Any] = []
+_loaded: list[WordVectors] = []
+
+
+class WordVectors(NamedTuple):
+    """A vector for each token: signed bytes, and what each row is multiplied with."""
+
+    tokenizer: WordTokenizer
+    rows: np.ndarray
+    scales: np.ndarray
+
+    def total(self, tokens: Sequence[int]) -> np.ndarray:
+        """The sum of the tokens' vectors."""
+        import numpy as np
+
+        found = np.zeros(self.rows.shape[1], dtype=np.float32)
+        for start in range(0, len(tokens), _BLOCK):
+            block = np.asarray(tokens[start : start + _BLOCK])
+            found += self.scales[block] @ self.rows[block].astype(np.float32)
+        return found
 
 
 async def embed(
@@ -38,9 +56,8 @@ async def embed(
 ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
     """A vector for each text, in their order, and the tokens they took.
 
-    The first call loads the model, which takes about a second. All work is done in threads.
-
-    Raises `NoModel` if the model is another one, or if wordllama is not installed.
+    The first call loads the model, which takes a few hundredths of a second. All work is done in
+    threads. Raises `NoModel` if the model is another one.
     """
     check(model)
     vectors: list[tuple[float, ...]] = []
@@ -57,16 +74,13 @@ def matrix(texts: Sequence[str]) -> np.ndarray:
 
     For whoever has many texts, and no use for numbers of Python's. Runs where it is called, and
     keeps other threads waiting for milliseconds at most.
-
-    Raises `NoModel` if wordllama is not installed.
     """
     import numpy as np
 
     model = _load()
-    encoded = model.tokenizer.encode_batch(list(texts), add_special_tokens=False)
-    found = np.zeros((len(encoded), DIMENSION), dtype=np.float32)
-    for row, one in enumerate(encoded):
-        found[row] = _total(model.embedding, one.ids)
+    found = np.zeros((len(texts), DIMENSION), dtype=np.float32)
+    for row, text in enumerate(texts):
+        found[row] = model.total(model.tokenizer.encode(text))
     return found
 
 
@@ -93,66 +107,31 @@ def cannot_chat(purpose: str) -> NoModel:
 
 def _embed(texts: list[str]) -> tuple[list[tuple[float, ...]], int]:
     model = _load()
-    # Not the model's own way: it pads every text to the length of the longest, and one long text
-    # among short ones would take gigabytes.
-    encoded = model.tokenizer.encode_batch(texts, add_special_tokens=False)
-    found = [_mean(model.embedding, one.ids) for one in encoded]
-    return found, sum(len(one.ids) for one in encoded)
+    encoded = [model.tokenizer.encode(text) for text in texts]
+    return [_mean(model.total(tokens)) for tokens in encoded], sum(map(len, encoded))
 
 
-def _mean(weights: np.ndarray, ids: list[int]) -> tuple[float, ...]:
+def _mean(total: np.ndarray) -> tuple[float, ...]:
     import numpy as np
 
-    total = _total(weights, ids)
     length = float(np.linalg.norm(total))  # the same direction as the mean
     return tuple((total / length if length else total).tolist())
 
 
-def _total(weights: np.ndarray, ids: list[int]) -> np.ndarray:
-    import numpy as np
-
-    total = np.zeros(weights.shape[1], dtype=np.float32)
-    for start in range(0, len(ids), _BLOCK):
-        block = np.asarray(ids[start : start + _BLOCK])
-        # Added tokens of the vocabulary may lie behind the last row.
-        total += weights[np.minimum(block, len(weights) - 1)].sum(axis=0, dtype=np.float32)
-    return total
-
-
-def _load() -> Any:
+def _load() -> WordVectors:
     """The model; loaded once in a process, by whoever comes first."""
     with _loading:
         if not _loaded:
-            with _quiet():
-                try:
-                    import wordllama  # type: ignore[import-untyped]
-                except ImportError as exc:
-                    raise NoModel(
-                        "Texts are embedded by the package wordllama, which cannot be imported.",
-                        hint="Install it (pip install wordllama), or name another model:"
-                        " PERDURE_MODEL_EMBED=provider/model.",
-                    ) from exc
-                model = wordllama.WordLlama.load(
-                    # Without this folder it looks for its own weights in the wrong place, then
-                    # on the network.
-                    cache_dir=Path(wordllama.__file__).parent,
-                    dim=DIMENSION,
-                    disable_download=True,
-                )
-            model.tokenizer.no_padding()
-            _loaded.append(model)
+            import msgspec
+            import numpy as np
+
+            from perdure.gateway.word_tokens import WordTokenizer
+
+            folder = Path(__file__).with_name("wordllama")
+            vocabulary = msgspec.json.decode((folder / "vocabulary.json").read_bytes())
+            # Mapped, not read: a question needs a handful of 32,000 rows.
+            rows = np.load(folder / "vectors.npy", mmap_mode="r")
+            _loaded.append(
+                WordVectors(WordTokenizer(vocabulary), rows, np.load(folder / "scales.npy"))
+            )
         return _loaded[0]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Undo what importing wordllama does: it sets up logging, for the whole program."""
-    root = logging.getLogger()
-    handlers, level = root.handlers.copy(), root.level
-    try:
-        yield
-    finally:
-        if not handlers and root.handlers:
-            for handler in root.handlers.copy():
-                root.removeHandler(handler)
-            root.setLevel(level)

@@ -23,7 +23,8 @@ import msgspec
 from perdure.core import clock
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.messages import Usage
-from perdure.gateway.names import indexable
+from perdure.gateway.calls import Ask, indexable
+from perdure.gateway.catalog import ModelCandidate
 from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, system_record
@@ -106,6 +107,19 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             force(self, "day", f"{clock.to_datetime(self.started):%Y-%m-%d}")
         for name in ("agent", "session", "task", "provider", "model"):
             force(self, name, indexable(getattr(self, name)))
+
+    @classmethod
+    def of(cls, ask: Ask, candidate: ModelCandidate, **fields: Any) -> Outcome:
+        """The outcome of an attempt of this caller at this model."""
+        return cls(
+            purpose=ask.purpose,
+            provider=candidate.provider.name,
+            model=candidate.model,
+            agent=ask.agent,
+            session=ask.session,
+            task=ask.task,
+            **fields,
+        )
 
     def having(self, usage: Usage | None) -> Outcome:
         """The same with what the provider counted."""
@@ -245,7 +259,7 @@ class Recorder:
                     _log.warning("an outcome cannot be stored: %s", exc)
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     """Outcomes added up."""
 
     #: The agent, day, … that they have in common; a model with its provider: ``openai/gpt-5``.
@@ -297,7 +311,7 @@ _FIGURES = {
 
 async def summary(
     store: Store, by: By, since: datetime | None = None, until: datetime | None = None
-) -> list[Row]:
+) -> list[CostRow]:
     """Outcomes that began from `since` until before `until`, added up by one of their fields.
 
     Models of the same name at different providers are different ones. Ordered by that field, models
@@ -319,7 +333,7 @@ async def summary(
     return [_row(dict(zip(fields, group, strict=True)), sums[group]) for group in sorted(sums)]
 
 
-def cost_of(rows: Iterable[Row]) -> int | None:
+def cost_of(rows: Iterable[CostRow]) -> int | None:
     """The cost of rows taken together, as that of a row."""
     rows = list(rows)
     known = sum(row.cost or 0 for row in rows)
@@ -339,7 +353,7 @@ async def forget(store: Store, sessions: tuple[str, ...], agent: str | None = No
             await outcomes.put_many(msgspec.structs.replace(each, **gone) for each in found)
 
 
-def _row(group: dict[str, str], sums: list[dict[str, Any]]) -> Row:
+def _row(group: dict[str, str], sums: list[dict[str, Any]]) -> CostRow:
     def count(name: str, among: list[dict[str, Any]] = sums) -> int:
         return sum(int(each[name] or 0) for each in among)
 
@@ -353,7 +367,7 @@ def _row(group: dict[str, str], sums: list[dict[str, Any]]) -> Row:
     answers = [each for each in sums if each["success"] and not each["cached"]]
     unknown = calls - count("count_cost")
     is_known = cost or not unknown or count("count_cost", answers)
-    return Row(
+    return CostRow(
         of=_name(group),
         provider=group.get("provider"),
         model=group.get("model"),
@@ -375,7 +389,7 @@ def _row(group: dict[str, str], sums: list[dict[str, Any]]) -> Row:
 
 
 def _name(group: dict[str, str]) -> str:
-    """What a group is called; a model as `Candidate.name` has it."""
+    """What a group is called; a model as `ModelCandidate.name` has it."""
     if "model" not in group:
         return next(iter(group.values()))
     return ("#" if "://" in group["provider"] else "/").join((group["provider"], group["model"]))

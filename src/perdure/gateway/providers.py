@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -48,3 +49,92 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     habits: Habits = Habits()
     #: Calls at the same time, for each model.
     concurrency: int = 64
+
+
+LOCAL = "local"
+#: The model that embeds without a server.
+LOCAL_MODEL = "wordllama"
+
+#: OpenAI-compatible servers know the older of the two names for the length of an answer; some of
+#: them ignore the newer one, and an answer of any length would follow.
+COMPATIBLE = Habits(max_tokens_field="max_tokens")
+#: The templates of open models often refuse two messages of the same role.
+SELF_HOSTED = Habits(max_tokens_field="max_tokens", alternate=True)
+_OPENAI = Habits(instructions="developer", prompt_cache_key=True)
+
+_BUILT_IN = (
+    Provider(
+        name="openai",
+        wire="responses",
+        base_url="https://api.openai.com/v1",
+        key_variable="OPENAI_API_KEY",
+        habits=_OPENAI,
+    ),
+    Provider(
+        name="openai-chat",
+        base_url="https://api.openai.com/v1",
+        key_variable="OPENAI_API_KEY",
+        habits=_OPENAI,
+    ),
+    Provider(
+        name="anthropic",
+        wire="messages",
+        base_url="https://api.anthropic.com/v1",
+        key_variable="ANTHROPIC_API_KEY",
+        embeddings="",
+        habits=Habits(seed=False),
+    ),
+    Provider(
+        name="huggingface",
+        base_url="https://router.huggingface.co/v1",
+        key_variable="HF_TOKEN",
+        embeddings="",  # its embeddings are another API, by model
+        habits=COMPATIBLE,
+    ),
+    Provider(
+        name="cloudflare",
+        base_url="https://api.cloudflare.com/client/v4/accounts/{CLOUDFLARE_ACCOUNT_ID}/ai/v1",
+        key_variable="CLOUDFLARE_API_TOKEN",
+        habits=COMPATIBLE,
+    ),
+    Provider(
+        name="openrouter",
+        base_url="https://openrouter.ai/api/v1",
+        key_variable="OPENROUTER_API_KEY",
+        habits=Habits(max_tokens_field="max_tokens", effort="reasoning"),
+    ),
+    Provider(
+        name="ollama",  # joins neighbours of the same role by itself
+        base_url="http://127.0.0.1:11434/v1",
+        key_variable="OLLAMA_API_KEY",
+        needs_key=False,
+        habits=COMPATIBLE,
+    ),
+    Provider(
+        name="vllm",
+        base_url="http://127.0.0.1:8000/v1",
+        key_variable="VLLM_API_KEY",
+        needs_key=False,
+        habits=SELF_HOSTED,
+    ),
+    Provider(
+        name="llamacpp",
+        base_url="http://127.0.0.1:8080/v1",
+        key_variable="LLAMA_API_KEY",
+        needs_key=False,
+        habits=SELF_HOSTED,
+    ),
+    Provider(name=LOCAL, base_url="", needs_key=False),
+)
+BUILT_IN: Mapping[str, Provider] = {provider.name: provider for provider in _BUILT_IN}
+
+#: Variables that other programs read for the address of a server. The configuration comes first.
+ADDRESSES = {
+    "openai": "OPENAI_BASE_URL",
+    "openai-chat": "OPENAI_BASE_URL",
+    "anthropic": "ANTHROPIC_BASE_URL",
+    "openrouter": "OPENROUTER_BASE_URL",
+    "ollama": "OLLAMA_HOST",
+    "vllm": "VLLM_BASE_URL",
+    "llamacpp": "LLAMACPP_BASE_URL",
+}

@@ -18,7 +18,7 @@ import functools
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from perdure.core.errors import GatewayError
@@ -41,19 +41,20 @@ _DURATIONS = [0.01 * 2**n for n in range(14)]
 _TOKENS = [4**n for n in range(14)]
 
 
-class Attempt(Protocol):
-    """What is told about a call while it runs. Also a context manager, which ends the span."""
+class CallSpan:
+    """What is told about a call while it runs, and a context manager. This one tells nobody."""
+
+    __slots__ = ()
 
     def arrived(self) -> None:
         """The first thing of a stream is there. Further calls change nothing."""
 
-    def answered(self, answered: Answered) -> None:
-        """The model has said this."""
+    def answered(self, answered: Answered) -> None: ...
 
-    def embedded(self, usage: Usage | None, dimension: int = 0) -> None:
-        """Texts were turned into vectors of this many dimensions."""
+    def embedded(self, usage: Usage | None, dimension: int = 0) -> None: ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self,
@@ -61,6 +62,9 @@ class Attempt(Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None: ...
+
+
+_NOTHING = CallSpan()
 
 
 def attempt(
@@ -71,7 +75,7 @@ def attempt(
     request: Request | None = None,
     ask: Ask | None = None,
     stream: bool = False,
-) -> Attempt:
+) -> CallSpan:
     """Watches one call, from ``with`` to the end of its block.
 
     The span is the current one inside the block, so that those of an HTTP client hang below it;
@@ -80,30 +84,10 @@ def attempt(
     # Who wants to see something has imported this; else there is nobody to tell.
     if "opentelemetry.trace" not in sys.modules and "opentelemetry.metrics" not in sys.modules:
         return _NOTHING
-    return _Watched(operation, provider, model, request=request, ask=ask, stream=stream)
+    return _RecordedSpan(operation, provider, model, request=request, ask=ask, stream=stream)
 
 
-class _Nothing:
-    """Watches nothing."""
-
-    __slots__ = ()
-
-    def arrived(self) -> None: ...
-
-    def answered(self, answered: Answered) -> None: ...
-
-    def embedded(self, usage: Usage | None, dimension: int = 0) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-_NOTHING = _Nothing()
-
-
-class _Watched:
+class _RecordedSpan(CallSpan):
     """One call as a span and as points of metrics."""
 
     __slots__ = ("_began", "_common", "_first", "_span", "_start", "_stream", "_token")

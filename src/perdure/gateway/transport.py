@@ -27,11 +27,11 @@ from urllib.request import getproxies
 import msgspec
 
 from perdure.core.errors import InvalidConfig
-from perdure.gateway import failures
+from perdure.gateway import provider_errors
 from perdure.gateway.calls import Headers
-from perdure.gateway.errands import Errand, Watch
+from perdure.gateway.http_call import CallTimeouts, HttpCall
 from perdure.gateway.providers import Provider
-from perdure.gateway.requests import Call
+from perdure.gateway.requests import ProviderRequest
 
 if TYPE_CHECKING:
     import ssl
@@ -50,7 +50,7 @@ _MAX_IDLE = 32
 _LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 
 
-class Sent(msgspec.Struct, frozen=True):
+class ProviderResponse(msgspec.Struct, frozen=True):
     """What came back."""
 
     body: dict[str, Any]
@@ -78,7 +78,7 @@ class Transport:
         self._silence = silence
         self._max_bytes = max_bytes
         self._trust = trust
-        # Silence is our own business (`Watch`): httpx2 would have one limit for all of it.
+        # Silence is our own business (`CallTimeouts`): httpx2 would have one limit for all of it.
         timeouts = {"connect": connect, "read": None, "write": None, "pool": None}
         self._extensions = {"timeout": timeouts}
         self._clients: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
@@ -86,57 +86,57 @@ class Transport:
     async def post(
         self,
         provider: Provider,
-        call: Call,
+        request: ProviderRequest,
         key: str | None,
         *,
         timeout: float,  # noqa: ASYNC109
-    ) -> Sent:
+    ) -> ProviderResponse:
         """Send a call, and read the answer to its end.
 
         An error object in a body with status 200 is raised as the error that it means.
         """
-        errand = Errand(provider, call, key)
-        watch = Watch(timeout, self._silence)
-        with errand.translated(watch):
+        call = HttpCall(provider, request, key)
+        watch = CallTimeouts(timeout, self._silence)
+        with call.translated(watch):
             async with watch.limit:
-                response = await self._send(errand, "application/json")
+                response = await self._send(call, "application/json")
                 try:
-                    raw = await self._whole(errand, response, watch)
+                    raw = await self._whole(call, response, watch)
                 finally:
                     await response.aclose()
-        body = errand.parsed(raw)
+        body = call.parsed(raw)
         if _complains(body):
-            raise errand.complaint(errand.parsed(errand.masked(raw)))
-        return Sent(body, response.headers)
+            raise call.complaint(call.parsed(call.masked(raw)))
+        return ProviderResponse(body, response.headers)
 
     @asynccontextmanager
     async def stream(
         self,
         provider: Provider,
-        call: Call,
+        request: ProviderRequest,
         key: str | None,
         *,
         timeout: float,  # noqa: ASYNC109
         patience: float = math.inf,
-    ) -> AsyncIterator[Incoming]:
+    ) -> AsyncIterator[ResponseStream]:
         """Send a call, and give its answer as it arrives, of which something in `patience` seconds.
 
         Entering raises what the headers, or a JSON body instead of a stream, mean. Iterating raises
         what goes wrong on the way: `ProviderDown` for a stream that breaks off. When it just ends,
         so did the HTTP body; whether the answer was complete is for its decoder to say.
         """
-        errand = Errand(provider, call, key)
-        watch = Watch(timeout, self._silence, patience)
-        with errand.translated(watch):
+        call = HttpCall(provider, request, key)
+        watch = CallTimeouts(timeout, self._silence, patience)
+        with call.translated(watch):
             async with watch.limit:
-                response = await self._send(errand, "text/event-stream")
+                response = await self._send(call, "text/event-stream")
                 try:
                     if _type_of(response) != "text/event-stream":
-                        await self._no_stream(errand, response, watch)
+                        await self._no_stream(call, response, watch)
                 except BaseException:
                     await response.aclose()
                     raise
-        incoming = Incoming(errand, watch, response, self._max_bytes)
+        incoming = ResponseStream(call, watch, response, self._max_bytes)
         try:
             yield incoming
         finally:
@@ -156,15 +156,15 @@ class Transport:
         address without a path: few APIs begin there.
         """
         headers = {"anthropic-version": "2023-06-01"} if provider.wire == "messages" else {}
-        errand = Errand(provider, Call("/models", {}, headers), key)
-        watch = Watch(timeout, self._silence)
-        with errand.translated(watch):
+        call = HttpCall(provider, ProviderRequest("/models", {}, headers), key)
+        watch = CallTimeouts(timeout, self._silence)
+        with call.translated(watch):
             async with watch.limit:
-                response = await self._send(errand, "application/json", also=(404, 405, 501))
+                response = await self._send(call, "application/json", also=(404, 405, 501))
                 try:
                     if response.status_code >= 400:
                         if response.status_code != 501 and not _path_of(provider.base_url):
-                            raise errand.nowhere(response.status_code)
+                            raise call.nowhere(response.status_code)
                         return None
                     raw = await _beginning(response, _MAX_LIST)
                 finally:
@@ -181,15 +181,15 @@ class Transport:
     # Sending ------------------------------------------------------------------------------------
 
     async def _send(
-        self, errand: Errand, accept: str, also: tuple[int, ...] = ()
+        self, call: HttpCall, accept: str, also: tuple[int, ...] = ()
     ) -> httpx2.Response:
         """The answer, its body not read yet. Raises the error that its status means.
 
         A status in `also` is as good as 200.
         """
         client = self._client()
-        request = errand.request(accept, self._extensions)
-        response = await client.send(request, stream=True, auth=errand.auth)
+        request = call.request(accept, self._extensions)
+        response = await client.send(request, stream=True, auth=call.auth)
         if 200 <= response.status_code < 300 or response.status_code in also:
             return response
         try:
@@ -197,13 +197,13 @@ class Transport:
         finally:
             await response.aclose()
         # One that sends us elsewhere may do so with the key in the address.
-        headers = {name: errand.masked_text(value) for name, value in response.headers.items()}
-        raise failures.from_response(
+        headers = {name: call.masked_text(value) for name, value in response.headers.items()}
+        raise provider_errors.from_response(
             response.status_code,
             headers,
-            errand.masked(body),
-            where=errand.where,
-            keyless=errand.keyless,
+            call.masked(body),
+            where=call.where,
+            keyless=call.keyless,
         )
 
     def _client(self) -> httpx2.AsyncClient:
@@ -220,10 +220,10 @@ class Transport:
 
     # Reading ------------------------------------------------------------------------------------
 
-    async def _whole(self, errand: Errand, response: httpx2.Response, watch: Watch) -> bytes:
+    async def _whole(self, call: HttpCall, response: httpx2.Response, watch: CallTimeouts) -> bytes:
         found = _type_of(response)
         if found and "json" not in found:
-            raise errand.bad(f"answered with {found} instead of JSON")
+            raise call.bad(f"answered with {found} instead of JSON")
         parts = []
         left = self._max_bytes
         async for part in response.aiter_bytes():
@@ -231,29 +231,31 @@ class Transport:
             parts.append(part)
             left -= len(part)
             if left < 0:
-                raise errand.too_much(self._max_bytes)
+                raise call.too_much(self._max_bytes)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _no_stream(self, errand: Errand, response: httpx2.Response, watch: Watch) -> None:
+    async def _no_stream(
+        self, call: HttpCall, response: httpx2.Response, watch: CallTimeouts
+    ) -> None:
         """Raises what an answer means that is no stream. One of unknown type may be one."""
         found = _type_of(response)
         if not found:
             return
         if "json" in found:
-            body = errand.parsed(errand.masked(await self._whole(errand, response, watch)))
+            body = call.parsed(call.masked(await self._whole(call, response, watch)))
             if _complains(body):
-                raise errand.complaint(body)
-        raise errand.bad(f"answered with {found} instead of a stream of events")
+                raise call.complaint(body)
+        raise call.bad(f"answered with {found} instead of a stream of events")
 
 
-class Incoming:
+class ResponseStream:
     """An answer on its way: its headers, and its bytes by iterating, in pieces of any size."""
 
     def __init__(
-        self, errand: Errand, watch: Watch, response: httpx2.Response, max_bytes: int
+        self, call: HttpCall, watch: CallTimeouts, response: httpx2.Response, max_bytes: int
     ) -> None:
         self.headers: Headers = response.headers
-        self._errand = errand
+        self._call = call
         self._watch = watch
         self._response = response
         self._parts: AsyncGenerator[bytes, None] = response.aiter_bytes()
@@ -267,13 +269,13 @@ class Incoming:
         watch = self._watch
         # Around each read alone: what the reader does in between is not the provider's delay.
         watch.begin()
-        with self._errand.translated(watch):
+        with self._call.translated(watch):
             async with watch.limit:
                 part = await anext(self._parts)
         watch.began = True
         self._left -= len(part)
         if self._left < 0:
-            raise self._errand.too_much(self._max_bytes)
+            raise self._call.too_much(self._max_bytes)
         return part
 
     async def drain(self) -> None:

@@ -4,7 +4,7 @@ A vector is kept as signed bytes: each number times 127 over the largest of them
 keeps its direction, which is all that is compared, in a quarter of the bytes. With each vector the
 name of its model is kept; vectors of different models are never compared.
 
-The default needs no server: wordllama, whose weights come with its package. ``recall.embedder``
+The default needs no server: wordllama, whose vectors come with Perdure. ``recall.embedder``
 names another one: a model of the gateway, or one of sentence-transformers that is on this machine.
 Nothing is ever downloaded.
 """
@@ -82,7 +82,7 @@ class Wordllama:
     is_quick = True
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
-        """Raises `NoModel` if wordllama is not installed. The first call takes about a second."""
+        """The first call loads the vectors, in a thread."""
         from perdure.gateway import local
 
         if sum(map(len, texts)) <= _SHORT and local.is_loaded():

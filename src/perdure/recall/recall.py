@@ -18,20 +18,18 @@ from perdure.core.turns import Position
 from perdure.history.forgetting import Forgetting
 from perdure.history.records import Head, SessionRecord
 from perdure.recall import injecting
-from perdure.recall.indexing import telling
+from perdure.recall.indexing import checking
 from perdure.recall.indexing.forgetting import IndexPlace
-from perdure.recall.injecting import Item, Limits, MemoryLayer
+from perdure.recall.injecting import Item, Limits, MemoryLayer, Window
 from perdure.recall.keys import everywhere
 from perdure.recall.memories.memory_forgetting import MemoryTraces
 from perdure.recall.memories.memory_records import shown as shown_key
-from perdure.recall.scoping.missing import loosened, missed
-from perdure.recall.scoping.names import Names
+from perdure.recall.scoping.lines import UndoneTurns
+from perdure.recall.scoping.names import Names, loosened, missed
 from perdure.recall.scoping.sharing import Sharing
-from perdure.recall.scoping.undone import UndoneTurns
 from perdure.recall.searching.cues import cues
 from perdure.recall.ticklers import Ticklers
 from perdure.recall.values import LATE, NO_MODEL, Filters, Hit, Question, Recalled, Step
-from perdure.recall.window import Window
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:
@@ -39,8 +37,8 @@ if TYPE_CHECKING:
     from perdure.recall.memories.memories import Memories
     from perdure.recall.references.references import References
     from perdure.recall.scoping.scope import Scopes
-    from perdure.recall.searching.ahead import Ahead
     from perdure.recall.steps.pipeline import Pipeline
+    from perdure.recall.underway import Ahead
 
 #: Hits that are asked for, for each pointer that may stand beside a prompt: some stand there
 #: already, some have no room.
@@ -210,7 +208,7 @@ class Recall:
             await self._prepared()
             own = {key.removeprefix(f"{record.agent}/") for key in shown if "#" not in key}
             found = await self._pipeline.recall(question, prompt=prompt, shown=shown | own)
-            for note in await telling.notes(self.index, found):
+            for note in await checking.notes(self.index, found):
                 _log.info("Recall for %s: %s", record.id, note)
             items = await self._items(window, found.hits)
         except PerdureError as exc:
@@ -261,7 +259,7 @@ class Recall:
 
         Without any, nothing is said about filters.
         """
-        notes = (*await telling.notes(self.index, found), *_unanswered(found), *found.notes)
+        notes = (*await checking.notes(self.index, found), *_unanswered(found), *found.notes)
         if found.hits or found.notes:
             return notes
         if not cues(question.text, question.moment).terms:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.config import Config, data_folder
 from perdure.history.reading import Reader
-from perdure.history.renditions.scribe import Scribe
+from perdure.history.renditions.rendition_service import Scribe
 from perdure.recall.embedders import embedder
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memories.memories import Memories
 from perdure.recall.recall import Recall
 from perdure.recall.references.references import References
 from perdure.recall.scoping.scope import Scopes
-from perdure.recall.searching.ahead import Ahead
 from perdure.recall.searching.scanning import Scan
 from perdure.recall.searching.searcher import Searcher
 from perdure.recall.steps import cabinets, naming
 from perdure.recall.steps.pipeline import Pipeline
 from perdure.recall.steps.showing import Showing
+from perdure.recall.underway import Ahead
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from perdure.history.intake import Taken, resolved
 from perdure.history.log import Hook, Order, Written
 from perdure.history.records import Draft, Head, SessionRecord, Span, turn_key
 from perdure.history.strategies.rounds import prompt_of
-from perdure.recall.scoping.undone import note_undone
+from perdure.recall.scoping.lines import note_undone
 from perdure.session.conversation import Conversation, turns_of
 from perdure.session.given import count_in, runs, tags_of, turn_number
 from perdure.storage.options import DEFAULT, Options

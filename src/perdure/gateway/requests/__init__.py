@@ -29,7 +29,7 @@ from perdure.gateway.requests import chat, messages, responses
 _BUILDERS = {"chat": chat, "responses": responses, "messages": messages}
 
 
-class Call(msgspec.Struct, frozen=True):
+class ProviderRequest(msgspec.Struct, frozen=True):
     """What is to be posted, and where below the provider's address. It holds no key."""
 
     path: str
@@ -38,7 +38,7 @@ class Call(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
 
 
-def build(request: Request, provider: Provider, model: str, *, stream: bool) -> Call:
+def build(request: Request, provider: Provider, model: str, *, stream: bool) -> ProviderRequest:
     """The call that asks this model for it.
 
     The messages are sent as `wire.repaired` shows them, so any history will do. Reasoning of
@@ -55,10 +55,10 @@ def build(request: Request, provider: Provider, model: str, *, stream: bool) -> 
         )
     body = builder.body(request, provider, model, stream=stream)
     body.update(request.extra.get(provider.wire, {}))
-    return Call(builder.PATH, body, builder.headers(model))
+    return ProviderRequest(builder.PATH, body, builder.headers(model))
 
 
-def build_embeddings(texts: Sequence[str], provider: Provider, model: str) -> Call:
+def build_embeddings(texts: Sequence[str], provider: Provider, model: str) -> ProviderRequest:
     """The call that asks for the vectors of the texts, as OpenAI's API has it.
 
     Raises `NoModel` if the provider has none, `InvalidInput` if there is no text, or an empty one:
@@ -74,7 +74,7 @@ def build_embeddings(texts: Sequence[str], provider: Provider, model: str) -> Ca
             "There is nothing to embed." if not texts else "One of the texts to embed is empty.",
             hint="Pass at least one text, and none that is empty.",
         )
-    return Call(provider.embeddings, {"model": model, "input": list(texts)})
+    return ProviderRequest(provider.embeddings, {"model": model, "input": list(texts)})
 
 
 def authorization(provider: Provider, key: str) -> dict[str, str]:

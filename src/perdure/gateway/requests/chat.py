@@ -7,10 +7,15 @@ from typing import Any, Final
 from perdure.core.messages import Message
 from perdure.gateway.calls import Effort, Request, Shape, Tool
 from perdure.gateway.providers import Habits, Provider
-from perdure.gateway.requests.fitting import fitted
-from perdure.gateway.requests.offer import offered
-from perdure.gateway.requests.shapes import in_words, named
-from perdure.gateway.requests.thinking import effort_of, may_reason, sampling
+from perdure.gateway.requests.request_parts import (
+    effort_of,
+    fitted,
+    in_words,
+    may_reason,
+    named,
+    offered,
+    sampling,
+)
 from perdure.wire import chat
 from perdure.wire.plain import Item
 from perdure.wire.repair import FIRST

@@ -21,10 +21,14 @@ from typing import Any, Final
 from perdure.core.errors import InvalidInput
 from perdure.gateway.calls import Request, Tool
 from perdure.gateway.providers import Provider
-from perdure.gateway.requests.fitting import fitted
-from perdure.gateway.requests.offer import Offer, offered
-from perdure.gateway.requests.shapes import in_words
-from perdure.gateway.requests.thinking import budget_of, word_of
+from perdure.gateway.requests.request_parts import (
+    Offer,
+    budget_of,
+    fitted,
+    in_words,
+    offered,
+    word_of,
+)
 from perdure.wire import messages
 from perdure.wire.plain import Item, kind_of
 

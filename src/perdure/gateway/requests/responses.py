@@ -12,10 +12,15 @@ from typing import Final
 from perdure.core.errors import NoModel
 from perdure.gateway.calls import Request, Shape, Tool
 from perdure.gateway.providers import Habits, Provider
-from perdure.gateway.requests.fitting import fitted
-from perdure.gateway.requests.offer import offered
-from perdure.gateway.requests.shapes import in_words, named
-from perdure.gateway.requests.thinking import effort_of, may_reason, sampling
+from perdure.gateway.requests.request_parts import (
+    effort_of,
+    fitted,
+    in_words,
+    may_reason,
+    named,
+    offered,
+    sampling,
+)
 from perdure.wire import responses
 from perdure.wire.plain import Item, kind_of
 

@@ -23,9 +23,8 @@ from perdure.core.errors import BadAnswer
 from perdure.core.messages import Usage
 from perdure.gateway.calls import Answered
 from perdure.gateway.providers import CallWire
-from perdure.gateway.streams import chat, embeddings, messages, responses, sse
-from perdure.gateway.streams.base import MISREAD, Decoder, failed
-from perdure.gateway.streams.embeddings import Vectors
+from perdure.gateway.streams import chat, messages, responses, sse, stream_decoder
+from perdure.gateway.streams.stream_decoder import MISREAD, Decoder, Vectors, failed
 
 __all__ = ["Decoder", "decoder", "read_answer", "read_embeddings", "sse"]
 
@@ -65,4 +64,4 @@ def read_embeddings(body: dict[str, Any]) -> tuple[Vectors, Usage | None]:
     error = body.get("error")
     if error:
         raise failed(error, "")
-    return embeddings.read(body)
+    return stream_decoder.read(body)

@@ -16,7 +16,7 @@ from perdure.gateway.calls import (
     TextDelta,
 )
 from perdure.gateway.providers import CallWire
-from perdure.gateway.streams.base import Decoder, answered, message_of, present, shown
+from perdure.gateway.streams.stream_decoder import Decoder, answered, message_of, present, shown
 from perdure.wire.arguments import text_of, value_of
 from perdure.wire.messages import decode
 from perdure.wire.plain import Item, kind_of

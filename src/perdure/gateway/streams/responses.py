@@ -21,7 +21,7 @@ from perdure.gateway.calls import (
     TextDelta,
 )
 from perdure.gateway.providers import CallWire
-from perdure.gateway.streams.base import Decoder, answered, message_of, present, shown
+from perdure.gateway.streams.stream_decoder import Decoder, answered, message_of, present, shown
 from perdure.wire.plain import Item, kind_of
 from perdure.wire.responses import decode
 from perdure.wire.responses.form import CALLS

@@ -14,10 +14,16 @@ from typing import NamedTuple
 
 from perdure.history.log import Written
 from perdure.history.records import Piece, SessionRecord
-from perdure.recall.indexing.documents import brief_among, document, place_of
 from perdure.recall.indexing.embedding import Waiting
 from perdure.recall.indexing.groups import Groups
-from perdure.recall.indexing.passages import Moment, Thread, moments
+from perdure.recall.indexing.passages import (
+    Moment,
+    Thread,
+    brief_among,
+    document,
+    moments,
+    place_of,
+)
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 

@@ -321,4 +321,4 @@ class Embeddings:
 def _load_ranking() -> None:
     """Imports that take some tenths of a second."""
     import perdure.recall.searching.meanings
-    import perdure.recall.searching.weighing  # noqa: F401
+    import perdure.recall.searching.ranking  # noqa: F401

@@ -23,11 +23,10 @@ from perdure.history.reading import Reader
 from perdure.history.records import Piece
 from perdure.recall.embedders import Embedder
 from perdure.recall.indexing.completing import Completing, brief
-from perdure.recall.indexing.documents import document, place_of
 from perdure.recall.indexing.embedding import Embeddings, Waiting
 from perdure.recall.indexing.filling import RECIPE, Filler
 from perdure.recall.indexing.groups import Groups
-from perdure.recall.indexing.passages import Thread, of_text
+from perdure.recall.indexing.passages import Thread, document, of_text, place_of
 from perdure.recall.indexing.written import Threads, added
 from perdure.recall.places import INDEX, Spot, spot, turns
 from perdure.recall.values import Note

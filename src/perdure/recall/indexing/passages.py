@@ -17,21 +17,16 @@ import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import Corrupted
-from perdure.core.messages import (
-    Message,
-    Part,
-    Reference,
-    Text,
-    ToolCall,
-    ToolResult,
-    words_of,
-)
+from perdure.core.messages import Message, Part, Reference, Text, ToolCall, ToolResult, words_of
 from perdure.history.packing import RoundWritten
 from perdure.history.records import Piece
 from perdure.recall import tool_names
 from perdure.recall.indexing import tool_text
+from perdure.recall.places import INDEX, Spot
 from perdure.recall.values import Note
 from perdure.recall.words import tells_time, terms
+from perdure.storage.searching import Document
+from perdure.storage.store import Store
 
 #: Characters at most: of what was said, answered, and done with tools.
 _SAID, _ANSWERED, _TOOLS = 20_000, 8_000, 6_000
@@ -308,3 +303,50 @@ def _kept(tags: Mapping[str, str]) -> dict[str, str]:
             kept[name] = value
             left -= length
     return kept
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Note).decode
+
+
+def document(place: int, passage: Passage) -> Document:
+    """The document of a passage."""
+    return Document(INDEX.name, place, passage.texts, _encode(passage.note))
+
+
+def place_of(number: int, moment: Moment) -> int:
+    """Where the document of a session's moment stands; the session's group has this number."""
+    round = moment.round
+    return Spot(number, round.turn, round.round, round.before).place
+
+
+def read_notes(notes: Sequence[bytes | None]) -> list[Note | None]:
+    """The notes of documents; None for what is not there. Raises `Corrupted`."""
+    try:
+        return [None if note is None else _decode(note) for note in notes]
+    except msgspec.DecodeError as exc:
+        raise Corrupted(
+            f"A note in the index of recall is damaged: {exc}.",
+            hint="Run `perdure index rebuild`: it is made again from what is stored.",
+        ) from exc
+
+
+def is_readable(note: bytes) -> bool:
+    """Whether it is a note."""
+    try:
+        _decode(note)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+async def brief_among(store: Store, places: Sequence[int]) -> list[int]:
+    """Those of some places whose documents lack what an append put off, in their order."""
+    notes = await store.adapter.notes(INDEX.name, places)
+    return [
+        p for p, note in zip(places, notes, strict=True) if note is not None and _is_brief(note)
+    ]
+
+
+def _is_brief(note: bytes) -> bool:
+    return is_readable(note) and _decode(note).brief

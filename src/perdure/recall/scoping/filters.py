@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perdure.core.clock import SECOND
-from perdure.recall.places import ANSWERED, SAID, TOOLS, Spot, memories_of
-from perdure.recall.scoping.ranges import joined
+from perdure.recall.places import ANSWERED, SAID, TOOLS, Spot, joined, memories_of
 from perdure.recall.values import Filters, Kind, Note
 from perdure.storage.searching import Range
 

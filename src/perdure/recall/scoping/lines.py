@@ -9,17 +9,22 @@ words may be found, and are not shown, as turns are read along the line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Set as AbstractSet
+from typing import Annotated, NamedTuple
 
+import msgspec
+
+from perdure.history.forgetting import AgentOnly
 from perdure.history.lines import ENDLESS, Owned, owners
 from perdure.history.reading import Reader
-from perdure.history.records import Head, Piece, SessionRecord, Span
+from perdure.history.records import Head, Piece, SessionRecord, Span, Stretch
 from perdure.recall import places
-from perdure.recall.places import PART_BITS, ROUND_BITS, TURN_BITS, Spot
-from perdure.recall.scoping.ranges import joined, without
+from perdure.recall.places import PART_BITS, ROUND_BITS, TURN_BITS, Spot, joined, without
 from perdure.storage.options import STRONG
+from perdure.storage.records import Key, system_record
 from perdure.storage.searching import Range
 from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
 
 #: Later turns, rounds and parts share this number: who may see only some of them sees none.
 LAST_TURN = 2 ** (TURN_BITS - ROUND_BITS) - 1
@@ -131,3 +136,150 @@ def _unshared(group: int, added: Iterable[tuple[int, int, int]]) -> Iterable[Ran
     for turn, round, part in added:
         first = Spot(group, turn, round, part).place
         yield first, Spot(group, turn, min(round, _LAST_ROUND), _LAST_PART).place
+
+
+@system_record("undone")
+class Undone(msgspec.Struct, frozen=True):
+    """A session has turns that were taken back: `Head.undone`."""
+
+    id: Annotated[str, Key()]  # session
+    spans: tuple[Span, ...]
+
+
+class UndoneTurns(AgentOnly):
+    """Where that is kept: a place that forgetting asks."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, Undone)
+        self._store = store
+
+    async def inherit(self, shared: Stretch, fork: str) -> None:
+        """A fork gets turns as its own, with those that had been taken back before it left."""
+        del shared  # its head tells
+
+        async def body(transaction: Transaction) -> None:
+            head = await transaction.collection(Head).get(fork)
+            if head is not None:
+                await note_undone(transaction, head)
+
+        await self._store.transact(body)
+
+
+async def note_undone(transaction: Transaction, head: Head) -> None:
+    """Keep in mind what is undone; to be called in the transaction that writes the head."""
+    if head.undone:
+        await transaction.collection(Undone).put(Undone(head.id, head.undone))
+
+
+async def undone_of(store: Store, agent: str) -> list[Undone]:
+    """What is undone in the sessions of an agent, as it is now."""
+    return await store.collection(Undone).query().prefix(f"{agent}/").values(STRONG)
+
+
+#: How often all is learned anew for one question.
+_ATTEMPTS = 3
+
+
+class Families:
+    """The families of sessions in a store, as far as somebody asked."""
+
+    # What is kept must never be out of date in the direction that shows more. A session is looked
+    # up, with its root, when it first has a number in the index; its record is older than that.
+    # Roots change only when a session is forgotten and its forks get its turns as their own. Until
+    # one of them asks, its forks are taken for those of the session that is gone; when it asks, its
+    # root is seen to be another, and all is learned anew.
+
+    def __init__(self, store: Store) -> None:
+        self._records = store.collection(SessionRecord)
+        self._learned = _Learned()
+
+    async def relatives(self, record: SessionRecord, sessions: AbstractSet[str]) -> frozenset[str]:
+        """The sessions of its agent that are of its family, itself included.
+
+        The very same object as long as nothing has changed.
+
+        `sessions` are all of its agent that matter, read before this is called.
+        """
+        for _ in range(_ATTEMPTS):
+            found = await self._relatives(self._learned, record, sessions)
+            if found is not None:
+                return found
+            self.forget()
+        return frozenset({record.id, *sessions})  # changing all the time: nothing is shown
+
+    async def _relatives(
+        self, learned: _Learned, record: SessionRecord, sessions: AbstractSet[str]
+    ) -> frozenset[str] | None:
+        """None if what was learned of the session is not so any more."""
+        agent = record.agent
+        known = learned.known.setdefault(agent, set())
+        if new := sessions - known:
+            await self._learn(learned, agent, new, first=not known)
+            known |= new
+        root = await self._root(learned, record)
+        if learned.roots.get(record.id, root) != root:
+            return None
+        kept = learned.kept.get((agent, root), frozenset())
+        forks = learned.forks.get(agent, {}).get(root, set())
+        # At most the root and the session itself are no forks that were learned.
+        if not {record.id, root} <= kept or not forks <= kept:
+            kept = learned.kept[agent, root] = frozenset({record.id, root, *forks, *kept})
+        return kept
+
+    def forget(self) -> None:
+        """Learn everything anew: sessions are gone, and may be back as something else.
+
+        What somebody is learning now may be of before, and is not kept.
+        """
+        self._learned = _Learned()
+
+    async def _learn(
+        self, learned: _Learned, agent: str, sessions: AbstractSet[str], *, first: bool
+    ) -> None:
+        """Find out of which families these sessions are."""
+        if first:  # most sessions are no forks
+            finder = self._records.query().where("agent", "=", agent)
+            found = await finder.where("parent", "!=", None).values(STRONG)
+        else:
+            got = await self._records.get_many(sessions, STRONG)
+            found = [record for record in got if record is not None]
+        forks = learned.forks.setdefault(agent, {})
+        for record in found:
+            if record.id in sessions and record.parent is not None:
+                root = learned.roots[record.id] = await self._root(learned, record)
+                forks.setdefault(root, set()).add(record.id)
+
+    async def _root(self, learned: _Learned, record: SessionRecord) -> str:
+        """The session that a family began with: the record's own if it is no fork."""
+        way = await self._way_up(learned, record)
+        if way is None:  # its parent was forgotten since the record was read
+            again = await self._records.get(record.id, STRONG)
+            way = await self._way_up(learned, again or record)
+        if way is None:  # damaged, or changing all the time: as far as it is known
+            return record.parent or record.id
+        return way[-1]
+
+    async def _way_up(self, learned: _Learned, record: SessionRecord) -> list[str] | None:
+        """From a session to its root; None if a parent is missing."""
+        way, parent = [record.id], record.parent
+        while parent is not None:
+            if parent in learned.roots:
+                return [*way, learned.roots[parent]]
+            way.append(parent)
+            above = await self._records.get(parent, STRONG)
+            if above is None:
+                return None
+            parent = above.parent
+        return way
+
+
+class _Learned:
+    """What is known of families, as of one state of the groups."""
+
+    def __init__(self) -> None:
+        #: By agent: the sessions that were looked up.
+        self.known = dict[str, set[str]]()
+        #: By agent and root: its forks.
+        self.forks = dict[str, dict[str, set[str]]]()
+        self.roots = dict[str, str]()
+        self.kept = dict[tuple[str, str], frozenset[str]]()

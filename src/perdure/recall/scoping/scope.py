@@ -37,13 +37,18 @@ from perdure.core.errors import Corrupted, InvalidInput
 from perdure.history.records import Head
 from perdure.recall import places
 from perdure.recall.memories.memory_records import Memory
-from perdure.recall.places import REFERENCES, TURN_BITS, memories_of
-from perdure.recall.scoping.families import Families
+from perdure.recall.places import (
+    REFERENCES,
+    TURN_BITS,
+    common,
+    covers,
+    joined,
+    memories_of,
+    without,
+)
 from perdure.recall.scoping.filters import narrowed
-from perdure.recall.scoping.lines import LAST_TURN, Lines, turns_of, whole_line
-from perdure.recall.scoping.ranges import common, covers, joined, without
+from perdure.recall.scoping.lines import LAST_TURN, Families, Lines, turns_of, undone_of, whole_line
 from perdure.recall.scoping.sharing import Sharing
-from perdure.recall.scoping.undone import undone_of
 from perdure.recall.values import Kind, Question
 from perdure.storage.options import STRONG
 from perdure.storage.searching import Range

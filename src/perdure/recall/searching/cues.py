@@ -16,8 +16,8 @@ from itertools import pairwise
 import msgspec
 
 from perdure.history.searching import folded
-from perdure.recall.searching.pasted import looked_at
-from perdure.recall.small_words import STOP_WORDS
+from perdure.recall.indexing import tool_text
+from perdure.recall.languages import STOP_WORDS
 from perdure.recall.words import (
     MONTH,
     MONTHS,
@@ -131,7 +131,7 @@ class Cues(msgspec.Struct, frozen=True, kw_only=True):
 
 def cues(text: str, moment: int, also: tuple[str, ...] = ()) -> Cues:
     """What a question says, asked at `moment` (microseconds). `also`: further words to look for."""
-    text = plain(looked_at(text))
+    text = plain(trim_query(text))
     said = _asked(text)
     # In a sentence, an emoji says how something is meant; alone, it is what is meant.
     signs = {} if said.terms or also else emoji(text)
@@ -288,3 +288,33 @@ def _span(name: str, first: date, last: date) -> Time:
     start = datetime(first.year, first.month, first.day, tzinfo=UTC)
     end = datetime(last.year, last.month, last.day, tzinfo=UTC)
     return Time(name=name, span=(int(start.timestamp()), int(end.timestamp()) + _A_DAY - 1))
+
+
+#: Characters from its beginning, and as many from its end.
+_HALF = 4_000
+#: Characters that are read: as many as `recall.recall` passes on.
+_READ = 100_000
+
+# Somebody may have pasted one number of 100,000 digits: no character is looked at again and again.
+
+#: Numbers, and what is written with the same digits: ids, addresses, hashes.
+_numbers = re.compile(r"\b(?=[a-f]*+[0-9])[0-9a-f]++\b|[0-9]++", re.IGNORECASE).sub
+# Half a word would be a word that stands nowhere.
+_last_word, _first_word = re.compile(r"(?<!\S)\S++$").sub, re.compile(r"^\S+").sub
+
+
+def trim_query(text: str) -> str:
+    """All of it; of a long one the beginning, the end, and between them lines that tell of errors.
+
+    Lines that differ in their numbers only count once.
+    """
+    if len(text) <= 2 * _HALF:
+        return text
+    lines = dict[str, str]()
+    for line in text[:_READ].splitlines():
+        lines.setdefault(_numbers("0", line), line)
+    text = "\n".join(lines.values())
+    if len(text) <= 2 * _HALF:
+        return text
+    faults = tool_text.answered(text[_HALF:-_HALF]).faults
+    return "\n".join([_last_word("", text[:_HALF]), *faults, _first_word("", text[-_HALF:])])

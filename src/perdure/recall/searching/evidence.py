@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 
 from perdure.recall.places import ANSWERED, PART_BITS, ROUND_BITS, SAID, TOOLS, TURN_BITS
-from perdure.recall.searching.rounds import Positions
-from perdure.recall.searching.sets import among, distinct, numbered
+from perdure.recall.searching.rounds import Positions, among, distinct, numbered
 
 if TYPE_CHECKING:
     from perdure.storage.searching import TextFound

@@ -10,7 +10,7 @@ from perdure.recall.places import INDEX, PART_BITS, ROUND_BITS, TURN_BITS
 from perdure.recall.searching.cues import without
 from perdure.recall.searching.evidence import STRETCH, Array, Evidence
 from perdure.recall.searching.features import Meanings
-from perdure.recall.searching.sets import among, distinct, inside
+from perdure.recall.searching.rounds import among, distinct, inside
 from perdure.recall.words import terms
 
 if TYPE_CHECKING:

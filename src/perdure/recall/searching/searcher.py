@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from perdure.recall.searching.evidence import Tally
     from perdure.recall.searching.forms import Forms
     from perdure.recall.searching.meanings import Meant
-    from perdure.recall.searching.weighing import Weighed
+    from perdure.recall.searching.ranking import Weighed
     from perdure.storage.searching import Postings, Range
     from perdure.storage.store import Store
 
@@ -153,7 +153,7 @@ class Searcher:
     async def _by_words(self, asked: Cues, scope: Scope) -> tuple[Cues, TextFound]:
         """Where the terms that count stand, or what else stands for the same words."""
         from perdure.recall.searching import forms
-        from perdure.recall.searching.choosing import chosen
+        from perdure.recall.searching.forms import chosen
 
         found = await self._search(asked.terms, forms.known(asked), scope)
         if also := forms.possible(asked, found):
@@ -190,7 +190,7 @@ class Searcher:
 
     async def _weighed(self, found: Found) -> Found:
         # Here, because it takes numpy: whoever only opens a bank and appends does not need that.
-        from perdure.recall.searching.weighing import weighed
+        from perdure.recall.searching.ranking import weighed
 
         found.weighed = await weighed(
             self._store,
@@ -211,7 +211,7 @@ def _stands_outside(postings: Postings, stretch: Range) -> bool:
 
 def _tally(found: Found) -> Tally:
     """What was found by words, counted once."""
-    from perdure.recall.searching.weighing import tallied
+    from perdure.recall.searching.ranking import tallied
 
     if found.tally is None:
         found.tally = tallied(found.scope, found.cues, found.text)

@@ -7,16 +7,15 @@ from typing import NamedTuple, TypeAlias
 
 from perdure.core.clock import SECOND
 from perdure.history.lines import newest
-from perdure.recall.indexing.documents import read_notes
+from perdure.recall.indexing.passages import read_notes
 from perdure.recall.keys import owner_of
 from perdure.recall.memories.contradictions import leader, said
 from perdure.recall.memories.memories import Memories
 from perdure.recall.memories.memory_records import shown
-from perdure.recall.places import INDEX, REFERENCES, Spot, spot, turns
+from perdure.recall.places import INDEX, REFERENCES, Spot, covers, spot, turns
 from perdure.recall.references.layers import fitting, wait_for_tools
 from perdure.recall.references.references import References
 from perdure.recall.scoping.lines import Lines
-from perdure.recall.scoping.ranges import covers
 from perdure.recall.scoping.scope import Directory
 from perdure.recall.values import Candidate, Note, Question, Reason, because
 from perdure.storage.store import Store

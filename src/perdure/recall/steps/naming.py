@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perdure.core.turns import Position
 from perdure.history.records import SessionRecord
-from perdure.recall.indexing.documents import read_notes
+from perdure.recall.indexing.passages import read_notes
 from perdure.recall.keys import owner_of
 from perdure.recall.places import INDEX, Spot, memories_of
 from perdure.recall.scoping.scope import Groups

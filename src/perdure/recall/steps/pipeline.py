@@ -26,12 +26,11 @@ from perdure.core.messages import Message
 from perdure.recall.searching.scanning import names_in
 from perdure.recall.steps import hops, swarm
 from perdure.recall.steps.cabinets import Finds
-from perdure.recall.steps.judge import Judge
+from perdure.recall.steps.hops import neighbours
 from perdure.recall.steps.naming import Names
-from perdure.recall.steps.neighbours import neighbours
 from perdure.recall.steps.run import Run
 from perdure.recall.steps.showing import Texts
-from perdure.recall.steps.swarm import Swarm
+from perdure.recall.steps.swarm import Judge, Swarm
 from perdure.recall.underway import Underway
 from perdure.recall.values import NO_MODEL, Candidate, Filters, Question, Recalled
 

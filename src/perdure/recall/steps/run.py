@@ -14,13 +14,11 @@ from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.recall import keys
 from perdure.recall.memories.contradictions import in_reading_order
-from perdure.recall.steps import judge, naming, swarm
-from perdure.recall.steps.excerpts import as_it_stands
-from perdure.recall.steps.judge import Choice
+from perdure.recall.steps import naming, swarm
+from perdure.recall.steps.hops import Neighbour
 from perdure.recall.steps.naming import Named
-from perdure.recall.steps.neighbours import Neighbour
-from perdure.recall.steps.prompts import Case
-from perdure.recall.steps.showing import Shown
+from perdure.recall.steps.showing import Shown, as_it_stands
+from perdure.recall.steps.swarm import Case, Choice
 from perdure.recall.values import LATE, STAGES, Candidate, Hit, Question, Recalled, Stage, Step
 
 #: Kept of the deadline to put the answer together.
@@ -233,11 +231,11 @@ class Run:
         choice = self.choice
         if choice is None:
             sifted = swarm.sift(self._fetchable(), self.triggered)
-            choice = judge.by_algorithm(sifted, self.doubted, self.triggered)
+            choice = swarm.by_algorithm(sifted, self.doubted, self.triggered)
         else:
             full = in_reading_order([by_place[place] for place in choice.full], self.full)
             choice = Choice(tuple(each.place for each in full), choice.ticklers)
-        choice = judge.capped(
+        choice = swarm.capped(
             choice,
             by_place,
             self.full,

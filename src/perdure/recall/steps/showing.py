@@ -9,21 +9,29 @@ to a shared turn after it left.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from perdure.core.errors import PerdureError
 from perdure.core.levels import Level
 from perdure.core.tokens import Estimate
+from perdure.history.log import TURNS
+from perdure.history.manifest import Place
 from perdure.history.reading import Reader
-from perdure.history.records import Head, SessionRecord
-from perdure.history.renditions.scribe import Made, Scribe, Wanted
+from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
+from perdure.history.renditions.records import Rendition, rendition_key
+from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
+from perdure.history.searching import folded
+from perdure.jobs import marks_of
+from perdure.recall import languages, words
 from perdure.recall.keys import owner_of
+from perdure.recall.languages import STOP_WORDS
 from perdure.recall.steps.cabinets import Cabinet
-from perdure.recall.steps.excerpts import count, excerpt, looked_for
-from perdure.recall.steps.sizing import Sizes, View
 from perdure.recall.values import Candidate, Question
 from perdure.storage.store import Store
 
@@ -201,3 +209,160 @@ def _gist(shown: Shown) -> Shown:
     line = " ".join(shown.text[: 4 * _GIST].split())
     cut = line if len(line) <= _GIST else f"{line[: _GIST - 1]}…"
     return Shown("T", cut, _estimate(cut), shown.key, shown.time)
+
+
+#: Turns in front of a fork that its parent may still have added to.
+_NEAR = 20
+
+
+class View(NamedTuple):
+    """A line of turns, as somebody sees it."""
+
+    record: SessionRecord
+    head: Head
+
+
+class Sizes:
+    """Reads what rounds take."""
+
+    def __init__(self, store: Store, scribe: Scribe) -> None:
+        self._counts = store.collection(TurnCount)
+        self._rows = store.collection(Rendition)
+        self._store = store
+        self._scribe = scribe
+
+    async def of(self, view: View, candidates: Sequence[Candidate]) -> dict[int, Made]:
+        """By place. What was taken back, or is forgotten or damaged, is left out."""
+        live = [each for each in candidates if not view.head.is_undone(each.turn)]
+        sure = await self._sure(view, sorted({each.session for each in live}))
+        near = [each for each in live if each.turn < sure[each.session]]
+        counts = await self._counts.get_many([turn_key(c.session, c.turn) for c in near])
+        rows = await self._rows.get_many(
+            [rendition_key(each.session, each.turn, each.round) for each in near]
+        )
+        found = dict[int, Made]()
+        for each, count, row in zip(near, counts, rows, strict=True):
+            made = _made(each, count, row)
+            if made is not None:
+                found[each.place] = made
+        rest = [each for each in live if each.place not in found]
+        asked = await asyncio.gather(*(self._asked(view, each) for each in rest))
+        return found | {c.place: made for c, made in zip(rest, asked, strict=True) if made}
+
+    async def _sure(self, view: View, sessions: Sequence[str]) -> dict[str, int]:
+        """In front of which turn the rows of each session can be trusted, for this view."""
+        found = dict[str, int]()
+        for session in sessions:
+            marks = await marks_of(self._store, TURNS, session)
+            shared = [s.turn - _NEAR + 1 for s in view.record.line if s.session == session]
+            found[session] = min([view.head.turn, *shared, *(mark.first for mark in marks)])
+        return found
+
+    async def _asked(self, view: View, candidate: Candidate) -> Made | None:
+        place = Place(candidate.turn, candidate.round)
+        try:
+            sizes = await self._scribe.sizes(*view, place, place)
+        except PerdureError:
+            return None  # one turn that is damaged hides no other
+        return sizes[0] if sizes else None
+
+
+def _made(candidate: Candidate, count: TurnCount | None, row: Rendition | None) -> Made | None:
+    counted = None if count is None else count.of(candidate.round)
+    at = None if row is None or counted is None else row.best(counted.messages)
+    if row is None or counted is None or at is None:
+        return None
+    place, used = Place(candidate.turn, candidate.round), row.variants[at]
+    return Made(place, counted.tokens, used.smooth, used.compact, at, used.recipe)
+
+
+#: Of a part, so much stands before the first word that was found.
+_BEFORE = 160
+#: Words that are looked for, and places at which each is.
+_WORDS, _PLACES = 40, 50
+#: Characters of a text that are looked at.
+_TEXT = 200_000
+#: Of a word with another ending, so much at least is the same.
+_SAME = 4
+
+#: Shorter words stand everywhere.
+_pieces = re.compile(r"\w{3,}").findall
+#: A word in a reason: see `searching.ranking`.
+_named = re.compile("‘([^’]+)’").sub  # noqa: RUF001
+
+
+def looked_for(question: str) -> tuple[str, ...]:
+    """What of a question may stand in a text, folded: its longer words, no stop words."""
+    found = list(dict.fromkeys(_pieces(folded(question[:10_000]))))
+    small = STOP_WORDS | languages.small_words(languages.told(found))
+    return tuple(word for word in found if word not in small)[:_WORDS]
+
+
+def count(text: str, wanted: Iterable[str]) -> int:
+    """How many of the words stand in a text."""
+    plain = folded(text[:_TEXT])
+    return sum(word in plain for word in wanted)
+
+
+def excerpt(text: str, wanted: Collection[str], most: int) -> str:
+    """The text, or of a longer one about `most` characters; its beginning if no word is in it."""
+    if len(text) <= most:
+        return text
+    plain = folded(text[:_TEXT])  # places in it may have moved a little
+    places = sorted((at, word) for word in wanted for at in _places(plain, word))
+    best, start = 0, 0
+    for number, (at, _) in enumerate(places):
+        there = {word for other, word in places[number:] if other < at + most - _BEFORE}
+        if len(there) > best:
+            best, start = len(there), max(at - _BEFORE, 0)
+    if start:
+        start = text.find(" ", start, start + _BEFORE) + 1 or start
+    cut = text[start : start + most].strip()
+    return f"{'… ' if start else ''}{cut}{' …' if start + most < len(text) else ''}"
+
+
+def _places(plain: str, word: str) -> list[int]:
+    found, at = list[int](), plain.find(word)
+    while at >= 0 and len(found) < _PLACES:
+        found.append(at)
+        at = plain.find(word, at + 1)
+    return found
+
+
+def as_it_stands(why: str, text: str) -> str:
+    """What spoke for a hit, with words as they stand in the text: "migration", not "migrating".
+
+    Words that do not stand there, since the text is shortened, are left as they were asked for.
+    """
+    plain = folded(text[:_TEXT])
+
+    def standing(found: re.Match[str]) -> str:
+        other = _standing(folded(found[1]), plain)
+        if not other:
+            return found[0]
+        as_written = (word for word in _pieces(text) if folded(word) == other)
+        return f"‘{next(as_written, other)}’"  # noqa: RUF001
+
+    return _named(standing, why)
+
+
+def _standing(low: str, plain: str) -> str:
+    """The word of a text that differs by its ending, or not at all; empty if there is none."""
+    if not low.isalpha():
+        return ""
+    # What it begins with is looked for first: that takes a tenth of what a border of words takes.
+    begin = re.compile(rf"{re.escape(low[:_SAME])}\w*")
+    there = dict.fromkeys(
+        found[0]
+        for found in begin.finditer(plain)
+        if not plain[max(found.start() - 1, 0) : found.start()].isalnum()
+    )
+    if low in there:
+        return ""
+    alike = (word for word in there if not _stems(low).isdisjoint(_stems(word)))
+    return next(alike, "")
+
+
+@lru_cache(maxsize=1_000)
+def _stems(word: str) -> frozenset[str]:
+    return frozenset((*words.terms(word), *languages.any_form(word)))

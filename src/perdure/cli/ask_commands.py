@@ -1,0 +1,386 @@
+"""``perdure ask``: one question to a model, answered as it arrives.
+
+The answer goes to stdout, word for word when that is a file or a pipe. What is thought, and what it
+took, go to stderr. Nothing is written to a session; the outcome and the budgets are in the bank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import Settings, common_options
+from perdure.core.errors import InvalidInput, StreamBroken
+
+if TYPE_CHECKING:
+    from perdure.core.messages import Message
+    from perdure.gateway import calls
+    from perdure.gateway.calls import Reply, Request
+    from perdure.gateway.catalog import ModelCandidate
+    from perdure.gateway.reply_stream import Stream
+
+STDIN = "-"
+
+
+class AskPurpose(StrEnum):
+    """What a question can be for. Nothing is answered for `embed`."""
+
+    CHAT = "chat"
+    COMPRESS = "compress"
+    FILTER = "filter"
+    JUDGE = "judge"
+    REFLECT = "reflect"
+
+
+class AskComplexity(StrEnum):
+    """How hard it is."""
+
+    SIMPLE = "simple"
+    MODERATE = "moderate"
+    COMPLEX = "complex"
+
+
+@common_options()
+def ask(
+    settings: Settings,
+    question: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[QUESTION]...",
+            help="What to ask; - stands for what is on stdin. Without it, stdin is the question.",
+        ),
+    ] = None,
+    *,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", "-m", metavar="PROVIDER/MODEL", help="This one alone, without fallback."
+        ),
+    ] = "",
+    purpose: Annotated[
+        AskPurpose, typer.Option("--purpose", help="Whose models are asked.")
+    ] = AskPurpose.CHAT,
+    task: Annotated[
+        str, typer.Option("--task", metavar="NAME", help="The kind of work, such as code-review.")
+    ] = "",
+    complexity: Annotated[
+        AskComplexity | None,
+        typer.Option("--complexity", help="How hard it is; else as is known of the task."),
+    ] = None,
+    system: Annotated[
+        str, typer.Option("--system", "-s", metavar="TEXT", help="Instructions for the model.")
+    ] = "",
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", min=1, metavar="N", help="The longest answer allowed."),
+    ] = None,
+    agent: Annotated[
+        str, typer.Option("--agent", metavar="NAME", help="Who asks, for budgets and costs.")
+    ] = "",
+    cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--cache/--no-cache",
+            help="Whether the same answer may be used again; else as is configured.",
+            show_default=False,
+        ),
+    ] = None,
+    reasoning: Annotated[
+        bool, typer.Option("--reasoning", help="Show what the model thinks, on stderr.")
+    ] = False,
+) -> None:
+    """Ask a model, and print its answer as it arrives.
+
+    Exits with 0 if it answered, with 1 if it could not, with 2 if nothing was asked, with 130 if it
+    was interrupted.
+    """
+    import asyncio
+
+    request = _request(_question(question or []), system, max_tokens)
+
+    from perdure.gateway.calls import Ask
+
+    asked = Ask(
+        purpose=purpose.value,
+        task=task,
+        complexity=None if complexity is None else complexity.value,
+        agent=agent,
+        model=model,
+        cache=cache,
+    )
+    voice = AnswerPrinter(reasoning=reasoning, silent=settings.json)
+    try:
+        reply, took = asyncio.run(_ask(settings, request, asked, voice))
+    except StreamBroken as exc:
+        voice.end()
+        if settings.debug:
+            raise
+        where = "in `partial`" if settings.json else "above"
+        told = StreamBroken(exc.message, hint=f"What arrived is {where}. Ask again.")
+        if settings.json:
+            terminal.emit({"error": terminal.described(told), "partial": _partial(exc)})
+        else:
+            terminal.complain(told)
+        raise typer.Exit(1) from exc
+    except KeyboardInterrupt:
+        voice.end()
+        raise
+    if settings.json:
+        terminal.emit(reply_json(reply))
+        return
+    voice.end()
+    terminal.aside(reply_summary(reply, took))
+
+
+def reply_json(reply: Reply) -> dict[str, Any]:
+    """An answer as a JSON object."""
+    from perdure.cli import readable
+
+    usage = reply.usage
+    counted = ("input", "output", "cache_read", "cache_write", "reasoning")
+    return {
+        "text": reply.text,
+        "reasoning": _thoughts(reply.message),
+        "finish": reply.finish,
+        "provider": reply.provider,
+        "model": reply.model,
+        "usage": None if usage is None else {kind: getattr(usage, kind) for kind in counted},
+        "cost": reply.cost,
+        "dollars": readable.in_dollars(reply.cost),
+        "cached": reply.cached,
+        "fallback": reply.fallback,
+        "first_token": reply.first_token,
+        "latency": reply.latency,
+        "outcome": reply.outcome,
+    }
+
+
+def reply_summary(reply: Reply, took: float) -> str:
+    """What an answer took, in one line; `took` is in seconds, with all that was tried for it."""
+    from perdure.cli import readable
+
+    usage = reply.usage
+    joint = "#" if "://" in reply.provider else "/"
+    facts = [f"{reply.provider}{joint}{reply.model}"]
+    if reply.cached:
+        facts.append("cached")
+    elif usage is None or (usage.input is None and usage.output is None):
+        facts.append("tokens unknown")
+    else:
+        cached = f" ({usage.cache_read:,} from its cache)" if usage.cache_read else ""
+        facts.append(f"{_count(usage.input)} in{cached}, {_count(usage.output)} out")
+    facts += [readable.cost_in_words(reply.cost), f"{took:.2f} s"]
+    if reply.fallback:
+        facts.append(f"fallback, after {terminal.plural(reply.fallback, 'other')}")
+    if reply.finish in _CUT:
+        facts.append(_CUT[reply.finish])
+    return " · ".join(facts)
+
+
+_CUT = {
+    "length": "cut off: it reached the limit of length",
+    "filter": "stopped by the provider's filter",
+    "other": "cut off",
+}
+
+
+class AnswerPrinter:
+    """Says what arrives: the answer on stdout, thoughts on stderr.
+
+    On a terminal, what would steer it is shown as an escape. Elsewhere the answer is left as it is:
+    it may be a program's source.
+    """
+
+    def __init__(self, *, reasoning: bool = False, silent: bool = False) -> None:
+        self._reasoning = reasoning and not silent
+        self._silent = silent
+        self._careful = sys.stdout.isatty()
+        self._held = ""
+        self._open: str | None = None  # the stream whose last line has not ended
+        self.speaks = False
+
+    def hears(self, delta: calls.Delta) -> bool:
+        """Whether something of this is said aloud."""
+        from perdure.gateway.calls import ReasoningDelta, TextDelta
+
+        if isinstance(delta, ReasoningDelta):
+            return self._reasoning
+        return isinstance(delta, TextDelta) and not self._silent
+
+    def say(self, delta: calls.Delta) -> None:
+        from perdure.gateway.calls import ReasoningDelta, TextDelta
+
+        if isinstance(delta, ReasoningDelta):
+            self._think(delta.text)
+        elif isinstance(delta, TextDelta):
+            self._tell(delta.text)
+
+    def end(self) -> None:
+        """End the last line. Says nothing if nothing was said."""
+        if self._held:
+            held, self._held = self._held, ""
+            sys.stdout.write(terminal.visible(held))
+        self._break()
+
+    def _tell(self, text: str) -> None:
+        if self._open == "stderr":
+            self._break()
+        if self._careful:
+            # A line may end in two characters, and a chunk between them.
+            text, self._held = self._held + text, ""
+            if text.endswith("\r"):
+                text, self._held = text[:-1], "\r"
+            rows = text.replace("\r\n", "\n").split("\n")
+            text = "\n".join(terminal.visible(row.replace("\t", "    ")) for row in rows)
+        if text:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._open = None if text.endswith("\n") else "stdout"
+
+    def _think(self, text: str) -> None:
+        if self._open == "stdout":
+            self._break()
+        terminal.murmur(text)
+        self._open = None if text.endswith("\n") else "stderr"
+
+    def _break(self) -> None:
+        if self._open == "stdout":
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+        elif self._open == "stderr":
+            terminal.murmur("\n")
+        self._open = None
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
+    """Say on stderr who is waited for, once that takes longer than `PATIENCE`.
+
+    Around work on an event loop. Silent where stderr is not a terminal.
+    """
+    import asyncio
+
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    from perdure.cli.terminal import PATIENCE
+
+    first, *others = candidates
+    more = f", or {terminal.plural(len(others), 'other')}" if others else ""
+    words = terminal.printable(f"waiting for {first.name}{more} …")
+    spinner = Spinner("line", Text(words, style="dim"))
+    out = terminal.console(error=True)
+    # Redirecting, rich would catch what is printed on stdout, and print it on stderr.
+    line = Live(spinner, console=out, transient=True, redirect_stdout=False, redirect_stderr=False)
+    timer = asyncio.get_running_loop().call_later(PATIENCE, line.start)
+    if not out.is_terminal:
+        timer.cancel()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        line.stop()
+
+
+async def _ask(
+    settings: Settings, request: Request, asked: calls.Ask, voice: AnswerPrinter
+) -> tuple[Reply, float]:
+    """The answer, and the seconds until it was there, from the first try on."""
+    import time
+
+    from perdure.bank import Bank
+    from perdure.gateway.catalog import ModelCatalog
+
+    config = settings.load()
+    candidates = ModelCatalog(config.gateway).candidates(asked)  # before a bank is made for nothing
+    async with Bank(config=config) as bank:
+        start = time.perf_counter()
+        reply = await _listen(bank.gateway.stream(request, asked), voice, candidates)
+        return reply, time.perf_counter() - start
+
+
+async def _listen(
+    stream: Stream, voice: AnswerPrinter, candidates: Sequence[ModelCandidate]
+) -> Reply:
+    with contextlib.ExitStack() as silence:
+        silence.enter_context(waiting(candidates))
+        async with stream:
+            async for delta in stream:
+                if voice.hears(delta):
+                    silence.close()
+                    voice.say(delta)
+            return stream.reply
+
+
+def _question(words: list[str]) -> str:
+    """The words of the command line, with what is on stdin in the place of ``-``.
+
+    Raises `typer.BadParameter` if there are none, and `InvalidInput` if stdin is no text.
+    """
+    stdin: TextIO | None = sys.stdin  # none, if the shell closed it
+    if not words and stdin is not None and not stdin.isatty():
+        words = [STDIN]
+    parts, spoken = list[str](), list[str]()
+    for word in [*words, None]:
+        if word in (None, STDIN):
+            parts.append(" ".join(spoken))
+            spoken = []
+            if word == STDIN and stdin is not None:
+                parts.append(_text(stdin.buffer.read()))
+        else:
+            spoken.append(str(word))
+    question = "\n\n".join(part for part in parts if part.strip())
+    if not question.strip():
+        raise typer.BadParameter(
+            'There is no question. Write it behind the command, perdure ask "…", or give it on'
+            " stdin.",
+            param_hint="QUESTION",
+        )
+    return question
+
+
+def _text(given: bytes) -> str:
+    try:
+        return given.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise InvalidInput(
+            f"What is on stdin is not text in UTF-8, from its byte {exc.start:,} on.",
+            hint="Give text; what is in another encoding, iconv -f LATIN1 -t UTF-8 converts.",
+        ) from None
+
+
+def _request(question: str, system: str, max_tokens: int | None) -> Request:
+    from perdure.core.messages import Message, Text, user
+    from perdure.gateway.calls import Request
+
+    instructions = (Message("system", (Text(system),)),) if system else ()
+    return Request(messages=(*instructions, user(question)), max_tokens=max_tokens)
+
+
+def _thoughts(message: Message) -> str:
+    from perdure.core.messages import Reasoning
+
+    said = (
+        part.text or "\n\n".join(part.summary)
+        for part in message.parts
+        if isinstance(part, Reasoning)
+    )
+    return "\n\n".join(words for words in said if words)
+
+
+def _partial(exc: StreamBroken) -> str:
+    return getattr(exc.partial, "text", "")
+
+
+def _count(tokens: int | None) -> str:
+    return "?" if tokens is None else f"{tokens:,}"

@@ -1,0 +1,116 @@
+"""The bank and the session that a command means."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perdure.core.errors import InvalidInput, Unavailable
+
+if TYPE_CHECKING:
+    from perdure.bank import Bank
+    from perdure.cli.options import Settings
+    from perdure.config import Config
+    from perdure.session import Session
+
+SessionArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SESSION", help="Its name, agent/name, or the beginning or end of it if unique."
+    ),
+]
+#: Candidates that an error lists.
+_LISTED = 5
+
+
+@asynccontextmanager
+async def existing_bank(settings: Settings, config: Config | None = None) -> AsyncIterator[Bank]:
+    """The bank that is meant, without background work.
+
+    Raises `Unavailable` if there is none: opening an address would make it, and whoever only looks
+    must not make anything.
+    """
+    from perdure.bank import Bank
+    from perdure.storage import urls
+
+    bank = Bank(config=config or settings.load())
+    if not await bank.store.adapter.exists():
+        named = f" --bank {shlex.quote(urls.shown(bank.url))}" if settings.bank is not None else ""
+        raise Unavailable(
+            f"There is no bank at {urls.location(bank.url)}.",
+            hint=f"Make one with `perdure bank init{named}`.",
+        )
+    async with bank.looked_at():
+        yield bank
+
+
+@asynccontextmanager
+async def changed_bank(settings: Settings) -> AsyncIterator[Bank]:
+    """The bank, for a change of what recall finds. Say what came of it before you leave.
+
+    What was written gets its vectors on leaving, if the model comes with Perdure, which takes most
+    of a second to be loaded; to end the command meanwhile loses nothing.
+    """
+    async with existing_bank(settings) as bank:
+        yield bank
+        await bank.index.embeddings.settle_own()
+
+
+async def find_session(bank: Bank, text: str) -> Session:
+    """The session of this name or abbreviation; of one and its sub-agents, the one.
+
+    Raises `InvalidInput` if none fits, or several.
+    """
+    from perdure.core.naming import meant
+    from perdure.history.records import SessionRecord
+
+    try:
+        return await bank.existing_session(text)
+    except InvalidInput:
+        pass  # an abbreviation, or nothing
+    records = bank.collection(SessionRecord)
+    starters = {record.id: record.started_by for record in await records.query().values()}
+    names = list(starters)
+    found = _without_subagents(fitting_names(text, names), starters)
+    if len(found) == 1:
+        return await bank.existing_session(found[0])
+    if not found:
+        hint = f"{meant(text, names)} `perdure sessions` lists those there are.".lstrip()
+        raise InvalidInput(f"There is no session {text!r}.", hint=hint)
+    listed = ", ".join(found[:_LISTED])
+    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    raise InvalidInput(
+        f"{text!r} fits {len(found)} sessions: {listed}{more}.", hint="Write more of the name."
+    )
+
+
+def fitting_names(text: str, names: list[str]) -> list[str]:
+    """The names that a text stands for: those it is the last part of, else those it abbreviates."""
+    if not text:
+        return []
+    exact = [name for name in names if name.partition("/")[2] == text]
+    if exact:
+        return sorted(exact)
+    return sorted(
+        name
+        for name in names
+        if name.startswith(text) or name.endswith(text) or name.partition("/")[2].startswith(text)
+    )
+
+
+def _without_subagents(names: list[str], starters: Mapping[str, str | None]) -> list[str]:
+    """The names without those of sub-agents that another of them started, at whatever depth."""
+    return [name for name in names if _above(name, starters).isdisjoint(names)]
+
+
+def _above(name: str, starters: Mapping[str, str | None]) -> set[str]:
+    """The session that started this one, the one that started that, and so on."""
+    found = set[str]()
+    while (starter := starters.get(name)) is not None and starter not in found:
+        found.add(starter)
+        name = starter
+    return found

@@ -1,0 +1,285 @@
+"""``perdure bank``: make one, look at one, migrate it, keep it safe, move it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import backups, encrypting, terminal
+from perdure.cli.bank_access import existing_bank
+from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.artifacts.addresses import S3Address
+    from perdure.bank import Info
+    from perdure.cli.diagnosis import FolderUse
+    from perdure.storage.migrating import Migrated
+    from perdure.storage.records import RecordType
+    from perdure.storage.rows import Size
+
+app = typer.Typer(
+    help="Make a bank, look at one, keep it safe, move it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+@common_options()
+async def init(settings: Settings) -> None:
+    """Make the bank. One that is already there stays as it is."""
+    made = await _init(settings)
+    if settings.json:
+        terminal.emit(made)
+    elif made["created"]:
+        terminal.say(f"Made a bank at {made['location']}.")
+    else:
+        terminal.say(f"The bank at {made['location']} is already there.")
+
+
+@app.command()
+@common_options()
+async def info(settings: Settings) -> None:
+    """Show what the bank is, and what it holds."""
+    found, artifacts = await _info(settings)
+    if settings.json:
+        import msgspec
+
+        from perdure.artifacts.addresses import S3Address
+
+        place = str(artifacts) if isinstance(artifacts, S3Address) else artifacts
+        terminal.emit({**msgspec.structs.asdict(found), "artifacts": place})
+    else:
+        _show(found, artifacts)
+
+
+app.command("backup")(backups.backup)
+app.command("backups")(backups.list_)
+app.command("restore")(backups.restore)
+app.command("copy")(backups.copy)
+app.command("encrypt")(encrypting.encrypt)
+app.command("decrypt")(encrypting.decrypt)
+
+
+async def _init(settings: Settings) -> dict[str, Any]:
+    from perdure.bank import Bank
+    from perdure.storage import urls
+    from perdure.storage.adapter import Capability
+
+    with ProgressBar("opening the bank"):
+        bank = Bank(config=settings.load())
+        if Capability.DURABLE not in bank.store.adapter.capabilities:
+            raise InvalidInput(
+                f"A bank at {urls.shown(bank.url)} ends with the program that opens it.",
+                hint="Name a place that lasts, such as sqlite:///memory.db.",
+            )
+        was_there = await bank.store.adapter.exists()
+        async with bank:
+            return {
+                "url": urls.shown(bank.url),
+                "location": urls.location(bank.url),
+                "created": not was_there,
+            }
+
+
+async def _info(settings: Settings) -> tuple[Info, FolderUse | S3Address]:
+    import asyncio
+
+    from perdure.cli.diagnosis import folder_use
+
+    with ProgressBar("looking at the bank"):
+        async with existing_bank(settings) as bank:
+            found = await bank.info()
+            return found, await asyncio.to_thread(folder_use, bank.artifacts.place)
+
+
+def _show(found: Info, artifacts: FolderUse | S3Address) -> None:
+    terminal.table(
+        ("", ""),
+        [
+            ("Bank", found.url),
+            ("Backend", found.backend),
+            ("Capabilities", ", ".join(found.capabilities)),
+            ("Artifacts", str(artifacts)),
+        ],
+    )
+    terminal.say()
+    if found.collections:
+        show_collections(found.collections)
+    else:
+        terminal.say("It holds no collections yet.")
+
+
+def show_collections(collections: Sequence[Size]) -> None:
+    """Print what each collection takes."""
+    terminal.table(
+        ("Collection", "Rows", "Size"),
+        [(each.collection, f"{each.rows:,}", _bytes(each.bytes)) for each in collections],
+        right=2,
+    )
+
+
+def _bytes(count: int | None) -> str:
+    return "unknown" if count is None else terminal.size(count)
+
+
+ImportOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="A module that declares record types, such as my_app.records. May be repeated.",
+    ),
+]
+CollectionOption = Annotated[
+    list[str] | None,
+    typer.Option("--collection", metavar="NAME", help="Only this collection. May be repeated."),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only tell what would be done, and what would fail.")
+]
+
+
+@app.command()
+@common_options()
+async def migrate(
+    settings: Settings,
+    *,
+    modules: ImportOption = None,
+    collections: CollectionOption = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Bring all records to the schema and serializer of their types.
+
+    Others may use the bank meanwhile. Interrupted, it goes on when it is run again. Records that
+    cannot be migrated are named and stay as they are; the exit code is 1 then, and also if old
+    code kept adding records.
+    """
+    _import_modules(modules or [])
+    done, unknown = await _migrate(settings, collections or [], dry_run=dry_run)
+    complete = all(each.is_complete for each in done)
+    if settings.json:
+        terminal.emit(
+            {"ok": complete, "dry_run": dry_run, "collections": done, "undeclared": unknown}
+        )
+    else:
+        _show_migrated(done, unknown, dry_run=dry_run)
+    if not complete:
+        raise typer.Exit(1)
+
+
+def _import_modules(modules: list[str]) -> None:
+    """Import modules as `python -m` would: from the current folder, too."""
+    if modules and os.getcwd() not in sys.path:  # noqa: PTH109 (as text)
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except (ImportError, SyntaxError) as exc:
+            raise InvalidInput(
+                f"The module {name!r} cannot be imported: {exc}.",
+                hint="Run the command in the folder that holds it, or set PYTHONPATH.",
+            ) from exc
+        except Exception as exc:  # it runs code of anybody's
+            raise InvalidInput(
+                f"The module {name!r} cannot be imported, it raises {type(exc).__name__}: {exc}.",
+                hint=f"See with `python -c 'import {name}'` where, and mend it.",
+            ) from exc
+
+
+async def _migrate(
+    settings: Settings, collections: list[str], *, dry_run: bool
+) -> tuple[list[Migrated], list[str]]:
+    """What was done, and the collections that are there but not declared."""
+    from perdure.storage.migrating import migrate as migrate_records
+
+    with ProgressBar("looking at the bank") as bar:
+        async with existing_bank(settings) as bank:
+            types = _declared()
+            there = [size.collection for size in await bank.store.adapter.sizes()]
+            chosen = _chosen(types, there, collections)
+            done: list[Migrated] = []
+            for name in chosen:
+                cls = types[name].cls
+                done += await migrate_records(bank.store, cls, dry_run=dry_run, progress=bar)
+            return done, [] if collections else _undeclared(types, there)
+
+
+def _declared() -> dict[str, RecordType[Any]]:
+    from perdure.storage.records import all_types
+
+    return {declared.name: declared for declared in all_types()}
+
+
+def _chosen(
+    types: dict[str, RecordType[Any]], there: list[str], collections: list[str]
+) -> list[str]:
+    for name in collections:
+        if name not in types:
+            raise InvalidInput(
+                f"No record type is declared for the collection {name!r}.",
+                hint="Name the module that declares it: --import my_app.records.",
+            )
+        if name not in there:
+            raise InvalidInput(
+                f"There is no collection {name!r} in this bank.",
+                hint="`perdure bank info` tells what is there.",
+            )
+    return [name for name in collections or sorted(types) if name in there]
+
+
+def _undeclared(types: dict[str, RecordType[Any]], there: list[str]) -> list[str]:
+    """Collections of the user's that nothing is known about."""
+    return [name for name in there if name not in types and not name.startswith("perdure_")]
+
+
+def _show_migrated(done: list[Migrated], unknown: list[str], *, dry_run: bool) -> None:
+    told = [each for each in done if each.migrated or each.newer or not each.is_complete]
+    if told:
+        work = "To do" if dry_run else "Done"
+        terminal.table(
+            ("Collection", "To schema", "Found", work, "Failed", "Newer", "Left"),
+            [
+                (
+                    each.collection,
+                    f"{each.schema}",
+                    ", ".join(f"{rows:,} of {schema}" for schema, rows in each.found.items()),
+                    f"{each.migrated:,}",
+                    f"{each.failed:,}",
+                    f"{each.newer:,}",
+                    f"{each.left:,}",
+                )
+                for each in told
+            ],
+            right=4,
+        )
+        for each in told:
+            _show_failures(each)
+            if each.left:
+                left = terminal.plural(each.left, "record")
+                terminal.note(
+                    f"Old code has written {left} of {each.collection} meanwhile: stop it, and run"
+                    " this again."
+                )
+    else:
+        terminal.say("Every record is as its type declares it.")
+    if unknown:
+        terminal.note(
+            f"Left out, because no record type is declared for them: {', '.join(unknown)}."
+            " Name their modules with --import."
+        )
+
+
+def _show_failures(done: Migrated) -> None:
+    for failure in done.failures:
+        terminal.say(f"{done.collection}/{failure.key}: {failure.what}", style="red")
+    if done.failed > len(done.failures):
+        more = done.failed - len(done.failures)
+        terminal.say(f"… and {terminal.plural(more, 'more record')} of {done.collection}.")

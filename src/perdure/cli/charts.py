@@ -1,0 +1,515 @@
+"""What commands draw in a terminal: costs, simulated policies, the bands of a prompt."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from perdure.cli import readable, terminal
+from perdure.cli.cost_commands import CostGrouping, SpentCosts
+from perdure.core.levels import LEVELS, Level
+from perdure.gateway.budgets import EACH
+from perdure.gateway.prices import dollars
+
+if TYPE_CHECKING:
+    from perdure.gateway.budgets import BudgetStatus
+    from perdure.gateway.outcomes import CostRow
+    from perdure.history.manifest import Band
+    from perdure.simulation import Comparison, Figures, History
+
+_WIDEST_BAR, _NARROWEST_BAR = 24, 6
+#: Days without calls are shown between those that had some, unless there are too many.
+_MOST_DAYS = 62
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_NAMELESS = "(none)"
+_HEADINGS = ("Tries", "Failed", "Cancelled", "Cached", "In", "Out", "Cost")
+#: A column that few need: it is there if something is in it.
+_RARE = _HEADINGS.index("Cancelled")
+_IDLE = ("0", *("" for _ in _HEADINGS[1:]))
+
+
+class CostLine(NamedTuple):
+    """A group: its name, its figures in the order of the headings, and its share of the dearest."""
+
+    name: str
+    figures: tuple[str, ...]
+    share: float
+
+
+def show_costs(spent: SpentCosts) -> None:
+    """Print the groups, their total, and the budgets."""
+    since = readable.absolute_time(spent.since)
+    if spent.rows:
+        lines = list(_lines(spent))
+        _draw(spent.by.value.capitalize(), lines)
+        terminal.say()
+        _show_total(spent, since)
+    else:
+        terminal.prose(f"No model was called {f'since {since}' if spent.has_bank else 'yet'}.")
+    if spent.budgets:
+        terminal.say()
+        _show_budgets(spent)
+
+
+# Groups -----------------------------------------------------------------------------------------
+
+
+def _lines(spent: SpentCosts) -> Iterator[CostLine]:
+    # Where nothing costs anything that is known, tokens tell who did the work.
+    by_cost = any(row.cost for row in spent.rows)
+
+    def weight(row: CostRow) -> int:
+        return (row.cost or 0) if by_cost else row.input + row.output
+
+    most = max(map(weight, spent.rows)) or 1
+    before: date | None = None
+    for row in spent.rows:
+        if spent.by is CostGrouping.DAY:
+            day = date.fromisoformat(row.of)
+            for idle in _between(before, day):
+                yield CostLine(idle.isoformat(), _IDLE, 0.0)
+            before = day
+        yield CostLine(row.of or _NAMELESS, _figures(row), weight(row) / most)
+
+
+def _between(before: date | None, day: date) -> list[date]:
+    gap = 0 if before is None else (day - before).days - 1
+    if before is None or gap > _MOST_DAYS:
+        return []
+    return [before + timedelta(days=number) for number in range(1, gap + 1)]
+
+
+def _figures(row: CostRow) -> tuple[str, ...]:
+    return (
+        f"{row.calls:,}",
+        f"{row.failures:,}" if row.failures else "",
+        f"{row.cancelled:,}" if row.cancelled else "",
+        f"{row.cached:,}" if row.cached else "",
+        f"{row.input:,}",
+        f"{row.output:,}",
+        _cost(row),
+    )
+
+
+def _cost(row: CostRow) -> str:
+    if row.cost is None:
+        return "unknown"
+    if row.unknown_costs:
+        return f"{dollars(row.cost)} and {row.unknown_costs:,} unknown"
+    return "free" if row.is_free else dollars(row.cost)
+
+
+def _draw(heading: str, lines: Sequence[CostLine]) -> None:
+    """A table with bars if there is room for it, else some lines for each group."""
+    out = terminal.console()
+    kept = [at for at in range(len(_HEADINGS)) if at != _RARE or any(x.figures[at] for x in lines)]
+    table = [(heading, *(_HEADINGS[at] for at in kept))]
+    table += [(line.name, *(line.figures[at] for at in kept)) for line in lines]
+    widths = [
+        max(cell_len(terminal.printable(row[at])) for row in table) for at in range(len(kept) + 1)
+    ]
+    taken = sum(widths) + 2 * len(widths)
+    room = min(out.width - taken, _WIDEST_BAR) if out.is_terminal else _WIDEST_BAR
+    if room < _NARROWEST_BAR:
+        _stack(lines, min(out.width - 4, _WIDEST_BAR))
+        return
+    for number, row in enumerate(table):
+        line = Text(_cell(row[0], widths[0]), style="bold" if number == 0 else "")
+        for at in range(1, len(row)):
+            line.append("  ")
+            line.append(" " * (widths[at] - cell_len(row[at])) + row[at])
+        if number:
+            line.append("  ")
+            line.append(_bar(lines[number - 1].share, room), style="cyan")
+        line.rstrip()
+        out.print(line, soft_wrap=True)
+
+
+def _stack(lines: Sequence[CostLine], room: int) -> None:
+    out = terminal.console()
+    for line in lines:
+        tries, *others, cost = line.figures
+        facts = [cost, f"{tries} {'try' if tries == '1' else 'tries'}"]
+        facts += [
+            f"{figure} {name.lower()}"
+            for name, figure in zip(_HEADINGS[1:-1], others, strict=True)
+            if figure
+        ]
+        out.print(Text(terminal.printable(line.name), style="bold"), soft_wrap=True)
+        for words in _wrapped([fact for fact in facts if fact], out.width - 4):
+            out.print(Text(f"    {words}"), soft_wrap=True)
+        bar = _bar(line.share, max(room, 1)).rstrip()
+        if bar:
+            out.print(Text(f"    {bar}", style="cyan"), soft_wrap=True)
+
+
+def _wrapped(facts: Sequence[str], room: int) -> Iterator[str]:
+    """Facts on as many lines as they need; none is broken."""
+    line = ""
+    for fact in facts:
+        longer = f"{line} · {fact}" if line else fact
+        if line and cell_len(longer) > room:
+            yield line
+            longer = fact
+        line = longer
+    yield line
+
+
+def _cell(text: str, width: int) -> str:
+    shown = terminal.printable(text)
+    return shown + " " * (width - cell_len(shown))
+
+
+def _bar(share: float, room: int) -> str:
+    """A bar of this share of the room. What is not nothing is seen."""
+    if share <= 0:
+        return ""
+    if not _can_say(_EIGHTHS + "█"):
+        return "#" * max(1, round(share * room))
+    full, eighths = divmod(max(1, round(share * room * 8)), 8)
+    return "█" * full + (_EIGHTHS[eighths] if eighths else "")
+
+
+def _can_say(signs: str) -> bool:
+    try:
+        signs.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _show_total(spent: SpentCosts, since: str) -> None:
+    total, cost = spent.total(), spent.cost
+    facts = [_tries(total["calls"])]
+    if total["failures"]:
+        facts.append(f"{total['failures']:,} failed")
+    if total["cancelled"]:
+        facts.append(f"{total['cancelled']:,} cancelled")
+    if total["cached"]:
+        facts.append(f"{total['cached']:,} cached")
+    facts.append(f"{total['input']:,} tokens in, {total['output']:,} out")
+    if total["cache_read"]:
+        facts.append(f"{total['cache_read']:,} of them read from a provider's cache")
+    if cost is not None:
+        is_free = not cost and any(row.is_free for row in spent.rows)
+        facts.append("free" if is_free and not total["unknown_costs"] else dollars(cost))
+    terminal.prose(f"Since {since}: {', '.join(facts)}.", "bold")
+    if total["unknown_costs"]:
+        besides = "" if cost is None else "besides, "
+        words = f"{besides}the cost of {_tries(total['unknown_costs'])} is unknown"
+        terminal.prose(
+            f"{words[0].upper()}{words[1:]}: the model has no price, the provider did not say what"
+            " it took, or the answer broke off. Prices can be set in gateway.prices.",
+            "yellow",
+        )
+
+
+def _tries(count: int) -> str:
+    return "1 try" if count == 1 else f"{count:,} tries"
+
+
+# Budgets ----------------------------------------------------------------------------------------
+
+
+def _show_budgets(spent: SpentCosts) -> None:
+    out = terminal.console()
+    facts = [
+        (each.budget.name, _covers(each), _taken(each), _left(each), _renews(each, spent.now))
+        for each in spent.budgets
+    ]
+    rows = [
+        (name, covers, " and ".join(taken), " and ".join(left), renews)
+        for name, covers, taken, left, renews in facts
+    ]
+    table = [("Budget", "For", "Spent", "Left", "Renews"), *rows]
+    widths = [max(cell_len(terminal.printable(row[at])) for row in table) for at in range(5)]
+    if sum(widths) + 2 * len(widths) <= out.width:
+        terminal.table(table[0], rows)
+        return
+    for name, covers, taken, left, renews in facts:
+        out.print(Text(terminal.printable(name), style="bold"), soft_wrap=True)
+        said = [f"for {covers}", *(f"{each} spent" for each in taken)]
+        said += [*(f"{each} left" for each in left), f"renews {renews}"]
+        for words in _wrapped(said, out.width - 4):
+            out.print(Text(f"    {terminal.printable(words)}"), soft_wrap=True)
+
+
+def _covers(standing: BudgetStatus) -> str:
+    budget = standing.budget
+    what = budget.purpose or "everything"
+    if budget.agent == EACH and not standing.agent:
+        what += " by no agent"
+    elif budget.agent == EACH == standing.agent:
+        what += " by each agent"
+    elif budget.agent:
+        what += f" by {standing.agent or budget.agent}"
+    return what if budget.per == "ever" else f"{what}, per {budget.per}"
+
+
+def _taken(standing: BudgetStatus) -> list[str]:
+    """What is spent, and what calls that go on, or whose process died, have reserved."""
+    budget, pot = standing.budget, standing.pot
+    taken = list[str]()
+    if budget.cost is not None:
+        held = f" ({dollars(pot.held_cost)} reserved)" if pot.held_cost else ""
+        taken.append(f"{dollars(pot.cost)}{held}")
+    if budget.tokens is not None:
+        held = f" ({pot.held_tokens:,} reserved)" if pot.held_tokens else ""
+        taken.append(f"{pot.tokens:,} tokens{held}")
+    return taken
+
+
+def _left(standing: BudgetStatus) -> list[str]:
+    budget = standing.budget
+    left = list[str]()
+    if (cost := standing.cost_left) is not None:
+        left.append(f"{readable.budget_left(cost)} of {dollars(budget.cost or 0)}")
+    if (tokens := standing.tokens_left) is not None:
+        left.append(f"{tokens:,} of {budget.tokens:,} tokens")
+    return left
+
+
+def _renews(standing: BudgetStatus, now: int) -> str:
+    if standing.renews is None:
+        return "never"
+    return (
+        f"{readable.absolute_time(standing.renews)} ({readable.time_ahead(standing.renews, now)})"
+    )
+
+
+_POLICY_HEADINGS = (
+    "Policy",
+    "Cache hits",
+    "Cost",
+    "Dollars",
+    "Rewrites",
+    "Span",
+    "Covered",
+    "Largest",
+)
+_WIDEST_POLICY, _NARROWEST_POLICY = 60, 10
+#: Paths that are named.
+_LISTED = 5
+_LEVELS = "▁▂▃▄▅▆▇█"
+#: For terminals that do not know the others.
+_ASCII_LEVELS = "_.-=+*#@"
+_BARS, _ASCII_BARS = "█░", "#-"
+
+
+def show_policies(history: History, compared: Comparison) -> None:
+    """Print the table, the charts, what was read, and what was assumed."""
+    rows = [_row(name, each) for name, each in compared.policies.items()]
+    terminal.listing(_POLICY_HEADINGS, rows, right=len(_POLICY_HEADINGS) - 1)
+    for name, each in compared.policies.items():
+        if each.prefix_violations:
+            terminal.prose(
+                f"{name}: {terminal.plural(each.prefix_violations, 'request')} changed what was"
+                " sent before, unannounced. This is a defect.",
+                "bold red",
+            )
+    out = terminal.console()
+    margin = max(map(len, compared.policies)) + 2
+    room = max(min(out.width - margin - 1, _WIDEST_POLICY), _NARROWEST_POLICY)
+    terminal.say()
+    _draw_costs(compared, margin, room)
+    terminal.say()
+    _draw_sizes(compared, margin, room)
+    terminal.say()
+    terminal.prose(_assumed(compared), "dim")
+    for name in dict.fromkeys(history.formats.values()):
+        paths = [path for path, its in history.formats.items() if its == name]
+        terminal.prose(f"Read as {name}: {_listed_paths(paths)}", "dim")
+    if history.unread:
+        terminal.prose(
+            f"Not read, as nothing in it is known: {_listed_paths(history.unread)}", "yellow"
+        )
+
+
+def _row(name: str, each: Figures) -> tuple[str, ...]:
+    return (
+        name,
+        f"{each.hit_ratio:.1%}",
+        f"{each.cost / 1e6:,.2f}M",
+        "unknown" if each.dollars is None else f"${each.dollars:,.2f}",
+        f"{each.rewrites:,}",
+        f"{each.span:,.1f}",
+        f"{each.covered:.0%}",
+        f"{each.max_tokens:,}",
+    )
+
+
+def _draw_costs(compared: Comparison, margin: int, room: int) -> None:
+    """A bar for each policy: what was new to the cache, then what was read from it."""
+    out, signs = terminal.console(), _signs(_BARS, _ASCII_BARS)
+    terminal.say(f"Cost: {signs[0]} what was new to the cache, {signs[1]} what was read from it")
+    dearest = max((each.cost for each in compared.policies.values()), default=0) or 1
+    for name, each in compared.policies.items():
+        length = each.cost / dearest * room
+        fresh = round(each.fresh_cost / each.cost * length) if each.cost else 0
+        line = Text(name.ljust(margin))
+        line.append(signs[0] * fresh, style="cyan")
+        line.append(signs[1] * max(round(length) - fresh, 0), style="cyan")
+        line.rstrip()
+        out.print(line, soft_wrap=True)
+
+
+def _draw_sizes(compared: Comparison, margin: int, room: int) -> None:
+    """A line for each policy: its requests from the first to the last, by size."""
+    out, levels = terminal.console(), _signs(_LEVELS, _ASCII_LEVELS)
+    limited = [each.max_tokens for name, each in compared.policies.items() if name != "unlimited"]
+    most = max([compared.budget, *limited])
+    terminal.say(f"Tokens in each request, from the first to the last; full height is {most:,}")
+    for name, each in compared.policies.items():
+        shown = _columns(each.sizes, room)
+        heights = (min(size * len(levels) // most, len(levels) - 1) for size in shown)
+        line = Text(name.ljust(margin))
+        line.append("".join(levels[height] for height in heights), style="cyan")
+        out.print(line, soft_wrap=True)
+
+
+def _columns(sizes: Sequence[int], room: int) -> list[int]:
+    """So many figures, or fewer: the last request of each stretch of them."""
+    count = min(len(sizes), room)
+    return [sizes[(at + 1) * len(sizes) // count - 1] for at in range(count)]
+
+
+def _assumed(compared: Comparison) -> str:
+    injected = f" and {compared.injection:,} injected" if compared.injection else ""
+    return (
+        f"{terminal.plural(compared.requests, 'request')} of"
+        f" {terminal.plural(compared.turns, 'turn')}, {compared.tokens:,} tokens;"
+        f" budget {compared.budget:,}. Assumed: {compared.system:,} tokens of system text and tools"
+        f"{injected} in each request, the cache of {compared.prices} never cold, prices of"
+        f" {compared.model}. Cost is in millions of plain input tokens; what models write is left"
+        " out, as it is the same for all."
+    )
+
+
+def _listed_paths(paths: Sequence[str]) -> str:
+    shown = ", ".join(terminal.visible(path) for path in paths[:_LISTED])
+    more = len(paths) - _LISTED
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _signs(wanted: str, plain: str) -> str:
+    try:
+        wanted.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return plain
+    return wanted
+
+
+_LEVEL_STYLES: dict[Level, str] = {"R": "green", "S": "cyan", "C": "blue", "T": "magenta"}
+_LEVEL_NAMES: dict[Level, str] = {
+    "R": "raw",
+    "S": "smoothed",
+    "C": "compressed",
+    "T": "tiny",
+}
+_BLOCK, _PLAIN, _ROOM = "█", {"R": "R", "S": "S", "C": "C", "T": "T"}, "░"
+_WIDEST_BANDS, _NARROWEST_BANDS = 100, 20
+
+
+class BandChart:
+    """Two bars of the same history, oldest at the left: as it is shown, and as it was said.
+
+    Below them a line for each level. A band is never so small that it cannot be seen. `budget` adds
+    the room that is left.
+    """
+
+    def __init__(self, bands: Sequence[Band], budget: int = 0) -> None:
+        self._bands, self._budget = bands, budget
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """What rich prints."""
+        if not self._bands:
+            yield Text("No history yet.", style="dim")
+            return
+        room = max(min(options.max_width - 8, _WIDEST_BANDS), _NARROWEST_BANDS)
+        # Without colours the bands are told apart by their letters.
+        coloured = console.color_system is not None and not console.no_color
+        block = coloured and _console_can_say(console, _BLOCK + _ROOM)
+        shown = [(band.level, band.tokens) for band in self._bands]
+        said = [(band.level, band.raw) for band in self._bands]
+        taken = sum(band.tokens for band in self._bands)
+        left = max(self._budget - taken, 0)
+        yield Group(
+            _band_bar("shown", shown, room, left, block=block),
+            _band_bar("behind", said, room, 0, block=block),
+            Text(""),
+            _legend(self._bands),
+            Text(_bands_in_words(self._bands, self._budget), style="dim"),
+        )
+
+
+def _band_bar(
+    title: str, parts: Sequence[tuple[Level, int]], room: int, left: int, *, block: bool
+) -> Text:
+    whole = sum(tokens for _, tokens in parts) + left
+    line = Text(title.ljust(8))
+    widths = list(_widths([*(tokens for _, tokens in parts), left], whole, room))
+    for (level, _), width in zip(parts, widths, strict=False):
+        line.append((_BLOCK if block else _PLAIN[level]) * width, style=_LEVEL_STYLES[level])
+    line.append((_ROOM if block else ".") * widths[-1], style="dim")
+    return line
+
+
+def _widths(sizes: Sequence[int], whole: int, room: int) -> Iterator[int]:
+    """So many characters for each; those that have any get at least one."""
+    exact = [size / (whole or 1) * room for size in sizes]
+    widths = [max(1, int(each)) if each else 0 for each in exact]
+    spare = room - sum(widths)
+    by_rest = sorted(range(len(exact)), key=lambda at: widths[at] - exact[at])
+    for at in by_rest[: max(spare, 0)]:
+        widths[at] += 1 if exact[at] else 0
+    while sum(widths) > room and max(widths) > 1:
+        widths[widths.index(max(widths))] -= 1
+    yield from widths
+
+
+def _legend(bands: Sequence[Band]) -> RenderableType:
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("Level", "", "From", "To"):
+        grid.add_column(heading, header_style="bold")
+    for heading in ("Tokens", "Raw", "Span"):
+        grid.add_column(heading, header_style="bold", justify="right", no_wrap=True)
+    for level in reversed(LEVELS):
+        of = [band for band in bands if band.level == level]
+        if not of:
+            continue
+        tokens, raw = sum(band.tokens for band in of), sum(band.raw for band in of)
+        grid.add_row(
+            Text(level, style=f"bold {_LEVEL_STYLES[level]}"),
+            _LEVEL_NAMES[level],
+            of[0].first,
+            of[-1].last,
+            f"{tokens:,}",
+            f"{raw:,}",
+            _span(raw, tokens),
+        )
+    return grid
+
+
+def _bands_in_words(bands: Sequence[Band], budget: int) -> str:
+    tokens, raw = sum(band.tokens for band in bands), sum(band.raw for band in bands)
+    of = f" of {budget:,}" if budget else ""
+    return f"{tokens:,}{of} tokens stand for {raw:,}: a span of {_span(raw, tokens)}"
+
+
+def _span(raw: int, tokens: int) -> str:
+    return f"{raw / tokens:,.1f}×" if tokens else "–"
+
+
+def _console_can_say(console: Console, signs: str) -> bool:
+    try:
+        signs.encode(console.encoding or sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,241 @@
+"""What ``perdure doctor`` looks at.
+
+Each part is looked at by itself. Whatever goes wrong with one becomes part of the report, and the
+others are looked at all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import traceback
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perdure import __version__
+from perdure import config as configuration
+from perdure.artifacts.addresses import S3Address
+from perdure.bank import Bank
+from perdure.cli import terminal
+from perdure.cli.bank_access import existing_bank
+from perdure.cli.options import Settings
+from perdure.cli.terminal import ProgressBar
+from perdure.config import Config
+from perdure.core.errors import PerdureError, Unavailable
+from perdure.storage import urls
+
+_LIBRARIES = ("apsw", "msgspec", "obstore", "zstandard")
+#: Older ones can damage a database in WAL mode when a checkpoint meets a write.
+_SOUND_SQLITE = (3, 51, 3)
+#: Seconds the bank gets to answer.
+_DEADLINE = 20.0
+#: With less than this, the next checkpoint may fail.
+_FREE_BYTES = 64_000_000
+
+
+class FolderUse(msgspec.Struct, frozen=True):
+    """What a folder takes on disk."""
+
+    folder: str
+    exists: bool
+    files: int = 0
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        if not self.exists:
+            return f"{self.folder} (none yet)"
+        files = terminal.plural(self.files, "file")
+        return f"{self.folder} ({files}, {terminal.size(self.bytes)})"
+
+
+class DiagnosedPart(msgspec.Struct, frozen=True):
+    """What was found of one part, and what to do about it."""
+
+    part: str
+    ok: bool
+    what: str
+    advice: str = ""
+
+
+class Diagnosis:
+    """What was found: facts, as they stand in the JSON object, and one check per part."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, Any] = {}
+        self.checks: list[DiagnosedPart] = []
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return all(check.ok for check in self.checks)
+
+    def add(self, part: str, what: str, *, ok: bool = True, advice: str = "") -> None:
+        self.checks.append(DiagnosedPart(part, ok, what, advice))
+
+    def add_fault(self, part: str, error: PerdureError) -> None:
+        """A part that does not work, with the error's own advice."""
+        self.add(part, error.message, ok=False, advice=error.hint)
+
+
+async def diagnose(settings: Settings) -> Diagnosis:
+    """Look at every part. Raises nothing: what cannot be looked at is a fault in the report."""
+    report = Diagnosis()
+    with ProgressBar("asking the bank"):
+        _examine_libraries(report)
+        config = _examine_config(report, settings)
+        if config is not None:
+            await _examine_bank(report, settings, config)
+            await asyncio.to_thread(_examine_disk, report, config)
+    return report
+
+
+def _examine_libraries(report: Diagnosis) -> None:
+    python = platform.python_version()
+    versions: dict[str, str | None] = {"python": python, "perdure": __version__}
+    report.facts["versions"] = versions
+    report.add("Python", f"{python} on {platform.system()}")
+    report.add("Perdure", __version__)
+    _examine_sqlite(report, versions)
+    for name in _LIBRARIES:
+        versions[name] = found = _version(name)
+        if found is None:
+            report.add(name, "Not installed.", ok=False, advice="Install perdure again.")
+        else:
+            report.add(name, found)
+    versions["psycopg"] = found = _version("psycopg")
+    if found is None:
+        advice = "Only banks on PostgreSQL need it: pip install 'perdure[postgres]'."
+        report.add("psycopg", "Not installed.", advice=advice)
+    else:
+        report.add("psycopg", found)
+
+
+def _examine_sqlite(report: Diagnosis, versions: dict[str, str | None]) -> None:
+    try:
+        import apsw
+    except ImportError as exc:
+        versions["sqlite"] = None
+        report.add("SQLite", f"It cannot be loaded: {exc}.", ok=False, advice="Install apsw again.")
+        return
+    versions["sqlite"] = found = apsw.sqlite_lib_version()
+    if tuple(map(int, found.split("."))) >= _SOUND_SQLITE:
+        report.add("SQLite", found)
+    else:
+        needed = ".".join(map(str, _SOUND_SQLITE))
+        advice = f"Install an apsw that brings SQLite {needed} or newer."
+        report.add("SQLite", f"{found} can damage a bank.", ok=False, advice=advice)
+
+
+def _examine_config(report: Diagnosis, settings: Settings) -> Config | None:
+    file = settings.config or configuration.config_file()
+    found = file.is_file()
+    report.facts["config"] = {"file": str(file), "found": found}
+    report.facts["data_folder"] = str(configuration.data_folder())
+    try:
+        config = settings.load()
+    except PerdureError as exc:
+        report.add_fault("Configuration", exc)
+        return None
+    report.add("Configuration", str(file) if found else f"defaults; there is no {file}")
+    report.add("Data folder", str(configuration.data_folder()))
+    return config
+
+
+async def _examine_bank(report: Diagnosis, settings: Settings, config: Config) -> None:
+    facts: dict[str, Any] = {
+        "url": urls.shown(config.bank_url()),
+        "reachable": False,
+        "error": None,
+    }
+    report.facts["bank"] = facts
+    try:
+        async with asyncio.timeout(_DEADLINE), existing_bank(settings, config) as bank:
+            found = await bank.info()
+    except Exception as exc:  # noqa: BLE001  # whatever is wrong with it belongs in the report
+        if settings.debug:
+            traceback.print_exc()
+        error = _told(exc)
+        facts["error"] = terminal.described(error)
+        report.add_fault("Bank", error)
+        return
+    facts.update(
+        reachable=True,
+        backend=found.backend,
+        capabilities=found.capabilities,
+        collections=found.collections,
+        bytes=sum(each.bytes or 0 for each in found.collections),
+    )
+    records = terminal.plural(sum(each.rows for each in found.collections), "record")
+    report.add("Bank", f"{found.url} ({records}, {terminal.size(facts['bytes'])})")
+
+
+def _examine_disk(report: Diagnosis, config: Config) -> None:
+    try:
+        folder = Bank(config=config).artifacts.place
+    except PerdureError:
+        return  # there is no such backend, and the bank's check has said so
+    use = folder_use(folder)
+    if isinstance(use, S3Address) or isinstance(folder, S3Address):  # both are, then
+        report.facts["artifacts"] = str(use)
+        report.add("Artifacts", str(use))
+        return
+    report.facts["artifacts"] = use
+    if use.exists and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        advice = "Change its permissions, or set artifacts.folder to another one."
+        report.add("Artifacts", f"{folder} may not be read and written.", ok=False, advice=advice)
+    else:
+        report.add("Artifacts", str(use))
+    place = next((parent for parent in (folder, *folder.parents) if parent.is_dir()), Path.cwd())
+    free = shutil.disk_usage(place).free
+    report.facts["disk"] = {"folder": str(place), "free": free}
+    if free >= _FREE_BYTES:
+        report.add("Free space", f"{terminal.size(free)} in {place}")
+    else:
+        what = f"Only {terminal.size(free)} are left in {place}."
+        report.add("Free space", what, ok=False, advice="Make room before anything is written.")
+
+
+def _told(error: Exception) -> PerdureError:
+    """Any error as one of ours."""
+    if isinstance(error, PerdureError):
+        return error
+    if isinstance(error, TimeoutError):
+        return Unavailable(
+            f"The bank did not answer within {_DEADLINE:.0f} seconds.",
+            hint="Check that its server runs and can be reached from here.",
+        )
+    return PerdureError(
+        f"{type(error).__name__}: {error}.", hint="Run it with --debug to see where this is from."
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def folder_use(folder: Path | S3Address) -> FolderUse | S3Address:
+    """What a folder takes. Files that vanish or cannot be seen meanwhile are not counted.
+
+    A place on S3 is only named: to list it takes long, and may cost.
+    """
+    if isinstance(folder, S3Address):
+        return folder
+    if not folder.is_dir():
+        return FolderUse(str(folder), exists=False)
+    files = total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(parent) / name).lstat().st_size
+            except OSError:
+                continue
+            files += 1
+    return FolderUse(str(folder), True, files, total)

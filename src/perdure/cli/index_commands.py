@@ -1,0 +1,117 @@
+"""``perdure index``: is everything found that was said, and making it so again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.bank_access import existing_bank
+from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure.recall.indexing.checking import IndexReport
+
+app = typer.Typer(
+    help="Look after the index that recall searches in.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+@common_options()
+async def check(settings: Settings) -> None:
+    """Compare the index with the turns that it is about.
+
+    Reads every turn, and changes nothing. Exits with 0 if all is well, and with 1 if it is not;
+    what still waits for its vector is no fault.
+    """
+    import msgspec
+
+    report = await _check(settings)
+    if settings.json:
+        terminal.emit({"ok": not report.problems, **msgspec.structs.asdict(report)})
+    else:
+        _show(report)
+    if report.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+@common_options()
+async def rebuild(settings: Settings) -> None:
+    """Make the index anew, with all vectors.
+
+    From the turns, memories and reference layers of the bank. Everybody may go on reading and
+    writing meanwhile. Nothing is lost if it is interrupted: the same command, or whoever opens the
+    bank next, completes it.
+    """
+    import msgspec
+
+    report = await _rebuild(settings)
+    if settings.json:
+        terminal.emit({"ok": not report.problems, **msgspec.structs.asdict(report)})
+    else:
+        _show(report)
+    if report.problems:
+        raise typer.Exit(1)
+
+
+async def _check(settings: Settings) -> IndexReport:
+    async with existing_bank(settings) as bank:
+        with ProgressBar("checking the index") as progress:
+            return await bank.index.check(progress)
+
+
+async def _rebuild(settings: Settings) -> IndexReport:
+    from perdure.bank import Bank
+
+    config = settings.load()
+    async with existing_bank(settings, config):
+        pass  # it is there
+    async with Bank(config=config) as bank:  # with its models
+        with ProgressBar("rebuilding the index") as progress:
+            await bank.index.rebuild(progress)
+            return await bank.index.check(progress)
+
+
+def _show(report: IndexReport) -> None:
+    """A line for each fact, then what is wrong, then a verdict with the next command."""
+    if not report.on:
+        terminal.say(report.why)
+        return
+    if report.is_read:
+        for line in _facts(report):
+            terminal.say(line)
+    for problem in report.problems:
+        terminal.say(problem, style="red")
+    if not report.problems:
+        terminal.say("The index is sound.")
+    elif report.is_mendable:
+        terminal.say("To mend the index, run: perdure index rebuild")
+
+
+def _facts(report: IndexReport) -> Iterator[str]:
+    said = terminal.plural(report.expected, "passage")
+    yield f"Turns: {said}, {_share(report.expected - report.missing, report.expected)} indexed."
+    yield f"Memories and reference layers: {report.others:,} indexed."
+    if report.documents and report.model:
+        held = report.documents - report.unembedded
+        yield f"Meaning: {_share(held, report.documents)} with a vector of {report.model}."
+    if report.unembedded and report.model:
+        yield (
+            f"  {report.unembedded:,} wait for vectors, and are found by their words until then."
+            " They are made while a program has the bank open, or by `perdure index rebuild`."
+        )
+    for model, held in report.vectors.items():
+        if model != report.model:
+            yield f"  {held:,} have a vector of {model}, which is not searched: it is replaced."
+
+
+def _share(number: int, of: int) -> str:
+    return "all" if number == of else f"{number:,} of {of:,}"

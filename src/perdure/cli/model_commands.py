@@ -1,0 +1,297 @@
+"""``perdure models``: which models are configured, what for, and whether they are there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
+
+if TYPE_CHECKING:
+    from perdure.bank import Bank
+    from perdure.cli.circuit_replay import ReplayedCircuit
+    from perdure.cli.conversation_page import Sheet
+    from perdure.gateway.model_status import ModelUse, ModelView
+    from perdure.gateway.prices import Price
+
+
+#: The address of the bank that is looked at if there is none.
+NOWHERE = "memory://"
+
+
+class ListedModel(NamedTuple):
+    """A model, and what else is known of it."""
+
+    view: ModelView
+    #: ``variable``, ``keyring``, ``missing``, or ``not_needed``.
+    key: str
+    circuit: ReplayedCircuit | None
+
+
+class ListedModels(NamedTuple):
+    """What is configured."""
+
+    models: list[ListedModel]
+    #: Purposes that have no model.
+    missing: list[str]
+    #: The day of the prices that ship.
+    as_of: str
+    file: str
+
+
+@common_options()
+async def models(
+    settings: Settings,
+    *,
+    reach: Annotated[
+        bool,
+        typer.Option("--reach/--no-reach", help="Ask their servers whether they are there."),
+    ] = True,
+) -> None:
+    """Show which models are configured, their prices, and whether they are there.
+
+    Asking costs no tokens. Keys are never shown. Exits with 0 also if a model cannot be reached.
+    """
+    found = await _models(settings, reach=reach)
+    if settings.json:
+        terminal.emit(
+            {
+                "models": [model_json(model) for model in found.models],
+                "missing": found.missing,
+                "prices_as_of": found.as_of,
+            }
+        )
+    else:
+        _show(found)
+
+
+def model_json(model: ListedModel) -> dict[str, Any]:
+    """A model as a JSON object."""
+    view = model.view
+    return {
+        "name": view.name,
+        "provider": view.provider,
+        "model": view.model,
+        "wire": view.wire if view.base_url else None,
+        "base_url": view.base_url or None,
+        "uses": view.uses,
+        "key": {"from": model.key, "variable": view.key_variable or None},
+        "reachable": None if view.problem is None else not view.problem,
+        "problem": view.problem or None,
+        "price": None if view.price is None else _rates(view.price),
+        "circuit": model.circuit,
+    }
+
+
+def _rates(price: Price) -> dict[str, float | None]:
+    """Dollars for a million tokens of each kind."""
+    from perdure.cli import readable
+
+    kinds = ("input", "output", "cache_read", "cache_write")
+    return {kind: readable.dollars_per_million(getattr(price.rates, kind)) for kind in kinds}
+
+
+# Finding ----------------------------------------------------------------------------------------
+
+
+async def _models(settings: Settings, *, reach: bool) -> ListedModels:
+    from perdure import config as configuration
+    from perdure.cli import circuit_replay
+    from perdure.gateway import model_status
+    from perdure.gateway.calls import PURPOSES
+    from perdure.gateway.gateway import Gateway
+
+    config = settings.load()
+    with ProgressBar("asking the servers"):
+        async with any_bank(settings) as bank:
+            gateway = Gateway(bank.store, config.gateway)
+            try:
+                found = await model_status.models(gateway, reach=reach)
+                lately = await circuit_replay.recent_circuits(bank.store)
+                needing = gateway.catalog.find
+                models = [
+                    ListedModel(
+                        view,
+                        _key(view, needs_key=needing(view.name).provider.needs_key),
+                        lately.get((view.provider, view.model)),
+                    )
+                    for view in found
+                ]
+            finally:
+                await gateway.close()
+    return ListedModels(
+        models,
+        [purpose for purpose in PURPOSES if not gateway.has(purpose)],
+        gateway.prices.as_of.isoformat(),
+        str(settings.config or configuration.config_file()),
+    )
+
+
+@asynccontextmanager
+async def any_bank(settings: Settings) -> AsyncIterator[Bank]:
+    """The bank, if there is one; else an empty one, at `NOWHERE`: models need none to be shown."""
+    from perdure.bank import Bank
+
+    config = settings.load()
+    bank = Bank(config=config)
+    if not await bank.store.adapter.exists():
+        bank = Bank(NOWHERE, config=config)
+    await bank.store.open()
+    try:
+        yield bank
+    finally:
+        await bank.store.close()
+
+
+def _key(view: ModelView, *, needs_key: bool) -> str:
+    """Where the key comes from."""
+    import os
+
+    if view.key_variable and os.environ.get(view.key_variable, "").strip():
+        return "variable" if view.key else "missing"  # one that no header can carry is none
+    if not needs_key:
+        return "not_needed"
+    return "keyring" if view.key else "missing"
+
+
+# Showing ----------------------------------------------------------------------------------------
+
+
+def _show(found: ListedModels) -> None:
+    from perdure.cli.conversation_page import Sheet
+
+    sheet = Sheet()
+    lengths = dict[tuple[str, str], int]()
+    for model in found.models:
+        for use in model.view.uses:
+            place = (use.purpose, use.complexity)
+            lengths[place] = max(lengths.get(place, 0), use.place)
+    for model in found.models:
+        _show_model(sheet, model, lengths)
+        sheet.blank()
+    _advise(found)
+    if any(model.view.price is not None and model.view.base_url for model in found.models):
+        terminal.prose(f"Prices are those of {found.as_of}, or your own.", "dim")
+
+
+def _show_model(sheet: Sheet, model: ListedModel, lengths: dict[tuple[str, str], int]) -> None:
+    from rich.text import Text
+
+    view = model.view
+    if not view.base_url:
+        status = "on this machine"
+    elif view.problem is None:
+        status = ""
+    else:
+        # What keeps it may be the key as well as the way to the server: its own words say it.
+        status = "cannot be called" if view.problem else "reachable"
+    sheet.spread(Text.assemble((terminal.visible(view.name), "bold")), status)
+    if view.problem:
+        _fact(sheet, "problem", view.problem, "red")
+    _fact(sheet, "for", _uses(view.uses, lengths))
+    if view.base_url:
+        _fact(sheet, "at", f"{view.base_url} ({view.wire})")
+        _fact(sheet, "key", _key_in_words(model), "red" if model.key == "missing" else "")
+    _fact(sheet, "price", _price_in_words(view.price))
+    if model.circuit is not None:
+        style = "" if model.circuit.state == "closed" else "red"
+        _fact(sheet, "circuit", _circuit_in_words(model.circuit), style)
+
+
+def _fact(sheet: Sheet, name: str, words: str, style: str = "") -> None:
+    sheet.block(f"  {name:<8}", [terminal.printable(words)], style, None, depth=11)
+
+
+def _uses(uses: tuple[ModelUse, ...], lengths: dict[tuple[str, str], int]) -> str:
+    """``chat (1 of 2); compress (complex 1 of 1)``."""
+    places = dict[str, dict[str, str]]()
+    for use in uses:
+        place = f"{use.place} of {lengths[use.purpose, use.complexity]}"
+        places.setdefault(use.purpose, {})[use.complexity] = place
+    said = list[str]()
+    for purpose, levels in places.items():
+        alike = set(levels.values())
+        if len(levels) == 3 and len(alike) == 1:
+            said.append(f"{purpose} ({alike.pop()})")
+        else:
+            said.append(f"{purpose} ({', '.join(' '.join(each) for each in levels.items())})")
+    return "; ".join(said)
+
+
+def _key_in_words(model: ListedModel) -> str:
+    variable = model.view.key_variable
+    return {
+        "variable": f"from {variable}",
+        "keyring": f"from the keyring ({variable})",
+        "missing": f"missing: set {variable}, or keyring set perdure {variable}",
+        "not_needed": "none needed",
+    }[model.key]
+
+
+def _price_in_words(price: Price | None) -> str:
+    from perdure.cli import readable
+
+    if price is None:
+        return "unknown; set it in gateway.prices"
+    rates = price.rates
+    if not any((rates.input, rates.output, rates.cache_read, rates.cache_write)):
+        return "free"
+    kinds = {
+        "in": rates.input,
+        "out": rates.output,
+        "read from cache": rates.cache_read,
+        "written to it": rates.cache_write,
+    }
+    said = [
+        f"{readable.price_in_words(rate)} {kind}"
+        for kind, rate in kinds.items()
+        if rate is not None
+    ]
+    longer = f"; dearer above {price.above:,} tokens" if price.above is not None else ""
+    return f"{', '.join(said)}, for a million tokens{longer}"
+
+
+def _circuit_in_words(circuit: ReplayedCircuit) -> str:
+    from perdure.cli import circuit_replay
+
+    state = circuit.state.replace("_", " ")
+    if circuit.next_probe is not None:
+        state += f", probed in {circuit.next_probe:.0f} s"
+    calls = f"{terminal.plural(circuit.calls, 'call')} in {circuit_replay.WINDOW // 60} min"
+    failed = f", {circuit.failures:,} failed ({circuit.error})" if circuit.failures else ""
+    return f"{state}; {calls}{failed}"
+
+
+def _advise(found: ListedModels) -> None:
+    """What to set for the purposes that have no model."""
+    if "chat" in found.missing:
+        terminal.prose("No model is configured to chat. Name one, for example:")
+        terminal.say()
+        for name, note in _EXAMPLES:
+            terminal.say(f'  export PERDURE_MODEL_CHAT="{name}"', "bold")
+            terminal.say(f"      {note}", "dim")
+        terminal.say()
+        terminal.prose(
+            f'Or write chat = ["{_EXAMPLES[0][0]}"] under [gateway.models] in {found.file}.'
+        )
+    background = [purpose for purpose in found.missing if purpose != "chat"]
+    if background:
+        terminal.prose(
+            f"No model is configured for {', '.join(background)}: their callers do without one.",
+            "dim",
+        )
+    if any(model.view.provider == "local" for model in found.models):
+        terminal.prose("local embeds texts on this machine, without a key.", "dim")
+
+
+_EXAMPLES = (
+    ("ollama/qwen3", "a server on this machine; no key"),
+    ("http://127.0.0.1:8080/v1#any", "any OpenAI-compatible server, by its address"),
+    ("openai/gpt-5", "with the key in OPENAI_API_KEY"),
+    ("anthropic/claude-sonnet-4-5", "with the key in ANTHROPIC_API_KEY"),
+)

@@ -1,0 +1,292 @@
+"""``perdure recall``: what the past of a session has to say to a question."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
+from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.bank import Bank
+    from perdure.config import Config
+    from perdure.recall.values import Hit, Recalled
+    from perdure.session import Session
+
+#: Lines of a hit that are shown, and characters of each.
+_LINES, _LINE = 4, 400
+#: Seconds for all of it, and for what is found by meaning, at least. A command asks once: its model
+#: has to be loaded first, which takes a second or two, and no prompt waits for the answer.
+_DEADLINE, _LOADING = 4.0, 3.0
+#: In less than so many seconds it is never there: it is not loaded at all.
+_LEAST = 1.0
+_HURRIED = "that takes longer than the deadline"
+
+
+@common_options()
+async def recall(
+    settings: Settings,
+    session: SessionArgument,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for.")],
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", "-k", min=1, max=1_000, metavar="N", help="Hits at most.")
+    ] = 10,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="Only turn, memory or reference. Repeatable."),
+    ] = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option("--agent", metavar="NAME", help="Only what is this agent's. Repeatable."),
+    ] = None,
+    of: Annotated[
+        list[str] | None,
+        typer.Option("--session", metavar="NAME", help="Only turns of this session. Repeatable."),
+    ] = None,
+    line: Annotated[
+        bool, typer.Option("--line", help="Only turns of the session's own line.")
+    ] = False,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--role",
+            metavar="ROLE",
+            help="Whose words have to match: user, assistant or tool. Repeatable.",
+        ),
+    ] = None,
+    tool: Annotated[
+        list[str] | None,
+        typer.Option("--tool", metavar="NAME", help="Only rounds that called it. Repeatable."),
+    ] = None,
+    branch: Annotated[
+        str,
+        typer.Option(
+            "--branch", metavar="NAME", help="Only turns of this branch, as tagged or imported."
+        ),
+    ] = "",
+    task: Annotated[
+        str, typer.Option("--task", metavar="TYPE", help="Only turns tagged task=TYPE.")
+    ] = "",
+    outcome: Annotated[
+        str, typer.Option("--outcome", metavar="NAME", help="Only turns tagged outcome=NAME.")
+    ] = "",
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="NAME=VALUE", help="Only turns tagged so. Repeatable."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="From then on: 2026-02-12, yesterday, 3d for 3 days ago.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Up to then; a date: all of that day."),
+    ] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            "--deadline",
+            metavar="SECONDS",
+            help="Answer by then. Below 1, by words alone: the embedding model takes as long to"
+            " load.  [default: 4]",
+        ),
+    ] = None,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Also forks that left the session's line.")
+    ] = False,
+    judged: Annotated[
+        bool, typer.Option("--judged", help="Let filters and judge choose, as for a prompt.")
+    ] = False,
+) -> None:
+    """Find what a session knew: turns, memories, reference layers, best first.
+
+    Looks at the session's own turns, at other sessions of its agent, and at what is shared with the
+    agent. Options narrow that; what is given twice may be either. Memories of an agent that has no
+    session: perdure memory list AGENT --words WORDS.
+    """
+    from perdure.cli.show_commands import tags_in
+    from perdure.core import clock
+
+    now = clock.now()
+    asked: dict[str, Any] = {
+        "limit": limit,
+        "kinds": kind or None,
+        "agents": agent or None,
+        "sessions": of or None,
+        "line": line,
+        "roles": role or None,
+        "tools": tool or None,
+        "branch": branch,
+        "task": task,
+        "outcome": outcome,
+        "tags": tags_in(tag or []),
+        "since": since,
+        "until": until,
+        "deadline": deadline,
+        "wide": wide,
+        "judged": judged,
+    }
+
+    def show(found: Recalled, agent: str, unmeant: str) -> None:
+        if settings.json:
+            terminal.emit(recalled_json(found))
+        else:
+            _print(found, query, agent, now, unmeant)
+
+    await _recall(settings, session, query, asked, show)
+
+
+def recalled_json(found: Recalled) -> dict[str, Any]:
+    """What was recalled, as a JSON object; `notes` are in it if there are any."""
+    notes = {"notes": list(found.notes)} if found.notes else {}
+    return {
+        "stage": found.stage,
+        "took_ms": found.took_ms,
+        "hits": [
+            {
+                "kind": hit.kind,
+                "turn": hit.turn,
+                "key": hit.key,
+                "level": hit.level,
+                "score": hit.score,
+                "why": hit.why,
+                "text": hit.text,
+            }
+            for hit in found.hits
+        ],
+        **notes,
+    }
+
+
+async def _recall(
+    settings: Settings,
+    name: str,
+    query: str,
+    asked: dict[str, Any],
+    show: Callable[[Recalled, str, str], None],
+) -> None:
+    config = settings.load()
+    timed = _timed(config, asked)
+    async with existing_bank(settings, timed) as bank:
+        session = await _session(bank, name)
+        if asked["sessions"] is not None:
+            asked["sessions"] = [
+                (await find_session(bank, each)).name for each in asked["sessions"]
+            ]
+        _load_search()
+        with ProgressBar("searching; by meaning once the model is loaded"):
+            found = await session.recall(query, **asked)
+        # Here: a model that is still being loaded keeps the process from ending, not the answer.
+        hurried = bool(config.recall.vectors) and not timed.recall.vectors
+        show(found, session.agent, _HURRIED if hurried else _unmeant(found))
+        if not settings.json and not bank.index.is_on:
+            terminal.aside("The newest turns were read one by one: `perdure index check` says why.")
+
+
+async def _session(bank: Bank, name: str) -> Session:
+    """The session that asks. Raises `InvalidInput`, which tells of memories that can be listed."""
+    try:
+        return await find_session(bank, name)
+    except InvalidInput as exc:
+        agent = name.partition("/")[0]
+        if any(memory.agent == agent for memory in await bank.memories.list()):
+            hint = f'{exc.hint} `perdure memory list {agent} --words "…"` finds its memories.'
+            raise InvalidInput(exc.message, hint=hint) from exc
+        raise
+
+
+def _timed(config: Config, asked: dict[str, Any]) -> Config:
+    """The configuration with time for the model; or without it, if it cannot be there in time."""
+    from msgspec.structs import replace
+
+    vectors = config.recall.vectors
+    if asked["deadline"] is None:
+        asked["deadline"] = max(config.recall.deadline, _DEADLINE)
+        vectors = max(vectors, _LOADING)
+    elif asked["deadline"] < _LEAST:
+        vectors = 0.0
+    return replace(config, recall=replace(config.recall, vectors=vectors))
+
+
+def _load_search() -> None:
+    """Import what is needed by any search, before the deadline's clock runs."""
+    import perdure.history.renditions.algorithm
+    import perdure.recall.searching.ranking  # noqa: F401 (it is loaded for others)
+
+
+def _print(found: Recalled, query: str, agent: str, now: int, unmeant: str) -> None:
+    """`unmeant` is why meaning did not count, if it did not."""
+    if not found.hits:
+        terminal.say(f"Nothing was found for {query!r}.")
+        _print_notes(found)
+        terminal.aside(_advice(found))
+        return
+    for number, hit in enumerate(found.hits):
+        if number:
+            terminal.say()
+        terminal.say(_title(hit, agent, now), "bold")
+        lines = [line for line in terminal.lines(hit.text) if line.strip()]
+        for line in lines[:_LINES]:
+            terminal.prose(f"  {line if len(line) <= _LINE else f'{line[:_LINE]}…'}")
+        if len(lines) > _LINES:
+            terminal.say(f"  … {terminal.plural(len(lines) - _LINES, 'more line')}", "dim")
+        if hit.why:
+            terminal.say(f"  {hit.why}", "dim")
+    count = terminal.plural(len(found.hits), "hit")
+    why = f"; not by meaning: {unmeant}" if unmeant else ""
+    terminal.aside(f"{count} by {_BY[found.stage]} in {found.took_ms:,.0f} ms{why}")
+    _print_notes(found)
+
+
+def _print_notes(found: Recalled) -> None:
+    for note in found.notes:
+        terminal.note(note)
+
+
+def _unmeant(found: Recalled) -> str:
+    return next((s.failed for s in found.steps if s.name == "vector" and s.failed), "")
+
+
+def _advice(found: Recalled) -> str:
+    """What to do if nothing was found."""
+    if any(step.failed == "deadline" for step in found.steps):
+        return "Give it more time: --deadline SECONDS."
+    return (
+        "Try other words or options."
+        if found.notes
+        else "Try fewer or other words, or fewer options."
+    )
+
+
+_BY = {
+    "none": "nothing",
+    "keyword": "words",
+    "vector": "words and meaning",
+    "filters": "words, meaning and filters",
+    "judge": "words, meaning and a judge",
+}
+
+
+def _title(hit: Hit, agent: str, now: int) -> str:
+    """What it is, by the name that other commands take, how old, and how sure."""
+    from perdure.cli import readable
+
+    name = hit.turn or hit.key
+    if hit.kind != "turn":
+        owned = hit.kind == "memory" and "/" not in name
+        name = f"{hit.kind} {agent}/{name}" if owned else f"{hit.kind} {name}"
+    when = f", {readable.relative_time(hit.time, now)}" if hit.time else ""
+    beside = ", comes along" if hit.neighbour else f", {hit.score:.2f}"
+    return f"{name}{when}{beside}"

@@ -1,0 +1,154 @@
+"""``perdure renditions``: how the shortened forms of turns stand, and making what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.bank_access import existing_bank, find_session
+from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
+
+if TYPE_CHECKING:
+    from perdure.history.renditions.rendition_status import Standing
+
+_MAKE = "make"
+_NAMES = {"S": "smoothed", "C": "compressed", "T": "tiny"}
+_STATES = ("missing", "pending", "failed", "given_up", "stale")
+
+
+@common_options()
+async def renditions(
+    settings: Settings,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[make] [SESSION]",
+            help="The session, or the beginning or end of its name if unique; all, if none is"
+            " named. With `make`, what is missing of it is made.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Show how the shortened forms of turns stand, and what they cost.
+
+    Rounds have a smoothed and a compressed form, turns a tiny one. They are made in the background,
+    and at once when they are needed: `perdure renditions make SESSION` makes them now. Shares are
+    of the tokens that the same rounds and turns have as they were said.
+    """
+    make, session = _parsed(words or [])
+    made, found = await _renditions(settings, session, make=make)
+    if settings.json:
+        terminal.emit({"made": made, "sessions": [_described(each) for each in found]})
+    else:
+        if made is not None:
+            terminal.say(f"Looked at {terminal.plural(made, 'turn')}: nothing is missing now.")
+        _show(found, alone=session is not None)
+
+
+def _parsed(words: list[str]) -> tuple[bool, str | None]:
+    """Whether to make something, and of which session.
+
+    `make` alone is no abbreviation of a name: it is half of a command.
+    """
+    make = bool(words) and words[0] == _MAKE
+    names = words[1:] if make else words
+    if len(names) > 1 or (make and not names):
+        raise typer.BadParameter(
+            "Write `perdure renditions [SESSION]`, or `perdure renditions make SESSION`."
+        )
+    return make, names[0] if names else None
+
+
+async def _renditions(
+    settings: Settings, session: str | None, *, make: bool
+) -> tuple[int | None, list[Standing]]:
+    made = None
+    async with existing_bank(settings) as bank:
+        record = None if session is None else (await find_session(bank, session)).record
+        with ProgressBar("looking at renditions") as bar:
+            if make and record is not None:
+                made = await bank.scribe.catch_up(record, bar)
+            found = await bank.scribe.status(None if record is None else record.id)
+    return made, [each for each in found if each.turns or session is not None]
+
+
+# For people ------------------------------------------------------------------------------------
+
+
+def _show(found: list[Standing], *, alone: bool) -> None:
+    if not found:
+        terminal.say("No session has turns yet.")
+        return
+    if alone:
+        _show_one(found[0])
+        return
+    from perdure.cli import readable
+
+    rows = [
+        [
+            each.session,
+            *(_number(getattr(each, state)) for state in _STATES),
+            _number(each.by_model),
+            *(_share(each, level) for level in _NAMES),
+            readable.cost_in_words(each.cost) if each.calls else "",
+        ]
+        for each in found
+    ]
+    headings = ["session", "missing", "pending", "failed", "given up", "stale", "by model"]
+    terminal.table([*headings, *_NAMES, "cost"], rows, right=len(headings) + 3)
+
+
+def _show_one(standing: Standing) -> None:
+    from perdure.cli import readable
+
+    turns = terminal.plural(standing.turns, "turn")
+    terminal.say(f"{standing.session}: {turns}, {terminal.plural(standing.rounds, 'round')}.")
+    made = standing.by_algorithm + standing.by_model
+    terminal.say(f"{made:,} made, {standing.by_model:,} of them by a model.")
+    states = [
+        f"{count:,} {state.replace('_', ' ')}"
+        for state in _STATES
+        if (count := getattr(standing, state))
+    ]
+    terminal.say(f"{', '.join(states)}." if states else "Nothing is missing, waits or has failed.")
+    if standing.levels:
+        rows = [
+            [f"{level} {name}", f"{found.tokens:,}", f"{found.raw:,}", _share(standing, level)]
+            for level, name in _NAMES.items()
+            if (found := standing.levels.get(level)) is not None
+        ]
+        terminal.table(["level", "tokens", "of", "share"], rows, right=3)
+    for problem, count in standing.problems.items():
+        terminal.say(f"{count:,} × {problem}")
+    if standing.calls:
+        calls = terminal.plural(standing.calls, "model call")
+        terminal.say(f"{calls}: {readable.cost_in_words(standing.cost)}.")
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count else ""
+
+
+def _share(standing: Standing, level: str) -> str:
+    found = standing.levels.get(level)
+    ratio = None if found is None else found.ratio
+    return "" if ratio is None else f"{ratio:.1%}"
+
+
+# As a JSON object -------------------------------------------------------------------------------
+
+
+def _described(standing: Standing) -> dict[str, Any]:
+    import msgspec
+
+    from perdure.cli import readable
+
+    levels = {
+        name: {"tokens": level.tokens, "raw": level.raw, "ratio": level.ratio}
+        for name, level in standing.levels.items()
+    }
+    plain = {**msgspec.structs.asdict(standing), "levels": levels}
+    return {**plain, "dollars": readable.in_dollars(standing.cost)}

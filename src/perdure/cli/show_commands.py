@@ -1,0 +1,353 @@
+"""``perdure show``, ``turn`` and ``tail``: what was said, and what is being said."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
+from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
+from perdure.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.context.desk import Rendering
+    from perdure.core.clock import Clock
+    from perdure.core.turns import Turn
+    from perdure.history.records import Head
+    from perdure.session import Said, Session
+
+PAGE_SIZE = 20
+
+
+class PageRequest(NamedTuple):
+    """Which turns are asked for."""
+
+    page: int
+    size: int
+    since: str | None
+    until: str | None
+    tags: dict[str, str]
+    undone: bool
+    full: bool
+
+    @property
+    def flags(self) -> list[str]:
+        """The options that ask for it, but for the page."""
+        given = ["--size", str(self.size)] if self.size != PAGE_SIZE else []
+        given += ["--since", self.since] if self.since is not None else []
+        given += ["--until", self.until] if self.until is not None else []
+        given += [
+            word for name, value in self.tags.items() for word in ("--tag", f"{name}={value}")
+        ]
+        given += ["--full"] if self.full else []
+        return given + (["--undone"] if self.undone else [])
+
+    @property
+    def filtered(self) -> bool:
+        return self.since is not None or self.until is not None or bool(self.tags)
+
+
+class SessionPage(NamedTuple):
+    """A page of a session."""
+
+    session: str
+    #: The number of its newest turn; where its agent worked.
+    newest: int
+    folder: str
+    turns: list[Turn]
+    #: There are turns before these.
+    older: bool
+
+
+@common_options()
+async def show(
+    settings: Settings,
+    session: SessionArgument,
+    *,
+    page: Annotated[
+        int, typer.Option("--page", min=1, metavar="N", help="1 holds the newest turns.")
+    ] = 1,
+    size: Annotated[
+        int, typer.Option("--size", min=1, max=10_000, metavar="N", help="Turns on a page.")
+    ] = PAGE_SIZE,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="From then on: 2026-02-12, 3d.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Before then.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="NAME=VALUE", help="Turns with this tag. Repeatable."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything that was said, tool results included.")
+    ] = False,
+    undone: Annotated[bool, typer.Option("--undone", help="Turns that were undone, too.")] = False,
+) -> None:
+    """Show a page of a session: its newest turns, or older."""
+    wanted = PageRequest(page, size, since, until, tags_in(tag or []), undone, full)
+    found = await _show(settings, session, wanted)
+    if settings.json:
+        turns = [turn_json(turn) for turn in found.turns]
+        terminal.emit(
+            {"session": found.session, "page": page, "older": found.older, "turns": turns}
+        )
+    else:
+        _print(found, wanted)
+
+
+@common_options()
+async def turn(
+    settings: Settings,
+    session: SessionArgument,
+    id: Annotated[
+        str, typer.Argument(metavar="TURN", help="T-12, or T-12.3 for one of its rounds.")
+    ],
+    *,
+    level: Annotated[
+        str | None,
+        typer.Option(
+            "--level",
+            metavar="LEVEL",
+            help="As prompts hold it: R raw, S smoothed, C compressed, T tiny.",
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Everything that was said, fetched if need be.")
+    ] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Tool results shortened by the rules for them.")
+    ] = False,
+    resolve: Annotated[
+        bool, typer.Option("--resolve", help="Fetch what lies in the artifact store.")
+    ] = False,
+) -> None:
+    """Show one turn or round, with what its tools answered."""
+    if full and prune:
+        raise InvalidInput("A turn is shown in full or pruned.", hint="Choose one of them.")
+    if level is not None:
+        if full or prune or resolve:
+            raise InvalidInput(
+                "A rendition is shown as it is.", hint="Leave out --full, --prune and --resolve."
+            )
+        _show_rendition(settings, await _rendition(settings, session, id, level))
+        return
+    found, folder = await _turn(settings, session, id, resolve=resolve or full, prune=prune)
+    if settings.json:
+        terminal.emit(turn_json(found))
+        return
+    from perdure.cli import conversation_page
+    from perdure.core import clock
+
+    detail = conversation_page.FULL if full or prune else conversation_page.TURN
+    conversation_page.ConversationPage(detail, clock.now(), folder).turn(found)
+
+
+def turn_json(turn: Turn) -> dict[str, Any]:
+    """A turn as a JSON object: what was said, and how many tags leaked into it."""
+    import msgspec
+
+    from perdure.history import leaks
+
+    fields = msgspec.to_builtins(turn, str_keys=True)
+    _, leaked = leaks.hidden_in(turn)
+    return {"id": turn.id, **fields, "tokens": turn.tokens, "leaked": leaked}
+
+
+async def _show(settings: Settings, name: str, wanted: PageRequest) -> SessionPage:
+    with ProgressBar("reading"):
+        async with existing_bank(settings) as bank:
+            session = await find_session(bank, name)
+            head = await session.head()
+            return await _page(session, head, wanted)
+
+
+async def _page(session: Session, head: Head, wanted: PageRequest) -> SessionPage:
+    """The turns of a page, and one more is looked for to know whether it is the last."""
+
+    async def turns(before: int | None = None) -> list[Turn]:
+        return await session.turns(
+            wanted.size + 1,
+            before=before,
+            since=wanted.since,
+            until=wanted.until,
+            tags=wanted.tags,
+            undone=wanted.undone,
+            resolve=wanted.full,
+        )
+
+    if wanted.filtered:  # which turns fit is not known without a look
+        found = await turns()
+        for _ in range(wanted.page - 1):
+            found = await turns(found[1].number) if len(found) > wanted.size else []
+    else:
+        found = await turns(_first_behind(head, wanted))
+    if not found and wanted.page > 1:
+        raise InvalidInput(
+            f"{session.name} has no page {wanted.page}.", hint="Ask for one with a lower number."
+        )
+    shown = found[-wanted.size :]
+    return SessionPage(session.name, head.newest, _folder(session), shown, len(found) > len(shown))
+
+
+def _first_behind(head: Head, wanted: PageRequest) -> int:
+    """The number of the turn behind a page."""
+    number, left = head.newest + 1, (wanted.page - 1) * wanted.size
+    while left and number > 1:
+        number -= 1
+        if wanted.undone or not head.is_undone(number):
+            left -= 1
+    return number
+
+
+async def _turn(
+    settings: Settings, name: str, id: str, *, resolve: bool, prune: bool
+) -> tuple[Turn, str]:
+    async with existing_bank(settings) as bank:
+        session = await find_session(bank, name)
+        found = await session.turn(position(id), resolve=resolve, prune=prune)
+        return found, _folder(session)
+
+
+async def _rendition(settings: Settings, name: str, id: str, level: str) -> Rendering:
+    async with existing_bank(settings) as bank:
+        session = await find_session(bank, name)
+        return await session.turn(position(id), level=level)
+
+
+def _show_rendition(settings: Settings, found: Rendering) -> None:
+    if settings.json:
+        import msgspec
+
+        terminal.emit(msgspec.structs.asdict(found))
+        return
+    terminal.say(f"{found.id}-{found.level}: {terminal.plural(found.tokens, 'token')}", "bold")
+    for line in found.text.split("\n"):
+        # Neither wrapped nor cut, and nothing in it steers a terminal.
+        terminal.console().print(terminal.visible(line.expandtabs(4)), soft_wrap=True)
+
+
+def _folder(session: Session) -> str:
+    """Where its agent worked, if that is known."""
+    return str(session.state.get("cwd", ""))
+
+
+def position(text: str) -> str:
+    """People also write t-12 and 12."""
+    return f"T-{text}" if text[:1].isdigit() else text.replace("t-", "T-")
+
+
+def tags_in(given: list[str]) -> dict[str, str]:
+    """The tags of ``--tag NAME=VALUE``. Raises `InvalidInput`."""
+    found = dict[str, str]()
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f"{each!r} is no tag.", hint="Write it like topic=auth.")
+        found[name] = value
+    return found
+
+
+def _print(found: SessionPage, wanted: PageRequest) -> None:
+    from perdure.cli import conversation_page
+    from perdure.core import clock
+
+    if not found.turns:
+        what = "no such turns" if wanted.filtered else "no turns yet"
+        terminal.say(f"{found.session} has {what}.")
+        return
+    detail = conversation_page.FULL if wanted.full else conversation_page.PAGE
+    page = conversation_page.ConversationPage(detail, clock.now(), found.folder)
+    for turn in found.turns:
+        page.turn(turn)
+    page.footer(_ways_on(found, wanted))
+
+
+def _ways_on(found: SessionPage, wanted: PageRequest) -> list[str]:
+    """Which turns were shown, and the commands that show the others."""
+    name = shlex.quote(found.session)
+    first, last = found.turns[0].id, found.turns[-1].id
+    facts = [f"{first if first == last else f'{first} to {last}'} of {found.newest}"]
+    command = shlex.join(["perdure", "show", found.session, *wanted.flags, "--page"])
+    if found.older:
+        facts.append(f"older: {command} {wanted.page + 1}")
+    if wanted.page > 1:
+        way = "--page" if found.older else command
+        facts.append(f"newer: {way} {wanted.page - 1}")
+    if len(facts) == 1:
+        facts.append(f"one of them: perdure turn {name} {last}")
+    return facts
+
+
+JsonLinesOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object a line for each message.")
+]
+
+
+@common_options(json=JsonLinesOption)
+async def tail(
+    settings: Settings,
+    session: SessionArgument,
+    *,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", metavar="T-3", help="Begin with this turn; else with what is new."),
+    ] = None,
+) -> None:
+    """Follow a session: print messages as they are written.
+
+    By whatever process. Goes on until it is interrupted.
+    """
+    await _tail(settings, session, since)
+
+
+async def _tail(settings: Settings, name: str, since: str | None) -> None:
+    from perdure.core.turns import Position
+
+    after = None if since is None else Position.parse(position(since)).turn - 1
+    async with existing_bank(settings) as bank:
+        session = await find_session(bank, name)
+        if not settings.json:
+            newest = (await session.head()).turn
+            stands = f"its newest turn is T-{newest}" if newest else "it has no turns yet"
+            terminal.note(f"Following {session.name}; {stands}. Ctrl-C ends.")
+        show = _emit_message if settings.json else _MessagePrinter(bank.store.now)
+        async for said in session.tail(after=after):
+            show(said)
+
+
+def _emit_message(said: Said) -> None:
+    import json
+
+    import msgspec
+
+    from perdure.history import leaks
+
+    plain = msgspec.to_builtins(said, str_keys=True)
+    _, leaked = leaks.hidden_tags((said.message,))
+    print(json.dumps({"id": said.id, **plain, "leaked": leaked}), flush=True)
+
+
+class _MessagePrinter:
+    """Prints messages for people, with a heading where a turn begins or is gone back to."""
+
+    def __init__(self, now: Clock) -> None:
+        from perdure.cli import conversation_page
+
+        self._now = now
+        self._page = conversation_page.ConversationPage(conversation_page.PAGE, now())
+        self._turn = 0
+
+    def __call__(self, said: Said) -> None:
+        if said.turn != self._turn:
+            self._turn = said.turn
+            time = said.message.time
+            self._page.announce(said.turn, self._now() if time is None else time)
+        self._page.message(said.message)
+        sys.stdout.flush()

@@ -1,0 +1,293 @@
+"""``perdure import`` and ``perdure export``: conversations from and to files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from perdure.cli import terminal
+from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
+from perdure.cli.options import Settings, common_options
+from perdure.cli.terminal import ProgressBar
+from perdure.core.errors import AccessDenied, InvalidInput, PerdureError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from perdure.importers import Imported, SessionImport
+    from perdure.session import Session
+
+#: What a JSON object tells of each session; others depend on these names.
+_FIELDS = ("name", "turns", "rounds", "messages", "tokens", "tool_calls", "skipped")
+#: Reasons for skipping that are named; the rest is counted together.
+_REASONS = 6
+
+
+@common_options()
+async def import_(
+    settings: Settings,
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORMAT", help="claude-code, codex, openai-chat, anthropic or perdure."
+        ),
+    ],
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH]...",
+            help="Files, or folders of them; claude-code and codex know where theirs are.",
+        ),
+    ] = None,
+    *,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", metavar="NAME", help="Into this session; else one for each."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on, and follow the files as they grow.")
+    ] = False,
+) -> None:
+    """Bring in the transcripts of other programs.
+
+    Importing again adds only what is new. The bank is made if it is not there. What is wrong with a
+    file is counted and told, and does not stop the import.
+    """
+    await _import(settings, kind, paths or None, session, watch=watch)
+
+
+async def _import(
+    settings: Settings, kind: str, paths: list[Path] | None, session: str | None, *, watch: bool
+) -> None:
+    from perdure.bank import Bank
+    from perdure.importers import import_files, importer_for
+
+    importer_for(kind)  # raises before a bank is made
+    with ProgressBar("importing") as bar:
+
+        def heard(added: SessionImport) -> None:
+            if settings.json:
+                terminal.emit({"sessions": [_plain(added)]})
+            else:
+                bar.pause()
+                terminal.say(f"{added.name}: {_added(added)}")
+
+        async with Bank(config=settings.load()) as bank:
+            imported = await import_files(
+                bank,
+                kind,
+                paths,
+                session=session,
+                watch=watch,
+                progress=None if watch else bar,
+                heard=heard,
+            )
+            bar.pause()
+            if settings.json:
+                terminal.emit({"sessions": [_plain(each) for each in imported.sessions]})
+            else:
+                _show(imported, kind)
+            # All is there, and found by its words. Who has no program running that would give it
+            # vectors has them as well; to end this early loses nothing.
+            bar("giving vectors", 0, 0)
+            await bank.index.settle(bar)
+
+
+def _plain(imported: SessionImport) -> dict[str, Any]:
+    return {name: getattr(imported, name) for name in _FIELDS}
+
+
+def _added(imported: SessionImport) -> str:
+    return ", ".join(
+        terminal.plural(count, noun)
+        for count, noun in (
+            (imported.turns, "turn"),
+            (imported.rounds, "round"),
+            (imported.messages, "message"),
+        )
+    )
+
+
+def _show(imported: Imported, kind: str) -> None:
+    new = [each for each in imported.sessions if each.messages]
+    if new:
+        terminal.listing(
+            ("Session", "Turns", "Rounds", "Messages", "Tool calls", "Tokens"),
+            [
+                (
+                    each.name,
+                    f"{each.turns:,}",
+                    f"{each.rounds:,}",
+                    f"{each.messages:,}",
+                    f"{each.tool_calls:,}",
+                    f"{each.tokens:,}",
+                )
+                for each in new
+            ],
+            right=5,
+        )
+        terminal.say()
+    others = [each for each in imported.sessions if not each.messages]
+    passed = sum(1 for each in others if each.read and not each.used and not each.known)
+    same = len(others) - passed
+    turns = terminal.plural(sum(each.turns for each in new), "turn")
+    words = f"Imported {turns} into {terminal.plural(len(new), 'session')}."
+    if same:
+        words += f" Nothing is new in {terminal.plural(same, 'other')}."
+    if passed:
+        words += f" All that was read of {terminal.plural(passed, 'other')} was skipped."
+    terminal.prose(words if new else _nothing(imported, kind))
+    skipped = dict[str, int]()
+    for each in imported.sessions:
+        for reason, count in each.skipped.items():
+            skipped[reason] = skipped.get(reason, 0) + count
+    if skipped:
+        terminal.prose(_left_out(skipped), style="dim")
+
+
+def _nothing(imported: Imported, kind: str) -> str:
+    """Why nothing was imported."""
+    if not imported.sessions:
+        return f"There are no files of the format {kind}. Is it the right format, and place?"
+    read = sum(each.read for each in imported.sessions)
+    if read and not any(each.used or each.known for each in imported.sessions):
+        return (
+            f"None of {terminal.plural(read, 'record')} is one of the format {kind}."
+            " Is it the right format?"
+        )
+    return "Nothing is new."
+
+
+def _left_out(skipped: dict[str, int]) -> str:
+    ranked = sorted(skipped.items(), key=lambda item: -item[1])
+    named = [f"{count:,} {reason}" for reason, count in ranked[:_REASONS]]
+    if len(ranked) > _REASONS:
+        named.append(f"{sum(count for _, count in ranked[_REASONS:]):,} others")
+    return f"Skipped {terminal.plural(sum(skipped.values()), 'record')}: {', '.join(named)}."
+
+
+class ExportFormat(StrEnum):
+    """What a session can be exported to."""
+
+    JSONL = "jsonl"
+    MARKDOWN = "markdown"
+
+
+ExportJsonOption = Annotated[
+    bool, typer.Option("--json", help="With -o: print what was written as a JSON object.")
+]
+
+
+@common_options(json=ExportJsonOption)
+async def export(
+    settings: Settings,
+    session: SessionArgument,
+    *,
+    kind: Annotated[
+        ExportFormat,
+        typer.Option("--format", help="jsonl can be imported again; markdown is for people."),
+    ] = ExportFormat.JSONL,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write here; else to stdout."),
+    ] = None,
+) -> None:
+    """Write a session to a file: JSON lines, or Markdown.
+
+    The file stands by itself: content from the artifact store is in it, and the turns that a fork
+    shares. `perdure import perdure FILE` brings it back.
+    """
+    if output is not None and str(output) == "-":
+        output = None
+    if settings.json and output is None:
+        raise InvalidInput(
+            "--json tells what was written to a file, and there is none.",
+            hint="Add -o FILE, or leave --json out: the export itself is JSON, line by line.",
+        )
+    written = await _export(settings, session, kind, output)
+    if settings.json:
+        terminal.emit(written)
+    elif output is not None:
+        size = terminal.size(written["bytes"])
+        terminal.say(f"Wrote {written['session']} to {output} ({size}).")
+
+
+async def _export(
+    settings: Settings, name: str, kind: ExportFormat, output: Path | None
+) -> dict[str, Any]:
+    missing = list[PerdureError]()
+    total = 0
+    with ProgressBar("exporting") as bar:
+        async with existing_bank(settings) as bank:
+            session = await find_session(bank, name)
+            with _opened(output) as out:
+                async for piece in _pieces(session, kind, missing):
+                    out.write(piece)
+                    total += len(piece)
+                    bar(f"exporting {session.name}", total, 0)
+    for error in missing:
+        terminal.note(f"Its reference stands in the file instead: {error.message}")
+    return {
+        "session": session.name,
+        "format": kind.value,
+        "file": None if output is None else str(output),
+        "bytes": total,
+        "missing": [error.message for error in missing],
+    }
+
+
+async def _pieces(
+    session: Session, kind: ExportFormat, missing: list[PerdureError]
+) -> AsyncIterator[bytes]:
+    if kind is ExportFormat.JSONL:
+        from perdure.history.export import jsonl
+
+        async for line in jsonl(session, on_missing=missing.append):
+            yield line
+    else:
+        from perdure.history.markdown import markdown
+
+        async for section in markdown(session, on_missing=missing.append):
+            yield section.encode()
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[BinaryIO | _Terminal]:
+    """Where the file goes. One that is there is replaced when the new one is whole.
+
+    Raises `AccessDenied` if it cannot be written.
+    """
+    if output is None:
+        yield _Terminal() if sys.stdout.isatty() else sys.stdout.buffer
+        sys.stdout.flush()
+        return
+    # What is no plain file, such as a pipe, is written to directly.
+    plain = not output.exists() or output.is_file()
+    place = output.with_name(f".{output.name}.part") if plain else output
+    try:
+        with place.open("wb") as file:
+            yield file
+        if plain:
+            place.replace(output)
+    except OSError as exc:
+        raise AccessDenied(
+            f"{output} cannot be written: {exc.strerror or exc}.", hint="Name another file."
+        ) from exc
+    finally:
+        if plain:
+            with suppress(OSError):  # it has its name by now, or was never made
+                place.unlink()
+
+
+class _Terminal:
+    """A terminal, which what is written there does not steer."""
+
+    def write(self, piece: bytes) -> None:
+        for line in piece.decode().removesuffix("\n").split("\n"):
+            print(terminal.visible(line))

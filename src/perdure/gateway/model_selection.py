@@ -1,0 +1,165 @@
+"""Who is asked first: how models have been doing lately, and the order that follows from it.
+
+Each call leaves a mark that fades with time and with the calls after it. A model's *preference* is
+the share of calls that succeeded, among the marks that are left and a little good will:
+
+    preference = (successes + GOOD_WILL) / (calls + GOOD_WILL)
+
+It is 1 without data, falls with each failure, and recovers with each success and by itself, because
+failures fade and good will does not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from perdure.gateway.breaker import State
+from perdure.gateway.calls import Ask
+
+if TYPE_CHECKING:
+    from perdure.gateway.catalog import ModelCandidate
+
+
+#: Calls without a failure that everybody is taken to have had.
+GOOD_WILL = 2.0
+#: Below this preference a model goes behind those that do better. From a clean slate one failure
+#: gets it there, for a minute or two; after ten successes it takes five.
+HEALTHY = 0.7
+
+#: A mark fades by this with each later call: about the last ten count.
+_PER_CALL = 0.9
+#: Kinds of work and models that are remembered; the ones not called for longest are forgotten.
+_MAX_ENTRIES = 4_096
+
+
+class HealthView(msgspec.Struct, frozen=True):
+    """How a model has been doing at a kind of work. Without data: as if nothing had failed."""
+
+    preference: float = 1.0
+    #: The share of calls that succeeded; None without data.
+    success: float | None = None
+    #: Seconds that a successful call takes; None without data.
+    latency: float | None = None
+    #: How many calls this rests on, the older ones counting less.
+    calls: float = 0.0
+
+    @property
+    def healthy(self) -> bool:
+        return self.preference >= HEALTHY
+
+
+class Health:
+    """Remembers how calls went, by task type and ``provider/model``.
+
+    Kept in memory, of bounded size: a new process begins without data. `half_life` is the number
+    of seconds after which a mark counts half.
+    """
+
+    def __init__(
+        self, *, half_life: float = 120.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._half_life = half_life
+        self._clock = clock
+        self._marks: dict[tuple[str, str], _Marks] = {}
+
+    def note(self, task: str, name: str, *, ok: bool, latency: float | None = None) -> None:
+        """Remember how a call went. What is the caller's own doing should not be noted at all."""
+        now = self._clock()
+        # Taken out and put in again: the dict is in the order of the last call.
+        marks = self._marks.pop((task, name), None) or _Marks(now)
+        self._marks[task, name] = marks
+        if len(self._marks) > _MAX_ENTRIES:
+            del self._marks[next(iter(self._marks))]
+        fading = self._fading(marks, now) * _PER_CALL
+        marks.at = now
+        marks.calls = marks.calls * fading + 1.0
+        marks.successes = marks.successes * fading + ok
+        if ok and latency is not None:
+            marks.timed = marks.timed * fading + 1.0
+            marks.seconds = marks.seconds * fading + latency
+        else:
+            marks.timed *= fading
+            marks.seconds *= fading
+
+    def view(self, task: str, name: str) -> HealthView:
+        marks = self._marks.get((task, name))
+        return HealthView() if marks is None else self._shown(marks)
+
+    def views(self) -> dict[tuple[str, str], HealthView]:
+        """All of them, by task type and ``provider/model``."""
+        return {key: self._shown(marks) for key, marks in sorted(self._marks.items())}
+
+    def _shown(self, marks: _Marks) -> HealthView:
+        fading = self._fading(marks, self._clock())
+        calls, successes = marks.calls * fading, marks.successes * fading
+        return HealthView(
+            preference=(successes + GOOD_WILL) / (calls + GOOD_WILL),
+            success=marks.successes / marks.calls,
+            latency=marks.seconds / marks.timed if marks.timed > 1e-12 else None,
+            calls=calls,
+        )
+
+    def _fading(self, marks: _Marks, now: float) -> float:
+        return float(0.5 ** ((now - marks.at) / self._half_life))
+
+
+class _Marks(msgspec.Struct):
+    """Faded sums, as they were at a moment."""
+
+    at: float
+    calls: float = 0.0
+    successes: float = 0.0
+    timed: float = 0.0
+    seconds: float = 0.0
+
+
+class CandidateStatus(msgspec.Struct, frozen=True):
+    """What is known of a candidate at the moment of choosing."""
+
+    #: Of its circuit breaker.
+    state: State = "closed"
+    #: For this kind of work.
+    health: HealthView = HealthView()
+    #: Seconds until its gate lets anybody in.
+    paused: float = 0.0
+
+
+class Selector(Protocol):
+    """Puts candidates in the order in which they are to be tried."""
+
+    def order(
+        self, ask: Ask, candidates: list[ModelCandidate], standings: Mapping[str, CandidateStatus]
+    ) -> list[ModelCandidate]:
+        """The candidates, the first to be asked first.
+
+        Leaving one out means that it is not asked. `standings` go by the candidates' names; one
+        that is not in it has never been called. Must be quick, and must not raise.
+        """
+
+
+class ByHealth:
+    """The configured order, adjusted by health: the default.
+
+    A candidate that does badly at this kind of work, or that would keep the call waiting for more
+    than `patience` seconds, goes behind those that do well; one whose circuit is open goes last.
+    Otherwise the order stays as configured, which keeps a conversation where its prompt cache is.
+    """
+
+    def __init__(self, *, patience: float = 1.0) -> None:
+        self._patience = patience
+
+    def order(
+        self, ask: Ask, candidates: list[ModelCandidate], standings: Mapping[str, CandidateStatus]
+    ) -> list[ModelCandidate]:
+        return sorted(candidates, key=lambda each: self._rank(standings.get(each.name)))
+
+    def _rank(self, standing: CandidateStatus | None) -> int:
+        if standing is None:
+            return 0
+        if standing.state == "open":
+            return 2
+        return int(not standing.health.healthy or standing.paused > self._patience)

@@ -1,0 +1,166 @@
+"""Where keys come from: the environment, then the system's keyring.
+
+A key is never stored, logged or shown: it travels as a `Secret`, which says nothing of itself, and
+is revealed where the header of a request is written.
+
+The keyring is asked only if the package ``keyring`` is installed::
+
+    keyring set perdure OPENAI_API_KEY
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+from perdure.core.errors import Unauthorized
+from perdure.gateway.providers import Provider
+
+#: The name under which the keyring holds our keys.
+SERVICE = "perdure"
+#: A keyring may wait for somebody to unlock it. Callers wait so many seconds, all in all.
+PATIENCE = 5.0
+#: What is shorter cannot be told from other words when it is masked.
+_SHORTEST = 8
+#: Seconds after which a key that was not there is looked for again.
+AGAIN = 60.0
+
+
+class Secret:
+    """A key that does not show itself: not by `repr`, `str` or a format, nor in an error."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The key itself. Do not keep it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+    def __str__(self) -> str:
+        return "…"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __reduce__(self) -> str:
+        raise TypeError("A key is not written anywhere.")
+
+
+async def key_for(
+    provider: Provider, environ: Mapping[str, str] = os.environ, *, patience: float = PATIENCE
+) -> Secret | None:
+    """The key of a provider, or None if there is none.
+
+    The variable comes first, and is read anew each time. The keyring is asked for providers that
+    need a key, once for all callers, in a thread; what it said is remembered in this process. If it
+    does not answer within `patience` seconds of the first question there is no key, until it does.
+
+    Raises `Unauthorized` for a key that no header can carry. Errors of the keyring are no key.
+    """
+    name = provider.key_variable
+    if not name:
+        return None
+    key = environ.get(name, "").strip()
+    place = f"the variable {name}"
+    if not key and provider.needs_key:
+        key = (await _kept(name, patience)).strip()
+        place = f"{name} in the keyring"
+    if not key:
+        return None
+    if not (key.isascii() and key.isprintable()):
+        # An HTTP client would refuse it too, and show it in its error.
+        raise Unauthorized(
+            f"The key in {place} has characters that no key has.",
+            hint="Copy it again, without line breaks or quotation marks around it.",
+        )
+    return Secret(key)
+
+
+async def require_key(provider: Provider, environ: Mapping[str, str]) -> str | None:
+    """The key itself; None if there is none and none is needed. Raises `Unauthorized` else."""
+    if not provider.key_variable:
+        return None
+    found = await key_for(provider, environ)
+    if found is None and provider.needs_key:
+        raise Unauthorized(
+            f"There is no key for {provider.name}.",
+            hint=f"Set {provider.key_variable}, or keep it in the system's keyring:"
+            f" keyring set {SERVICE} {provider.key_variable}.",
+        )
+    return None if found is None else found.reveal()
+
+
+def secrets_of(provider: Provider, key: str | None, *others: str) -> list[str]:
+    """What must not be shown of a call, the longest first; headers may hold further keys."""
+    held = [(key or "").strip(), *provider.headers.values(), *others]
+    return sorted((each for each in held if len(each) >= _SHORTEST), key=len)[::-1]
+
+
+# The keyring -----------------------------------------------------------------------------------
+
+
+class _Question:
+    """What the keyring was asked, and, some day, its answer."""
+
+    __slots__ = ("answer", "asked")
+
+    def __init__(self, name: str) -> None:
+        self.asked = time.monotonic()
+        self.answer: Future[str] = Future()
+        # Not asyncio's threads: the interpreter would wait for them at its end, and a keyring that
+        # nobody unlocks never answers.
+        threading.Thread(
+            target=_ask, args=(name, self.answer), name="perdure-keyring", daemon=True
+        ).start()
+
+    @property
+    def stale(self) -> bool:
+        """Answered with nothing, a while ago: somebody may have put the key there since."""
+        empty = self.answer.done() and not self.answer.result()
+        return empty and time.monotonic() - self.asked > AGAIN
+
+
+_questions: dict[str, _Question] = {}
+_asking = threading.Lock()
+
+
+async def _kept(name: str, patience: float) -> str:
+    """What the keyring holds under this name; empty if nothing, or if it takes too long."""
+    with _asking:
+        question = _questions.get(name)
+        if question is None or question.stale:
+            if importlib.util.find_spec("keyring") is None:
+                return ""
+            question = _questions[name] = _Question(name)
+    if not question.answer.done():
+        left = question.asked + patience - time.monotonic()
+        await asyncio.wait([asyncio.wrap_future(question.answer)], timeout=max(left, 0))
+    return question.answer.result() if question.answer.done() else ""
+
+
+def _ask(name: str, answer: Future[str]) -> None:
+    """Ask the keyring; runs in a thread of its own, and always answers."""
+    found = None
+    try:
+        import keyring
+        import keyring.errors
+
+        try:
+            found = keyring.get_password(SERVICE, name)
+        except (keyring.errors.KeyringError, OSError, RuntimeError, ValueError):
+            found = None  # locked, broken, or none on this system: the same as no key
+    finally:
+        answer.set_result(found or "")

@@ -1,0 +1,264 @@
+"""Which of the messages, and which parts of them, go to a model."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from perdure.core.errors import InvalidInput, NoModel
+from perdure.core.messages import (
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Reference,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from perdure.gateway.calls import Effort, Request, Shape, Tool
+from perdure.gateway.providers import CallWire
+from perdure.wire import codec, repaired
+from perdure.wire.limits import Limits
+from perdure.wire.plain import Item, kind_of
+from perdure.wire.rules import is_name
+
+#: How providers date their models: ``claude-sonnet-4-5-20250929``, ``gpt-5-2025-08-07``.
+_date = re.compile(r"-(?:20\d{2}-?\d{2}-?\d{2}|latest)$")
+
+_WORDS = frozenset({"text", "input_text"})
+
+
+def fitted(messages: Iterable[Message], wire: CallWire, model: str) -> tuple[Message, ...]:
+    """The messages as this model may get them, sound by the rules of its wire format.
+
+    Raises `InvalidInput` if one of them is not whole or if there is nothing to answer, and
+    `NoModel` if the prompt shows something that the format has no way to show. What was shown
+    earlier is named in words then, and so is what a tool showed where results hold text only.
+    """
+    whole = tuple(
+        _own(message, at, wire, model)
+        for at, message in enumerate(messages)
+        if message.role != "event"
+    )
+    view = repaired(whole, wire)
+    if all(message.role in {"system", "developer"} for message in view):
+        raise InvalidInput(
+            "There is no message to answer.", hint="Pass at least one message of a user."
+        )
+    _check_shown(view, wire)
+    return view
+
+
+def _own(message: Message, at: int, wire: CallWire, model: str) -> Message:
+    for part in message.parts:
+        _check_whole(part, at)
+    if message.role == "assistant":
+        if message.model and not _is_same(message.model, model):
+            parts = tuple(part for part in message.parts if not isinstance(part, Reasoning))
+            if len(parts) < len(message.parts):
+                return replace(message, parts=parts)
+    elif message.role == "user" and not message.wire and _names_files(message):
+        # A file's name means something to the provider that gave it, so codecs write it only where
+        # it came from. What came from nowhere is taken to be meant for whoever is asked.
+        return replace(message, wire=wire)
+    return message
+
+
+def _names_files(message: Message) -> bool:
+    return any(isinstance(part, Media) and part.file_id for part in message.parts)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether both names are of one model, dated or not, with or without who made it."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(model: str) -> str:
+    return _date.sub("", model.rpartition("/")[2].lower())
+
+
+def _check_whole(part: Part, at: int) -> None:
+    for inner in part.content if isinstance(part, ToolResult) else (part,):
+        found = inner.reference if isinstance(inner, ToolCall) else inner
+        if isinstance(found, Reference | Media) and found.artifact:
+            raise InvalidInput(
+                f"messages[{at}] holds a reference to {found.artifact}, not the content.",
+                hint="Pass the messages through `session.resolve` first.",
+            )
+
+
+def _check_shown(messages: Sequence[Message], wire: CallWire) -> None:
+    """That what the user shows now, since the last reply, is seen."""
+    for message in reversed(messages):
+        if message.role == "assistant":
+            return
+        if message.role != "user":
+            continue
+        for part in message.parts:
+            if isinstance(part, Media) and not _is_shown(part, message, wire):
+                what = part.media_type or "file"
+                raise NoModel(
+                    f"The wire format {wire} cannot show this {what} to a model.",
+                    hint="Pass it in another form (its bytes, or an address), or ask a model of"
+                    " another provider.",
+                )
+
+
+def _is_shown(part: Media, message: Message, wire: CallWire) -> bool:
+    items: list[Item] = codec(wire).encode([replace(message, parts=(part,), native={})])
+    content = items[0]["content"] if items else ""
+    return not isinstance(content, str) and kind_of(content[0]) not in _WORDS
+
+
+_TOOL_CHOICES = ("auto", "none", "required")
+
+
+class Offer(NamedTuple):
+    """Tools as the wire format writes them, and the one that must be called, if one must."""
+
+    tools: list[Item]
+    #: ``auto``, ``none``, ``required``, or ``named``.
+    choice: str
+    #: How the named tool is written; empty if none is.
+    chosen: Item
+
+
+def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -> Offer:
+    """The request's tools for this format.
+
+    Raises `InvalidInput` for names that the format refuses and names used twice; `NoModel` if a
+    tool must be called and none is left that this format has.
+    """
+    limit = Limits.of(wire).tool_name
+    tools: dict[str, Item] = {}
+    for tool in request.tools:
+        if tool.native:
+            if wire in tool.native:
+                tools[tool.name] = tool.native[wire]
+            continue
+        if not is_name(tool.name, limit):
+            raise InvalidInput(
+                f"{tool.name!r} cannot be the name of a tool.",
+                hint=f"Use up to {limit} of a-z, A-Z, 0-9, _ and -.",
+            )
+        if tool.name in tools:
+            raise InvalidInput(f"Two tools are called {tool.name!r}.", hint="Rename one of them.")
+        tools[tool.name] = written(tool)
+    choice = request.tool_choice
+    if choice in _TOOL_CHOICES:
+        _check_any(choice, request, tools, wire)
+        return Offer(list(tools.values()), choice, {})
+    if choice not in tools:
+        raise _not_here(choice, wire)
+    return Offer(list(tools.values()), "named", tools[choice])
+
+
+def _check_any(choice: str, request: Request, tools: dict[str, Item], wire: CallWire) -> None:
+    if choice != "required" or tools:
+        return
+    if request.tools:
+        raise _not_here("that must be called", wire)
+    raise InvalidInput(
+        "A tool must be called but none is offered.", hint="Offer one, or choose auto."
+    )
+
+
+def _not_here(name: str, wire: CallWire) -> NoModel:
+    return NoModel(
+        f"The tool {name} is none that the wire format {wire} has.",
+        hint="Ask a model of the provider that runs it.",
+    )
+
+
+_NAME_LIMIT = 64
+
+
+def named(shape: Shape) -> Shape:
+    """The shape. Raises `InvalidInput` if OpenAI would refuse its name."""
+    if not is_name(shape.name, _NAME_LIMIT):
+        raise InvalidInput(
+            f"{shape.name!r} cannot be the name of a shape.",
+            hint=f"Use up to {_NAME_LIMIT} of a-z, A-Z, 0-9, _ and -.",
+        )
+    return shape
+
+
+def in_words(messages: Sequence[Message], shape: Shape) -> tuple[Message, ...]:
+    """The messages with the schema asked for at their end, where it changes no cached prefix."""
+    schema = json.dumps(shape.schema, ensure_ascii=False, separators=(",", ":"))
+    words = f"Answer with nothing but JSON that follows this schema:\n{schema}"
+    last = messages[-1]
+    if last.role != "user":
+        return (*messages, Message("user", (Text(words),), injected=True))
+    final = last.parts[-1] if last.parts else None
+    if isinstance(final, Text) and not final.native:
+        parts = (*last.parts[:-1], Text(f"{final.text}\n\n{words}"))
+    else:
+        parts = (*last.parts, Text(words))
+    return (*messages[:-1], replace(last, parts=parts))
+
+
+#: Tokens that a word stands for, where a number is wanted.
+BUDGETS: Final[dict[Effort, int]] = {
+    "none": 0,
+    "minimal": 1_024,
+    "low": 4_096,
+    "medium": 10_000,
+    "high": 24_000,
+}
+
+_reasons = re.compile(r"(?:^|/)(?:o\d|gpt-5(?!.*-chat))").search
+#: OpenAI's models that do not reason, and refuse to be told how much. Others, of which nothing is
+#: known, may.
+_never_reasons = re.compile(r"(?:^|/)(?:gpt-[34]|chatgpt|gpt-\d[^/]*-chat)").search
+_FIRST_FIVE = re.compile(r"(?:^|/)gpt-5(?:-(?!chat)|$)").search
+_O_SERIES = re.compile(r"(?:^|/)o\d").search
+
+
+def word_of(reasoning: Effort | int) -> Effort:
+    """The word, or the smallest one that covers the number."""
+    if isinstance(reasoning, str):
+        if reasoning not in BUDGETS:
+            raise InvalidInput(
+                f"{reasoning!r} says nothing about reasoning.",
+                hint=f"Say {', '.join(BUDGETS)}, or a number of tokens.",
+            )
+        return reasoning
+    return next((word for word, tokens in BUDGETS.items() if reasoning <= tokens), "high")
+
+
+def may_reason(model: str) -> bool:
+    """Whether a model of OpenAI's formats may be told how much to think."""
+    return not _never_reasons(model)
+
+
+def effort_of(reasoning: Effort | int, model: str) -> Effort:
+    """The word for a model of OpenAI's formats: the nearest of those that it knows."""
+    word = word_of(reasoning)
+    if word in {"none", "minimal"}:
+        if _O_SERIES(model):
+            return "low"
+        if _FIRST_FIVE(model):
+            return "minimal"
+        if word == "minimal" and _reasons(model):
+            return "low"
+    return word
+
+
+def budget_of(reasoning: Effort | int) -> int:
+    """The number of tokens, or the one that the word stands for."""
+    return reasoning if isinstance(reasoning, int) else BUDGETS[word_of(reasoning)]
+
+
+def sampling(request: Request, model: str) -> Item:
+    """Temperature and top_p for a model of OpenAI's formats: OpenAI's that reason refuse both."""
+    asked = request.reasoning
+    if _reasons(model) and (asked is None or effort_of(asked, model) != "none"):
+        return {}
+    given = {"temperature": request.temperature, "top_p": request.top_p}
+    return {name: value for name, value in given.items() if value is not None}

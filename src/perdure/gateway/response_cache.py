@@ -1,0 +1,179 @@
+"""Answers to requests that were made before, word for word.
+
+The key of an answer is a hash over what is sent: to whom, the model, the body. Requests that differ
+in a single byte have different ones; whether an answer comes as a stream makes no difference. The
+request itself is not stored.
+
+What is cached is content: who forgets a session forgets what is cached for it (`forget`). An answer
+in which a secret would have to be masked is not cached at all, and neither is one that was cut off.
+A cache is no reason for a call to fail: what cannot be read is not there, what cannot be written is
+not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Protocol
+
+import msgspec
+
+from perdure.core import clock
+from perdure.core.errors import DeadlineExceeded, InvalidValue, StorageError
+from perdure.core.messages import Message, sound
+from perdure.gateway.calls import Answered, indexable
+from perdure.storage.options import DEFAULT
+from perdure.storage.records import Compressed, Indexed, Key, system_record
+from perdure.storage.store import Store
+
+#: Gives the messages with their secrets masked.
+Mask = Callable[[tuple[Message, ...]], tuple[Message, ...]]
+
+_log = logging.getLogger(__name__)
+#: They say how an answer is sent, not what it is.
+_STREAMING = ("stream", "stream_options")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Answered).decode
+
+
+@system_record("answers", ttl="1d")  # each is given its own
+class CachedAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """An answer, and for whom it was first made."""
+
+    id: Annotated[str, Key()]
+    content: Annotated[bytes, Compressed()]
+    agent: Annotated[str, Indexed()] = ""
+    session: Annotated[str, Indexed()] = ""
+
+
+class ResponseCache:
+    """Answers in the bank, for a time."""
+
+    def __init__(self, store: Store, ttl: float, *, mask: Mask | None = None) -> None:
+        """`ttl` is in seconds. Without `mask`, answers are kept as they are."""
+        self._store = store
+        self._answers = store.collection(CachedAnswer)
+        self._ttl = clock.duration(ttl)
+        self._mask = mask
+
+    @property
+    def collections(self) -> frozenset[str]:
+        """The collections whose content `forget` looks after."""
+        return frozenset({self._answers.name})
+
+    async def get(self, key: str) -> Answered | None:
+        """The answer of this key, or None if there is none that can be used. Never raises."""
+        try:
+            found = await self._answers.get(key)
+            return None if found is None else _decode(found.content)
+        except (StorageError, DeadlineExceeded, msgspec.MsgspecError) as exc:
+            # Damaged, written by newer code, or the store is in trouble: ask the model.
+            _log.info("the cached answer %s cannot be used: %s", key, exc)
+            return None
+
+    async def put(
+        self, key: str, answered: Answered, *, agent: str = "", session: str = ""
+    ) -> bool:
+        """Keep an answer; returns whether it is kept. Never raises.
+
+        It is not if it was cut off or filtered, holds a secret, or cannot be stored.
+        """
+        message = answered.message
+        if answered.finish not in ("stop", "tools") or message.partial or not message.parts:
+            return False
+        if self._mask is not None and self._mask((message,)) != (message,):
+            return False
+        try:
+            record = CachedAnswer(
+                id=key,
+                content=_encoded(answered),
+                agent=indexable(agent),
+                session=indexable(session),
+            )
+            await self._answers.make()
+            put = self._answers.declared.encode(record, self._store.now() + self._ttl, None)
+            await self._store.write((put,), DEFAULT)
+        except (StorageError, DeadlineExceeded, InvalidValue) as exc:
+            _log.info("the answer %s is not cached: %s", key, exc)
+            return False
+        return True
+
+    async def forget(self, sessions: tuple[str, ...], agent: str | None = None) -> None:
+        """Delete what is cached for these sessions, and for an agent.
+
+        An answer that several asked for is kept under the name of the first of them.
+        """
+        for session in filter(None, sessions):
+            await self._answers.query().where("session", "=", indexable(session)).delete()
+        if agent:
+            await self._answers.query().where("agent", "=", indexable(agent)).delete()
+
+
+def key_of(
+    provider: str,
+    address: str,
+    model: str,
+    body: Mapping[str, Any],
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """The key of a request: a hash over the bytes that are sent, but for how they come back.
+
+    Fields stay in their order: a schema whose properties are in another order is another request.
+    """
+    plain = {name: value for name, value in body.items() if name not in _STREAMING}
+    hashed = hashlib.blake2b(digest_size=24, person=b"perdure-answer")
+    whole = [provider, address, model, sorted(headers.items()), plain]
+    try:
+        said = msgspec.json.encode(whole)
+    except UnicodeEncodeError:
+        said = msgspec.json.encode(sound(whole))
+    hashed.update(said)
+    return hashed.hexdigest()
+
+
+def _encoded(answered: Answered) -> bytes:
+    try:
+        return _encode(answered)
+    except UnicodeEncodeError:
+        plain = sound(msgspec.to_builtins(answered, builtin_types=(bytes,)))
+        return _encode(msgspec.convert(plain, Answered))
+
+
+class _Scope(Protocol):
+    """What is to be forgotten: sessions, or some turns of one, or all of an agent."""
+
+    @property
+    def sessions(self) -> tuple[str, ...]: ...
+    @property
+    def turns(self) -> tuple[int, ...]: ...
+    @property
+    def agent(self) -> str | None: ...
+
+
+class GatewayRecords:
+    """Cached answers, outcomes, budgets: a place that forgets (see `history.forgetting`).
+
+    Cached answers of a session go with any of its turns, since they are not kept by turn. Outcomes
+    lose the names in them and stay: what was spent stays spent. Works in a process that calls no
+    models, too; `flush` writes what this one has noted and not written.
+    """
+
+    collections = frozenset({"perdure_answers", "perdure_outcomes", "perdure_budgets"})
+
+    def __init__(self, store: Store, flush: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._flush = flush
+
+    async def forget(self, scope: _Scope) -> None:
+        from perdure.gateway import ledger, outcomes
+
+        await self._flush()
+        await ResponseCache(self._store, ttl=1.0).forget(scope.sessions, scope.agent)
+        if scope.turns:
+            return
+        await outcomes.forget(self._store, scope.sessions, scope.agent)
+        if scope.agent is not None:
+            await ledger.Ledger(self._store).forget(scope.agent)

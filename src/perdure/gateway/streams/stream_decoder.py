@@ -1,0 +1,257 @@
+"""What the stream decoders share.
+
+A decoder gathers the body that the same answer would have had without a stream, and reads it as the
+wire format's codec reads any body. So a stream and a body of the same answer give the same message,
+and there is one place that knows what a body means.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.errors import BadAnswer, GatewayError, InvalidInput
+from perdure.core.messages import Message, Text, Usage, sound
+from perdure.gateway.calls import Answered, Delta, Finish
+from perdure.gateway.provider_errors import from_event
+from perdure.gateway.providers import CallWire
+from perdure.gateway.streams.sse import ServerEvent
+from perdure.wire import codec
+from perdure.wire.chat.reading import usage_of
+from perdure.wire.media import from_base64
+from perdure.wire.notes import notes_of
+from perdure.wire.plain import Item
+
+#: What reading something of an unexpected form may raise. Everything that was said is looked at
+#: only as far as it is needed, so that servers may differ in the rest.
+MISREAD = (
+    AttributeError,
+    IndexError,
+    InvalidInput,
+    KeyError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Decoder(ABC):
+    """Gives what arrives of one answer, and the answer in the end.
+
+    It is for one answer, and cannot be used again after it raised.
+    """
+
+    wire: CallWire
+
+    def __init__(self, where: str = "") -> None:
+        #: Names the model in errors: ``provider/model``.
+        self.where = where
+        #: The provider has said that this is the end. What comes after it is not looked at.
+        self.done = False
+
+    def feed(self, event: ServerEvent) -> list[Delta]:
+        """What this event brought; events of unknown types bring nothing.
+
+        Raises `BadAnswer` if it cannot be read, and another `GatewayError` if it is the provider's
+        report of one.
+        """
+        if self.done:
+            return []
+        data = event.data
+        if not data or data.isspace():
+            return []  # keeps the connection alive
+        if data.startswith("[DONE]"):
+            return self._last()
+        said = self._parsed(data)
+        try:
+            return self._take(said, event.event)
+        except MISREAD as exc:
+            raise self._unreadable("an event", data) from exc
+
+    def so_far(self) -> Message:
+        """The message as far as it has come, marked as partial. Never raises."""
+        try:
+            message = message_of(self.wire, self._body())
+        except (BadAnswer, *MISREAD):
+            message = Message("assistant", wire=self.wire)
+        return replace(message, partial=True)
+
+    def finish(self) -> Answered:
+        """The whole answer. Raises `BadAnswer` if its end never came."""
+        if not self._has_ended():
+            raise BadAnswer(
+                f"The answer{self._of()} has no end.",
+                hint="The connection broke, or the server does not keep to its format.",
+            )
+        try:
+            return self._read(self._body())
+        except MISREAD as exc:
+            raise self._unreadable("the answer", "") from exc
+
+    @abstractmethod
+    def _take(self, said: Item, name: str) -> list[Delta]:
+        """What one event brought."""
+
+    @abstractmethod
+    def _body(self) -> Item:
+        """The body as it would be if the answer ended here."""
+
+    @abstractmethod
+    def _read(self, body: Item) -> Answered:
+        """What a body of this format says."""
+
+    @abstractmethod
+    def _has_ended(self) -> bool:
+        """Whether the answer is whole."""
+
+    def _last(self) -> list[Delta]:
+        """What ``[DONE]`` brings, in formats that end with it."""
+        return []
+
+    def _parsed(self, data: str) -> Item:
+        try:
+            said = _decode(data)
+        except msgspec.DecodeError:
+            try:  # half surrogate pairs, which msgspec refuses
+                said = json.loads(data)
+            except (ValueError, RecursionError) as exc:
+                raise self._unreadable("an event", data) from exc
+        if not isinstance(said, dict):
+            raise self._unreadable("an event", data)
+        return said
+
+    def _failed(self, error: Any) -> GatewayError:
+        return failed(error, self.where)
+
+    def _unreadable(self, what: str, data: str) -> BadAnswer:
+        begin = f": {data[:200]!r}" if data else ""
+        return BadAnswer(
+            f"The stream{self._of()} holds {what} that cannot be read{begin}.",
+            hint="Check that the provider speaks the wire format that it is configured with.",
+        )
+
+    def _of(self) -> str:
+        return f" of {self.where}" if self.where else ""
+
+
+def failed(error: Any, where: str) -> GatewayError:
+    """The error that a provider reported inside a stream or a body."""
+    return from_event(error if isinstance(error, dict) else {"message": str(error)}, where=where)
+
+
+def shown(text: str) -> str:
+    """Text to be shown at once: half of a character that was cut in two becomes U+FFFD.
+
+    In the message that is gathered, the halves come together again.
+    """
+    if text.isascii():
+        return text
+    whole: str = sound(text)
+    return whole
+
+
+def message_of(wire: CallWire, body: Item) -> Message:
+    """The one message that a body holds.
+
+    What a tool said that the provider ran itself stands in it, where it was said. Raises
+    `BadAnswer` if the body holds none.
+    """
+    try:
+        messages = codec(wire).decode(body)
+    except InvalidInput as exc:
+        raise BadAnswer(
+            f"The answer is none of the wire format {wire}: {exc.message}",
+            hint="Check that the provider speaks the wire format that it is configured with.",
+        ) from exc
+    first = next((message for message in messages if message.role == "assistant"), None)
+    if first is None:
+        return Message("assistant", wire=wire)
+    if len(messages) == 1:
+        return first
+    return replace(first, parts=tuple(part for message in messages for part in message.parts))
+
+
+def answered(message: Message, wire: CallWire, finish: Finish) -> Answered:
+    """The answer; a reason that the message itself tells better is corrected by it.
+
+    Several servers say that they stopped when they ask for tools, and OpenAI when it refuses.
+    """
+    if finish == "stop":
+        if message.calls:
+            finish = "tools"
+        elif any(_refuses(part, wire) for part in message.parts):
+            finish = "filter"
+    return Answered(message, finish)
+
+
+def _refuses(part: Any, wire: CallWire) -> bool:
+    return isinstance(part, Text) and "refusal" in _marks(notes_of(part.native, wire))
+
+
+def _marks(notes: Mapping[str, Any]) -> tuple[Any, Any]:
+    return notes.get("field"), notes.get("type")
+
+
+def present(item: Mapping[str, Any]) -> Item:
+    """The fields that say something: a stream leaves out what a body says as null."""
+    return {name: value for name, value in item.items() if value is not None}
+
+
+Vectors = tuple[tuple[float, ...], ...]
+
+
+def read(body: dict[str, Any]) -> tuple[Vectors, Usage | None]:
+    """The vectors in the order of the texts, and what they took.
+
+    A vector is a list of numbers, or 32-bit floats in base64. Raises `BadAnswer` if one is missing
+    or cannot be read, or if they differ in length.
+    """
+    data = body.get("data")
+    if not isinstance(data, list) or not data:
+        raise _unreadable("it has no data")
+    placed: dict[int, tuple[float, ...]] = {}
+    for at, entry in enumerate(data):
+        if not isinstance(entry, dict):
+            raise _unreadable(f"data[{at}] is no vector")
+        index = entry.get("index")
+        placed[index if type(index) is int else at] = _vector(entry.get("embedding"), at)
+    if sorted(placed) != list(range(len(data))):
+        raise _unreadable("not every text has its vector")
+    vectors = tuple(placed[at] for at in range(len(data)))
+    if len({len(vector) for vector in vectors}) > 1:
+        raise _unreadable("its vectors differ in length")
+    return vectors, usage_of(body.get("usage"))
+
+
+def _vector(said: Any, at: int) -> tuple[float, ...]:
+    if isinstance(said, str):
+        raw = from_base64(said)
+        if not raw or len(raw) % 4:
+            raise _unreadable(f"data[{at}] holds no 32-bit floats in base64")
+        numbers = array("f", raw)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        return tuple(numbers)
+    try:
+        vector = msgspec.convert(said, tuple[float, ...])
+    except msgspec.ValidationError as exc:
+        raise _unreadable(f"data[{at}] is no vector") from exc
+    if not vector:
+        raise _unreadable(f"data[{at}] is an empty vector")
+    return vector
+
+
+def _unreadable(why: str) -> BadAnswer:
+    return BadAnswer(
+        f"The answer with embeddings cannot be read: {why}.",
+        hint="Check the provider's address, and that the model is one for embeddings.",
+    )
