@@ -21,7 +21,7 @@ from benchmarks import ours
 from benchmarks.harness import Block, Contestant, Report, alternate, awaited, ratio, work_folder
 from benchmarks.ours import Message
 from benchmarks.texts import Texts
-from perdure.config.storage import AuditConfig, CacheConfig
+from perdure.config.settings import AuditConfig, CacheConfig
 from perdure.core.clock import now
 from perdure.storage.audit import Audit
 from perdure.storage.cache import Cache

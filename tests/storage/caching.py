@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from perdure.config.storage import CacheConfig
+from perdure.config.settings import CacheConfig
 from perdure.core.clock import Clock, now
 from perdure.storage.adapter import Adapter
 from perdure.storage.cache import Cache

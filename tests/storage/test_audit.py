@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import pytest
 
-from perdure.config.storage import AuditConfig
+from perdure.config.settings import AuditConfig
 from perdure.core import actors, clock
 from perdure.core.actors import acting_as, system_user
 from perdure.core.errors import (

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.config.storage import CacheConfig
+from perdure.config.settings import CacheConfig
 from perdure.core.clock import now
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.storage.backends.memory import MemoryAdapter

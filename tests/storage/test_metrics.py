@@ -15,7 +15,7 @@ import pytest
 
 import perdure
 from perdure.config import Config
-from perdure.config.storage import AlertConfig, CacheConfig
+from perdure.config.settings import AlertConfig, CacheConfig
 from perdure.core.clock import now
 from perdure.core.errors import Conflict, Unavailable
 from perdure.storage.adapter import Capability

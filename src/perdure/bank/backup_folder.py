@@ -57,7 +57,7 @@ from perdure.bank.backup_manifest import (
     read_manifest,
     read_mark,
 )
-from perdure.core.clock import from_datetime, to_datetime
+from perdure.core.clock import from_datetime, new_id, to_datetime
 from perdure.core.errors import (
     AccessDenied,
     ArtifactMissing,
@@ -69,7 +69,6 @@ from perdure.core.errors import (
     StorageFull,
     Unavailable,
 )
-from perdure.core.ids import new_id
 from perdure.storage.adapter import Snapshot
 from perdure.storage.layouts import Layout
 from perdure.storage.store import Progress
@@ -77,7 +76,7 @@ from perdure.storage.threads import in_thread
 
 if TYPE_CHECKING:
     from perdure.artifacts.contents import Contents
-    from perdure.storage.encryption.masters import MasterKeys
+    from perdure.storage.encryption.master_keys import MasterKeys
 
 LATEST = "latest"
 BANK = "bank.db"
@@ -114,7 +113,7 @@ class BackupFolder:
         if mark is None:
             if masters is None or plain:
                 return BackupMark(FORMAT, made_by())
-            from perdure.storage.encryption.masters import KEY_BYTES
+            from perdure.storage.encryption.master_keys import KEY_BYTES
 
             self._key = os.urandom(KEY_BYTES)
             master = await masters.current()
@@ -146,7 +145,7 @@ class BackupFolder:
         """The key of one backup's file."""
         if self._key is None:
             return None
-        from perdure.storage.encryption.masters import derived
+        from perdure.storage.encryption.master_keys import derived
 
         return b"".join(derived(self._key, f"backup {name} {half}") for half in "12")
 

@@ -173,4 +173,4 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _size(count: int | None) -> str:
-    return "–" if count is None else terminal.size(count)
+    return "–" if count is None else terminal.format_size(count)

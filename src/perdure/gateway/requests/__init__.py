@@ -55,7 +55,8 @@ def build(request: Request, provider: Provider, model: str, *, stream: bool) -> 
         )
     body = builder.body(request, provider, model, stream=stream)
     body.update(request.extra.get(provider.wire, {}))
-    return ProviderRequest(builder.PATH, body, builder.headers(model))
+    headers = messages.headers(model) if provider.wire == "messages" else {}
+    return ProviderRequest(builder.PATH, body, headers)
 
 
 def build_embeddings(texts: Sequence[str], provider: Provider, model: str) -> ProviderRequest:

@@ -17,7 +17,15 @@ import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import Corrupted
-from perdure.core.messages import Message, Part, Reference, Text, ToolCall, ToolResult, words_of
+from perdure.core.messages import (
+    ArtifactPointer,
+    Message,
+    Part,
+    Text,
+    ToolCall,
+    ToolResult,
+    words_of,
+)
 from perdure.history.packing import RoundWritten
 from perdure.history.records import Piece
 from perdure.recall import tool_names
@@ -25,7 +33,7 @@ from perdure.recall.indexing import tool_text
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.values import Note
 from perdure.recall.words import tells_time, terms
-from perdure.storage.searching import Document
+from perdure.search.engine import Document, engine_of
 from perdure.storage.store import Store
 
 #: Characters at most: of what was said, answered, and done with tools.
@@ -277,7 +285,7 @@ def _fetches(tool: str) -> bool:
 
 def _spoken(part: Part) -> str:
     """The words of a part, without what its model only thought."""
-    return words_of(part) if isinstance(part, Text | Reference) else ""
+    return words_of(part) if isinstance(part, Text | ArtifactPointer) else ""
 
 
 def _joined(parts: Iterable[str], most: int) -> str:
@@ -342,7 +350,7 @@ def is_readable(note: bytes) -> bool:
 
 async def brief_among(store: Store, places: Sequence[int]) -> list[int]:
     """Those of some places whose documents lack what an append put off, in their order."""
-    notes = await store.adapter.notes(INDEX.name, places)
+    notes = await engine_of(store.adapter).notes(INDEX.name, places)
     return [
         p for p, note in zip(places, notes, strict=True) if note is not None and _is_brief(note)
     ]

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 import msgspec
 
-from perdure.config.storage import CacheConfig
+from perdure.config.settings import CacheConfig
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput, Unsupported
 from perdure.storage.adapter import Adapter

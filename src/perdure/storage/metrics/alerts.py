@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from perdure.config.storage import AlertConfig
+from perdure.config.settings import AlertConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
 from perdure.storage.adapter import Capability

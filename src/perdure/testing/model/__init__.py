@@ -17,7 +17,7 @@ speech  an answer as each wire format says it
 server  HTTP, as much as it takes
 """
 
-from perdure.testing.model.script import Answer, Fault, Received, Script
-from perdure.testing.model.server import ScriptedModel
+from perdure.testing.model.model_server import ScriptedModel
+from perdure.testing.model.script import ReceivedRequest, Script, ScriptedAnswer, ScriptedFault
 
-__all__ = ["Answer", "Fault", "Received", "Script", "ScriptedModel"]
+__all__ = ["ReceivedRequest", "Script", "ScriptedAnswer", "ScriptedFault", "ScriptedModel"]
