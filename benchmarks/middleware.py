@@ -24,7 +24,7 @@ from benchmarks.texts import Texts
 from perdure.config.settings import AuditConfig, CacheConfig
 from perdure.core.clock import now
 from perdure.storage.audit import Audit
-from perdure.storage.cache import Cache
+from perdure.storage.cache import RowCache
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
 from perdure.storage.metrics import Metrics
@@ -69,7 +69,7 @@ _STEPS: dict[str, Callable[[], Middleware]] = {
     "audit": lambda: Audit(AuditConfig(collections=("*",))),
     "compression": Compression,
     "encryption": lambda: Encryption(MasterKeys(lambda: _KEY), everything=True),
-    "cache": lambda: Cache(CacheConfig(entries=20_000), now),
+    "cache": lambda: RowCache(CacheConfig(entries=20_000), now),
 }
 
 

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perdure.artifacts import disk
-from perdure.artifacts.sealing import Sealer
+from perdure.artifacts.artifact_encryption import ArtifactSealer
 from perdure.artifacts.sources import PIECE
 from perdure.bank.backup_manifest import (
     FORMAT,
@@ -154,7 +154,7 @@ class BackupFolder:
         """The large artifacts of all backups."""
         from perdure.artifacts.contents import Contents
 
-        sealer = None if self._key is None else Sealer(_FolderKey(self._key))
+        sealer = None if self._key is None else ArtifactSealer(_FolderKey(self._key))
         return Contents(self.artifacts, sealer)
 
     # Reading ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a section of the configuration is, and how it says what is wrong with it."""
+"""The sections of the configuration, and how they say what is wrong with them."""
 
 from __future__ import annotations
 

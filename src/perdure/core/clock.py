@@ -1,7 +1,7 @@
 """Time as integers: microseconds since 1970, UTC.
 
 Stores compare, index and persist times as integers; people get aware datetimes. A clock is any
-callable that returns such an integer, so that tests can set the time.
+callable that returns such an integer, so that tests can set the time. Ids (`new_id`) sort by it.
 """
 
 from __future__ import annotations

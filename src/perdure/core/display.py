@@ -1,4 +1,4 @@
-"""Names that are not there, and those that may have been meant."""
+"""Words for people: sizes, plurals, and names that may have been meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Budgets, as they are declared. What is spent on them is the ledger's business."""
+"""Budgets as values: what may be spent, and what was.
+
+A `Budget` is declared. A `BudgetPeriod` is what the bank keeps for each of its periods: what was
+spent, and what is reserved besides. A `Reservation` is a call's claim, with a `BudgetHold` on each
+budget that it counts in. Nothing here waits, reads or writes: the ledger does.
+"""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
             ) from exc
 
 
-class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
+class EmbedReply(msgspec.Struct, frozen=True, kw_only=True):
     """Vectors for texts, in their order."""
 
     vectors: tuple[tuple[float, ...], ...]

@@ -35,7 +35,7 @@ from perdure.gateway.budgets import BudgetStatus as BudgetStanding
 from perdure.gateway.calls import (
     CallOptions,
     Delta,
-    Embeddings,
+    EmbedReply,
     ModelAnswer,
     Purpose,
     Reply,
@@ -181,7 +181,7 @@ class Gateway:
 
         return ReplyStream(lambda: self._first(options, start), self._open_calls)
 
-    async def embed(self, texts: Sequence[str], options: CallOptions = _EMBED) -> Embeddings:
+    async def embed(self, texts: Sequence[str], options: CallOptions = _EMBED) -> EmbedReply:
         """A vector for each text, in their order.
 
         The reply names the model: vectors of different models cannot be compared. Raises as
@@ -189,13 +189,13 @@ class Gateway:
         """
         texts, options = check_texts(texts), check_embed_options(options)
 
-        async def call_model(candidate: ModelCandidate, share: CandidateShare) -> Embeddings:
+        async def call_model(candidate: ModelCandidate, share: CandidateShare) -> EmbedReply:
             length = sum(map(len, texts)) // 3 + len(texts)
             attempt = self._attempt(candidate, options, share, texts=length)
             async with attempt:
                 vectors, usage = await self._vectors(texts, attempt)
                 attempt.embedded(usage, len(vectors[0]) if vectors else 0)
-            return Embeddings(
+            return EmbedReply(
                 vectors=vectors,
                 provider=candidate.provider.name,
                 model=candidate.model,

@@ -1,8 +1,7 @@
 """Requests as the wire formats say them.
 
 One module builds the body of each format, on top of the codec of `perdure.wire`, which says the
-messages. What they share: `fitting` (what of the messages may go to this model), `offer` (tools),
-`thinking` (how much to think, in words and in tokens), `shapes` (schemas put into words).
+messages. `request_parts` is what they share.
 
 The same request always gives the same body, key by key and in the same order: prompt caches and the
 response cache depend on it. `Request.extra` is laid over it last, field by field, unchecked.

@@ -1,4 +1,8 @@
-"""Which of the messages, and which parts of them, go to a model."""
+"""What the request bodies of all wire formats share.
+
+Which of the messages, and which parts of them, go to a model; the tools that it is offered; the
+shape of its answer, in words where a server knows no schemas; how much it should think.
+"""
 
 from __future__ import annotations
 

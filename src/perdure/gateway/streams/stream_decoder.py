@@ -1,4 +1,4 @@
-"""What the stream decoders share.
+"""What the stream decoders share; and vectors, as OpenAI's API and its likenesses answer with them.
 
 A decoder gathers the body that the same answer would have had without a stream, and reads it as the
 wire format's codec reads any body. So a stream and a body of the same answer give the same message,
