@@ -209,6 +209,13 @@ class Adapter(ABC):
         """
         return None
 
+    def layout_generation(self) -> int | None:
+        """A number that differs from an earlier one if anybody has made a collection since.
+
+        None if that cannot be told at once and for next to nothing.
+        """
+        return None
+
     @property
     def replicated(self) -> bool:
         """Whether reads that are not strong may be answered by a replica."""

@@ -115,11 +115,17 @@ async def declared(conn: Connection, schema: str) -> list[tuple[Layout, frozense
     return found
 
 
-async def peek(conn: Connection, schema: str, layout: Layout, moment: int) -> Prepared | None:
-    """What `prepare` would return if it would change nothing: no lock is needed then."""
+async def peek(
+    conn: Connection, schema: str, layout: Layout, moment: int
+) -> tuple[bool, Prepared | None]:
+    conn: Connection, schema: str, layout: Layout, moment: int
+) -> tuple[bool, Prepared | None]:
+    """Whether the collection was made, and what `prepare` would return if it would change nothing:
+    no lock is needed then.
+    """
     found = await known(conn, schema, layout.name)
     if found is None:
-        return None
+        return False, None
     before, table = found
     asked = tables.as_declared(layout, before)
     planned, wanted = _planned(table, asked, moment, empty=False)
@@ -129,8 +135,8 @@ async def peek(conn: Connection, schema: str, layout: Layout, moment: int) -> Pr
         or table.missing(layout)
         or (asked.expires, asked.tagged) != (before.expires, before.tagged)
     ):
-        return None
-    return Prepared(asked, table.marked(layout))
+        return True, None
+    return True, Prepared(asked, table.marked(layout))
 
 
 async def prepare(conn: Connection, schema: str, layout: Layout, moment: int) -> Prepared:

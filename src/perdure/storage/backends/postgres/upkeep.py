@@ -32,11 +32,11 @@ class Upkeep:
     async def prepare(self, layout: Layout, *, make: bool) -> Prepared | None:
         """See `Adapter.prepare`."""
         moment, schema = self._clock(), self._schema
-        known = await self._reader.run(lambda conn: catalog.peek(conn, schema, layout, moment))
+        is_there, known = await self._reader.run(
+            lambda conn: catalog.peek(conn, schema, layout, moment)
+        )
         if known is None:
-            if not make and not await self._reader.run(
-                lambda conn: catalog.known(conn, schema, layout.name)
-            ):
+            if not make and not is_there:
                 return None
             known = await self._writer.run(
                 lambda conn: catalog.prepare(conn, schema, layout, moment)

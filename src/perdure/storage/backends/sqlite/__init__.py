@@ -411,6 +411,9 @@ class SQLiteAdapter(Adapter):
     async def generation(self) -> int | None:
         return self.writer.data_version()
 
+    def layout_generation(self) -> int | None:
+        return self.reader.schema_version()
+
     async def identity(self) -> str | None:
         return connections.identity(self.path)
 

@@ -34,11 +34,11 @@ class Upkeep:
         """See `Adapter.prepare`."""
         # A look comes first: whoever only opens a bank need not wait for those who write.
         moment = self._clock()
-        known = await self._reader.run("peek", lambda db: catalog.peek(db, layout, moment))
+        is_there, known = await self._reader.run(
+            "peek", lambda db: catalog.peek(db, layout, moment)
+        )
         if known is None:
-            if not make and not await self._reader.run(
-                "is there", lambda db: catalog.is_there(db, layout.name)
-            ):
+            if not make and not is_there:
                 return None
             known = await self._writer.run(
                 lambda applier: catalog.prepare(applier.db, layout, moment)
