@@ -118,8 +118,6 @@ async def declared(conn: Connection, schema: str) -> list[tuple[Layout, frozense
 async def peek(
     conn: Connection, schema: str, layout: Layout, moment: int
 ) -> tuple[bool, Prepared | None]:
-    conn: Connection, schema: str, layout: Layout, moment: int
-) -> tuple[bool, Prepared | None]:
     """Whether the collection was made, and what `prepare` would return if it would change nothing:
     no lock is needed then.
     """
