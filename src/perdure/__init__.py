@@ -90,9 +90,9 @@ if TYPE_CHECKING:
     from perdure.storage.collection import Collection, Stored
     from perdure.storage.contexts import Context, ContextStore
     from perdure.storage.finder import Page, all_of, any_of, tagged, where
-    from perdure.storage.layouts import Index
     from perdure.storage.options import Consistency, Options, bounded
     from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, record
+    from perdure.storage.rows import Index
     from perdure.storage.subscriptions import EventReceived
     from perdure.storage.transaction import Transaction
     from perdure.storage.windows import TimeWindow
@@ -130,7 +130,7 @@ _LAZY = {
     "perdure.bank.session_reader": ("Said",),
     "perdure.jobs": ("Job",),
     "perdure.storage.assembly": ("open_store",),
-    "perdure.storage.layouts": ("Index",),
+    "perdure.storage.rows": ("Index",),
     "perdure.storage.options": ("Consistency", "Options", "bounded"),
     "perdure.storage.collection": ("Collection", "Stored"),
     "perdure.storage.contexts": ("Context", "ContextStore"),

@@ -21,11 +21,10 @@ from perdure.core.errors import (
 )
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.collection import Stored
-from perdure.storage.layouts import Layout
 from perdure.storage.options import STRONG, Consistency, Options
 from perdure.storage.records import Key, record
 from perdure.storage.registry import adapter_for
-from perdure.storage.rows import MAX_VALUE_BYTES
+from perdure.storage.rows import MAX_VALUE_BYTES, Layout
 from perdure.storage.store import Store
 from perdure.testing import ManualClock
 from tests.conftest import MakeStore

@@ -21,10 +21,9 @@ from perdure.core.errors import (
 )
 from perdure.storage.adapter import Capability
 from perdure.storage.contexts import Context
-from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Indexed, Key, record
-from perdure.storage.rows import Batch, Row
+from perdure.storage.rows import Batch, Index, Row
 from perdure.storage.schemas.compare import compare
 from perdure.storage.schemas.shapes import describe
 from perdure.storage.schemas.validate import find_problems

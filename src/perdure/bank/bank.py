@@ -27,7 +27,7 @@ from perdure.history.log import Hook
 from perdure.history.records import Link, SessionRecord
 from perdure.history.strategies import parse_strategy
 from perdure.history.verify import verify_chains
-from perdure.storage import urls
+from perdure.storage import registry
 from perdure.storage.collection import Collection
 from perdure.storage.contexts import Context, ContextStore
 from perdure.storage.middleware import Middleware
@@ -449,7 +449,7 @@ class Bank:
     async def info(self) -> Info:
         """What this bank is and holds."""
         return Info(
-            url=urls.shown(self.url),
+            url=registry.shown(self.url),
             backend=type(self.store.adapter).__name__,
             capabilities=sorted(self.store.adapter.capabilities),
             artifacts=str(self.artifacts.place),

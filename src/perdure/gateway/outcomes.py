@@ -25,9 +25,9 @@ from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.messages import Usage
 from perdure.gateway.calls import Ask, indexable
 from perdure.gateway.catalog import ModelCandidate
-from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, system_record
+from perdure.storage.rows import Index
 from perdure.storage.store import Store
 
 By: TypeAlias = Literal["agent", "task", "provider", "model", "purpose", "day"]

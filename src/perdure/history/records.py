@@ -23,8 +23,8 @@ from perdure.core.messages import Message
 from perdure.core.turns import Mark
 from perdure.storage.contexts import Context
 from perdure.storage.keys import numbered
-from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
+from perdure.storage.rows import Index
 
 #: Long names would make keys that no index can hold.
 MAX_NAME = 120

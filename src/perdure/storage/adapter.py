@@ -23,7 +23,6 @@ from typing import ClassVar
 
 from perdure.core.errors import Conflict, NewerSchema, Unsupported
 from perdure.storage.extension import Extension
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query, Scalar, Summary
 from perdure.storage.rows import (
@@ -33,6 +32,7 @@ from perdure.storage.rows import (
     Delivered,
     Entry,
     Fill,
+    Layout,
     Recode,
     Row,
     Size,

@@ -24,7 +24,7 @@ from perdure.core.errors import (
 )
 from perdure.storage.adapter import Adapter, Capability
 from perdure.storage.collection import Collection
-from perdure.storage.conflicts import retry_conflicts
+from perdure.storage.concurrency import retry_conflicts
 from perdure.storage.filling import Filling
 from perdure.storage.middleware import (
     Call,

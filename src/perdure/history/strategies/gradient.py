@@ -47,7 +47,7 @@ from perdure.history.strategies.planning import (
 from perdure.history.strategies.rendering import Rendered, Renderer, range_text
 from perdure.history.strategies.rounds import Rounds, Said
 from perdure.history.token_counts import TokenCounts
-from perdure.storage.conflicts import ATTEMPTS
+from perdure.storage.concurrency import ATTEMPTS
 
 #: Turns after which an epoch is considered, mark or no mark.
 _TURNS = 10

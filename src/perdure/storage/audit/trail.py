@@ -23,7 +23,7 @@ from perdure.storage.audit.entries import (
 )
 from perdure.storage.audit.hashes import Hasher
 from perdure.storage.audit.joints import Verdict
-from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.query import All, Compare, Condition, Op, Order, Query
 from perdure.storage.records import type_of

@@ -9,8 +9,8 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import NewerSchema
-from perdure.storage.layouts import Index
 from perdure.storage.records import Key, RecordType, system_record
+from perdure.storage.rows import Index
 from perdure.storage.schemas import numbering, shapes
 from perdure.storage.schemas.numbering import Numbers
 from perdure.storage.schemas.shapes import Description

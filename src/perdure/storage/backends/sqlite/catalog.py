@@ -21,7 +21,7 @@ import msgspec
 
 from perdure.core.errors import NewerSchema, NotAStore
 from perdure.storage import tables
-from perdure.storage.layouts import Layout
+from perdure.storage.rows import Layout
 from perdure.storage.sql import literal
 from perdure.storage.tables import Built, Plan, Prepared, Table
 

@@ -11,9 +11,8 @@ from perdure.storage.backends.sqlite import catalog
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.reader import Reader
 from perdure.storage.backends.sqlite.writer import Writer
-from perdure.storage.layouts import Layout
 from perdure.storage.options import STRONG
-from perdure.storage.rows import Fill
+from perdure.storage.rows import Fill, Layout
 from perdure.storage.tables import Prepared
 
 #: The weight of work that is never done on the event loop.
