@@ -10,7 +10,7 @@ import pytest
 import perdure
 from perdure.cli import transfer_commands
 from perdure.core.messages import assistant, user
-from perdure.history.export import Opening, read_export
+from perdure.history.session_export import Opening, read_export
 from tests.cli.conftest import Ask, Run, Tty
 
 

@@ -35,13 +35,15 @@ async def existing_bank(settings: Settings, config: Config | None = None) -> Asy
     must not make anything.
     """
     from perdure.bank import Bank
-    from perdure.storage import urls
+    from perdure.storage import registry
 
     bank = Bank(config=config or settings.load())
     if not await bank.store.adapter.exists():
-        named = f" --bank {shlex.quote(urls.shown(bank.url))}" if settings.bank is not None else ""
+        named = (
+            f" --bank {shlex.quote(registry.shown(bank.url))}" if settings.bank is not None else ""
+        )
         raise Unavailable(
-            f"There is no bank at {urls.location(bank.url)}.",
+            f"There is no bank at {registry.location(bank.url)}.",
             hint=f"Make one with `perdure bank init{named}`.",
         )
     async with bank.looked_at():
@@ -66,7 +68,7 @@ async def find_session(bank: Bank, text: str) -> Session:
     Raises `InvalidInput` if none fits, or several.
     """
     from perdure.core.display import did_you_mean
-    from perdure.history.records import SessionRecord
+    from perdure.history.log_records import SessionRecord
 
     try:
         return await bank.existing_session(text)
