@@ -25,12 +25,19 @@ from perdure.config import (
 )
 from perdure.core.clock import SECOND
 from perdure.core.messages import Message, assistant, user
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.renditions import model_renditions, rendition_service
-from perdure.history.renditions.records import Rendition, Tiny
-from perdure.history.renditions.rendition_service import Scribe, Wanted
-from perdure.history.renditions.rendition_status import Standing
-from perdure.testing import Answer, Fault, ManualClock, Received, Script, ScriptedModel
+from perdure.history.renditions.rendition_records import Rendition, Tiny
+from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel
+from perdure.history.renditions.rendition_status import RenditionStatus
+from perdure.testing import (
+    ManualClock,
+    ReceivedRequest,
+    Script,
+    ScriptedAnswer,
+    ScriptedFault,
+    ScriptedModel,
+)
 from tests.history.scribes import LONG, labour, rows, scribe_for, sizes, tinies
 from tests.history.talk import call, result
 
@@ -38,15 +45,17 @@ from tests.history.talk import call, result
 class Desk:
     """A bank with a model, a scribe, and a session."""
 
-    def __init__(self, bank: Bank, model: ScriptedModel, scribe: Scribe, session: Session) -> None:
+    def __init__(
+        self, bank: Bank, model: ScriptedModel, scribe: RenditionService, session: Session
+    ) -> None:
         self.bank, self.model, self.scribe, self.session = bank, model, scribe, session
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> RenditionStatus:
         await self.bank.gateway.settle()
         (found,) = await self.scribe.status(self.session.name)
         return found
 
-    async def settle(self) -> Standing:
+    async def settle(self) -> RenditionStatus:
         await self.bank.settle()
         await self.scribe.settle()
         return await self.standing()
@@ -96,13 +105,13 @@ async def make_desk(store_url: str, tmp_path: Path, clock: ManualClock) -> Async
         yield make
 
 
-def asked(request: Received) -> list[int]:
+def asked(request: ReceivedRequest) -> list[int]:
     """The rounds that a request is about."""
     found = re.findall(r"^=== round (\d+) ===$", request.prompt, re.MULTILINE)
     return [int(number) for number in found]
 
 
-def good(request: Received) -> str:
+def good(request: ReceivedRequest) -> str:
     rounds = [
         {"round": n, "smooth": None, "compact": "User: the build failed in src/auth/login.py."}
         for n in asked(request)
@@ -111,11 +120,13 @@ def good(request: Received) -> str:
     return json.dumps({"rounds": rounds, "turn": "The user wanted a fix." if wanted else None})
 
 
-def saying(turn: str | None = "The user wanted a fix.", **item: Any) -> Callable[[Received], str]:
+def saying(
+    turn: str | None = "The user wanted a fix.", **item: Any
+) -> Callable[[ReceivedRequest], str]:
     """A model that answers all rounds alike."""
     said = {"smooth": None, "compact": "User: the build failed.", **item}
 
-    def answer(request: Received) -> str:
+    def answer(request: ReceivedRequest) -> str:
         return json.dumps({"rounds": [{"round": n, **said} for n in asked(request)], "turn": turn})
 
     return answer
@@ -136,7 +147,7 @@ async def test_what_a_model_makes_takes_over(make_desk: MakeDesk) -> None:
     assert [each.variant for each in after] == [1, 1]
     assert [each.smooth for each in after] == [each.smooth for each in before]
     head = await desk.session.head()
-    wanted = [Wanted(Place(1, 1), "C", 1), Wanted(Place(1, 1), "C", 0)]
+    wanted = [RoundAtLevel(RoundId(1, 1), "C", 1), RoundAtLevel(RoundId(1, 1), "C", 0)]
     new, old = await desk.scribe.texts(desk.session.record, head, wanted)
     assert new == "User: the build failed in src/auth/login.py."
     assert old != new
@@ -208,10 +219,10 @@ BAD = {
         saying(compact="Der Nutzer sagt, dass die Datei nicht gebaut wird und es nicht geht."),
         "language",
     ),
-    "500": (Fault(status=500), "500"),
-    "401": (Fault(status=401), "key"),
-    "reset": (Fault(how="reset"), ""),
-    "hang": (Fault(how="hang"), ""),
+    "500": (ScriptedFault(status=500), "500"),
+    "401": (ScriptedFault(status=401), "key"),
+    "reset": (ScriptedFault(how="reset"), ""),
+    "hang": (ScriptedFault(how="hang"), ""),
 }
 
 
@@ -243,14 +254,14 @@ async def test_whatever_else_a_model_does_changes_nothing(
     assert {each[0] for each in (await desk.recipes()).values()} == {"a1"}
     # It is for good: showing it does not begin it anew.
     head = await desk.session.head()
-    await desk.scribe.refresh(desk.session.record, head, [Place(1, 1)])
+    await desk.scribe.refresh(desk.session.record, head, [RoundId(1, 1)])
     assert (await desk.settle()).given_up == standing.given_up
 
 
 async def test_what_is_good_of_an_answer_is_kept(make_desk: MakeDesk, clock: ManualClock) -> None:
     answers = iter([good, good])
 
-    def half(request: Received) -> str:
+    def half(request: ReceivedRequest) -> str:
         made = json.loads(next(answers)(request))
         if len(desk.model.requests) == 1:
             made["rounds"] = made["rounds"][:1]
@@ -280,7 +291,7 @@ async def test_a_budget_is_kept_and_waited_for(make_desk: MakeDesk, clock: Manua
 
 
 async def test_two_processes_do_not_ask_twice(make_desk: MakeDesk) -> None:
-    desk = await make_desk(lambda request: Answer(good(request), delay=0.1))
+    desk = await make_desk(lambda request: ScriptedAnswer(good(request), delay=0.1))
     other = scribe_for(desk.bank, RenditionsConfig(), lambda: desk.bank.gateway)
     await desk.session.append(labour(1))
     await desk.bank.settle()
@@ -293,7 +304,7 @@ async def test_two_processes_do_not_ask_twice(make_desk: MakeDesk) -> None:
 async def test_what_a_killed_process_had_taken_comes_up_again(
     make_desk: MakeDesk, clock: ManualClock
 ) -> None:
-    desk = await make_desk([Fault(how="hang"), Answer(good_for(1, 2))])
+    desk = await make_desk([ScriptedFault(how="hang"), ScriptedAnswer(good_for(1, 2))])
     await desk.session.append(labour(1))
     await desk.bank.settle()
     settling = asyncio.create_task(desk.scribe.settle())
@@ -313,7 +324,7 @@ async def test_what_a_killed_process_had_taken_comes_up_again(
 
 
 async def test_stopping_gives_back_what_was_taken(make_desk: MakeDesk) -> None:
-    desk = await make_desk([Fault(how="hang"), Answer(good_for(1, 2))])
+    desk = await make_desk([ScriptedFault(how="hang"), ScriptedAnswer(good_for(1, 2))])
     await desk.session.append(labour(1))
     await desk.bank.settle()
     await desk.scribe.start()
@@ -343,7 +354,7 @@ async def test_it_begins_by_itself(make_desk: MakeDesk) -> None:
 async def test_what_grew_meanwhile_is_asked_for_again(make_desk: MakeDesk) -> None:
     late = asyncio.Event()
 
-    async def slow(request: Received) -> str:
+    async def slow(request: ReceivedRequest) -> str:
         if len(desk.model.requests) == 1:
             await late.wait()
         return good(request)
@@ -368,7 +379,7 @@ async def test_what_grew_meanwhile_is_asked_for_again(make_desk: MakeDesk) -> No
 async def test_what_is_forgotten_while_a_model_works_on_it(make_desk: MakeDesk) -> None:
     late = asyncio.Event()
 
-    async def slow(request: Received) -> str:
+    async def slow(request: ReceivedRequest) -> str:
         await late.wait()
         return good(request)
 
@@ -393,7 +404,7 @@ async def test_only_what_is_shown_of_an_old_history_is_asked_for(make_desk: Make
     assert (standing.by_algorithm, standing.pending) == (15, 0)
     assert not desk.model.requests
     head = await desk.session.head()
-    await desk.scribe.refresh(desk.session.record, head, [Place(4), Place(5, 2)])
+    await desk.scribe.refresh(desk.session.record, head, [RoundId(4), RoundId(5, 2)])
     standing = await desk.settle()
     assert (standing.by_algorithm, standing.by_model) == (9, 6)
     # A newer prompt makes what it made stale, and nothing is asked before it is shown.
@@ -411,7 +422,7 @@ async def test_a_new_prompt_makes_old_ones_stale(
     standing = await desk.settle()
     assert (standing.stale, len(desk.model.requests)) == (3, 1)
     head = await desk.session.head()
-    await desk.scribe.refresh(desk.session.record, head, [Place(1)])
+    await desk.scribe.refresh(desk.session.record, head, [RoundId(1)])
     standing = await desk.settle()
     assert (standing.stale, len(desk.model.requests)) == (0, 2)
     assert (await desk.recipes())["1.1"] == ["a1", "m1 ours/small", "m2 ours/small"]
@@ -430,7 +441,7 @@ async def test_so_many_calls_at_the_same_time(make_desk: MakeDesk) -> None:
     busy = most = 0
     together = asyncio.Event()
 
-    async def slow(request: Received) -> str:
+    async def slow(request: ReceivedRequest) -> str:
         nonlocal busy, most
         busy += 1
         most = max(most, busy)

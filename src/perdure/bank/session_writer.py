@@ -18,14 +18,23 @@ from perdure.context.injection_records import prompt_digest
 from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, assistant
-from perdure.core.turns import Mark, Position, Round, Turn
-from perdure.history import lines
-from perdure.history.answers import Answer, Partial, unpacked
-from perdure.history.drafts import Drafting, Pen
-from perdure.history.intake import Taken, resolved
-from perdure.history.log import Hook, Order, Writer, Written
-from perdure.history.records import Draft, Head, SessionRecord, Span, agent_of, turn_key
+from perdure.core.turns import ConversationState, Position, Round, Turn
+from perdure.history.answer_drafts import AnswerDrafts, DraftWriter
+from perdure.history.intake import IntakeResult, resolved
+from perdure.history.log_records import (
+    AnswerDraft,
+    Head,
+    SessionRecord,
+    TurnSpan,
+    agent_of,
+    line_at,
+    newest,
+    turn_key,
+    undone_at,
+)
 from perdure.history.strategies.raw_rounds import prompt_of
+from perdure.history.streamed_answers import Partial, StreamedAnswer, unpacked
+from perdure.history.turn_log import AppendHook, AppendRequest, WriteCursor, Written
 from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
 from perdure.storage.options import Options
@@ -42,7 +51,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
     messages: tuple[Message, ...]
     #: None: they open one.
-    own: Mark | None
+    own: ConversationState | None
     opens: bool = False
 
 
@@ -53,7 +62,7 @@ class SessionWriter:
         self.intake = services.intake(record.id)
         self.intake.recall = self._recent
         #: Where it stands; `record` changes when others change the session.
-        self.cursor = Writer(record)
+        self.cursor = WriteCursor(record)
         self._services = services
         self._composer = composer
         #: Held while this writer writes: its place in the conversation moves with each append.
@@ -88,7 +97,7 @@ class SessionWriter:
         key: str | None,
         tags: Mapping[str, str] | None,
         expected: str | int | Position | None,
-        within: Hook | None,
+        within: AppendHook | None,
         options: Options,
         count: bool,
         fresh: bool,
@@ -105,7 +114,7 @@ class SessionWriter:
             raise InvalidInput("There are no messages to append.", hint="Give at least one.")
         newest = None if expected is None else turn_number(expected)
         taken = await self.intake.take(decoded)
-        order = Order(
+        order = AppendRequest(
             messages=taken.messages,
             tags=self.intake.plain(tags_of(tags)) if tags else {},
             masked=taken.masked if masked is None else dict(masked),
@@ -136,10 +145,10 @@ class SessionWriter:
 
     async def close_turn(self) -> None:
         head = await self.change_head(lambda head: msgspec.structs.replace(head, closed=True))
-        self.cursor.own = Mark(head.turn)
+        self.cursor.own = ConversationState(head.turn)
 
     async def undo(
-        self, turns: int, numbers: Sequence[int] | None, within: Hook | None
+        self, turns: int, numbers: Sequence[int] | None, within: AppendHook | None
     ) -> list[int]:
         turns = count_in(turns, "undone") if numbers is None else turns
         undone = list[int]()
@@ -151,17 +160,17 @@ class SessionWriter:
             else:
                 given = sorted({n for n in numbers if 0 < n <= head.turn}, reverse=True)
                 undone[:] = [n for n in given if not head.is_undone(n)]
-            spans = [Span(first, last) for first, last in runs(reversed(undone))]
+            spans = [TurnSpan(first, last) for first, last in runs(reversed(undone))]
             return msgspec.structs.replace(
                 head,
                 undone=(*head.undone, *spans),
-                mark=Mark(head.turn, fresh=True) if head.turn in undone else head.mark,
+                mark=ConversationState(head.turn, fresh=True) if head.turn in undone else head.mark,
                 answering=tuple(turn for turn in head.answering if turn not in undone),
             )
 
         async def inside(transaction: Transaction, head: Head) -> None:
             for turn in undone:
-                await transaction.collection(Draft).delete(turn_key(self.record.id, turn))
+                await transaction.collection(AnswerDraft).delete(turn_key(self.record.id, turn))
             await note_undone(transaction, head)
             if within is not None:
                 await within(transaction, Written(self.record, head, (), ()))
@@ -169,7 +178,7 @@ class SessionWriter:
         head = await self.change_head(change, inside)
         own = self.cursor.own
         if head.mark.fresh or (own is not None and own.turn in undone):
-            self.cursor.own = Mark(head.turn) if head.mark.fresh else None
+            self.cursor.own = ConversationState(head.turn) if head.mark.fresh else None
         return undone[::-1]
 
     async def resume(self, turn: str | int | Position) -> None:
@@ -200,14 +209,16 @@ class SessionWriter:
 
     # Answers that arrive piece by piece -------------------------------------------------------
 
-    def answer(self, model: str, resume: Partial | None) -> Answer:
-        drafting = Drafting(self._pen)
+    def answer(self, model: str, resume: Partial | None) -> StreamedAnswer:
+        drafting = AnswerDrafts(self._pen)
         heartbeat = self._services.config.history.heartbeat
-        return Answer(drafting, drafting.place, model=model, heartbeat=heartbeat, resumed=resume)
+        return StreamedAnswer(
+            drafting, drafting.place, model=model, heartbeat=heartbeat, resumed=resume
+        )
 
     async def partials(self) -> list[Partial]:
         head = await self.head()
-        drafts = self._services.store.collection(Draft)
+        drafts = self._services.store.collection(AnswerDraft)
         found = await drafts.get_many([turn_key(self.record.id, turn) for turn in head.answering])
         return [
             Partial(turn, unpacked(draft.content), draft.started, draft.updated)
@@ -216,15 +227,15 @@ class SessionWriter:
         ]
 
     async def close_partial(self, partial: Partial) -> Turn:
-        return await Drafting(self._pen).close(partial)
+        return await AnswerDrafts(self._pen).close(partial)
 
     async def drop_partial(self, partial: Partial) -> None:
-        await Drafting(self._pen).drop(partial)
+        await AnswerDrafts(self._pen).drop(partial)
 
     @property
-    def _pen(self) -> Pen:
+    def _pen(self) -> DraftWriter:
         services = self._services
-        return Pen(
+        return DraftWriter(
             services.store,
             services.log,
             services.reader,
@@ -261,7 +272,7 @@ class SessionWriter:
     async def fork(self, name: str, at: str | int | Position | None) -> SessionRecord:
         agent = agent_of(name)
         head, own = await self.head(), await self.current()
-        number = lines.newest(head) if at is None else turn_number(at)
+        number = newest(head) if at is None else turn_number(at)
         if number < 1 or number > head.turn:
             raise InvalidInput(
                 f"{self.record.id} has no turn T-{number} to fork at.",
@@ -279,16 +290,16 @@ class SessionWriter:
             strategy=own.strategy,
             budget=own.budget,
             parent=self.record.id,
-            line=lines.line_at(own, number, piece),
+            line=line_at(own, number, piece),
             root=link,
         )
         fresh = Head(
             name,
-            Mark(number, fresh=True),
+            ConversationState(number, fresh=True),
             pieces=piece,
             link=link,
             time=now,
-            undone=lines.undone_at(head, number),
+            undone=undone_at(head, number),
         )
         records = self._services.store.collection(SessionRecord)
         if await records.get(name) is not None:
@@ -358,9 +369,9 @@ class SessionWriter:
 
     async def _write(
         self,
-        order: Order,
-        taken: Taken,
-        within: Hook | None = None,
+        order: AppendRequest,
+        taken: IntakeResult,
+        within: AppendHook | None = None,
         *,
         count: bool = False,
         answer: _Answer | None = None,

@@ -6,23 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from perdure.artifacts import ArtifactStore
+from perdure.bank.artifact_keys import SealedObjects, object_sealer
 from perdure.bank.folders import artifact_place, former_place
-from perdure.bank.sealing import SealedObjects, object_sealer
 from perdure.config import Config
 from perdure.context.context_forgetting import ContextForgetting
 from perdure.core.clock import Clock
 from perdure.core.errors import Closed, Unsupported
+from perdure.history.artifact_uses import Uses
 from perdure.history.epochs import Epochs
-from perdure.history.forgetting import Forgetting
-from perdure.history.log import TurnLog, Written
-from perdure.history.reading import Reader
-from perdure.history.renditions.rendition_service import Scribe
+from perdure.history.forget_sessions import Forgetting
+from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.token_counts import TokenCounts
-from perdure.history.uses import Uses
+from perdure.history.turn_log import TurnLog, Written
+from perdure.history.turn_reader import TurnReader
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.services import Services
-from perdure.storage import assembly, urls
+from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability
 from perdure.storage.middleware import Middleware
 from perdure.storage.store import Progress, Store
@@ -84,7 +84,7 @@ def make_services(
     artifacts.join(Uses(store))
     if chain.encryption is not None:
         chain.encryption.join(SealedObjects(artifacts))
-    reader = Reader(store)
+    reader = TurnReader(store)
     jobs = Runner(store, concurrency=config.jobs.concurrency)
     meter = TokenCounts(store, reader, artifacts, jobs)
     log, epochs = TurnLog(store, artifacts, jobs), Epochs(store)
@@ -96,7 +96,7 @@ def make_services(
             raise Closed("This bank is not open.", hint="Use it inside `async with`.")
         from perdure.gateway.gateway import Gateway
 
-        return Gateway(store, config.gateway, mask=services.mask_messages, clock=clock)
+        return Gateway(store, config.gateway, jobs=jobs, mask=services.mask_messages, clock=clock)
 
     def make_recall() -> Recall:
         from perdure.recall.services import make_recall
@@ -137,7 +137,7 @@ def make_services(
         log=log,
         reader=reader,
         meter=meter,
-        scribe=Scribe(
+        scribe=RenditionService(
             store,
             reader,
             artifacts,
@@ -179,7 +179,7 @@ def _check_backend(url: str, store: Store) -> None:
     missing = sorted(_NEEDED - store.adapter.capabilities)
     if missing:
         raise Unsupported(
-            f"{urls.shown(url)} cannot hold a bank: it has no {', '.join(missing)}.",
+            f"{registry.shown(url)} cannot hold a bank: it has no {', '.join(missing)}.",
             hint="Use it for records alone, with perdure.open_store(…); open the bank on"
             " sqlite:// or postgresql://.",
         )

@@ -35,13 +35,15 @@ async def existing_bank(settings: Settings, config: Config | None = None) -> Asy
     must not make anything.
     """
     from perdure.bank import Bank
-    from perdure.storage import urls
+    from perdure.storage import registry
 
     bank = Bank(config=config or settings.load())
     if not await bank.store.adapter.exists():
-        named = f" --bank {shlex.quote(urls.shown(bank.url))}" if settings.bank is not None else ""
+        named = (
+            f" --bank {shlex.quote(registry.shown(bank.url))}" if settings.bank is not None else ""
+        )
         raise Unavailable(
-            f"There is no bank at {urls.location(bank.url)}.",
+            f"There is no bank at {registry.location(bank.url)}.",
             hint=f"Make one with `perdure bank init{named}`.",
         )
     async with bank.looked_at():
@@ -65,8 +67,8 @@ async def find_session(bank: Bank, text: str) -> Session:
 
     Raises `InvalidInput` if none fits, or several.
     """
-    from perdure.core.naming import meant
-    from perdure.history.records import SessionRecord
+    from perdure.core.display import did_you_mean
+    from perdure.history.log_records import SessionRecord
 
     try:
         return await bank.existing_session(text)
@@ -79,7 +81,7 @@ async def find_session(bank: Bank, text: str) -> Session:
     if len(found) == 1:
         return await bank.existing_session(found[0])
     if not found:
-        hint = f"{meant(text, names)} `perdure sessions` lists those there are.".lstrip()
+        hint = f"{did_you_mean(text, names)} `perdure sessions` lists those there are.".lstrip()
         raise InvalidInput(f"There is no session {text!r}.", hint=hint)
     listed = ", ".join(found[:_LISTED])
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""

@@ -19,15 +19,12 @@ from perdure.context.prompt_encoder import Encoder
 from perdure.context.system_prompt import REMINDER_TOKENS, reminder, with_explanation
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import Mark
+from perdure.core.turns import ConversationState
 from perdure.gateway.calls import Tool
 from perdure.history.intake import resolved
-from perdure.history.lines import owners
-from perdure.history.log import Written
-from perdure.history.manifest import Place
-from perdure.history.packing import cut
-from perdure.history.records import Head, SessionRecord
-from perdure.history.shown import Injected, Shown
+from perdure.history.log_records import Head, SessionRecord, owners
+from perdure.history.manifest import Injected, RoundId, ShownHistory
+from perdure.history.piece_packing import cut
 from perdure.history.strategies.gradient_strategy import GradientStrategy
 from perdure.history.strategies.raw_rounds import prompt_of, room_for
 from perdure.history.strategies.regular_strategy import RegularStrategy
@@ -39,6 +36,7 @@ from perdure.history.strategies.strategy import (
     WindowPreview,
     parse_strategy,
 )
+from perdure.history.turn_log import Written
 from perdure.recall.tool_names import NAMES
 from perdure.services import Services
 
@@ -84,7 +82,7 @@ class Composer:
         self,
         record: SessionRecord,
         head: Head,
-        own: Mark | None = None,
+        own: ConversationState | None = None,
         prompt: tuple[Message, ...] = (),
         *,
         system: str = "",
@@ -158,7 +156,7 @@ class Composer:
 
         return injected
 
-    async def past(self, record: SessionRecord, head: Head, place: Place) -> Context:
+    async def past(self, record: SessionRecord, head: Head, place: RoundId) -> Context:
         """What was sent for a round, put together again.
 
         Raises `InvalidInput` if nothing was composed for its turn, or if it was forgotten.
@@ -230,7 +228,9 @@ class Composer:
 
     # ------------------------------------------------------------------------------------------
 
-    async def _shown(self, strategy: Strategy, request: ContextRequest) -> tuple[Injection, Shown]:
+    async def _shown(
+        self, strategy: Strategy, request: ContextRequest
+    ) -> tuple[Injection, ShownHistory]:
         """What is injected with this prompt, and what is shown beside it."""
         if not request.prompted:
             preview = WindowPreview(await strategy.standing_since(request))
@@ -248,7 +248,7 @@ class Composer:
 
     async def _tried(
         self, strategy: Strategy, request: ContextRequest
-    ) -> tuple[Injection, Shown, bool]:
+    ) -> tuple[Injection, ShownHistory, bool]:
         """The same, and whether what stands beside it is what it was built for."""
         fixed = request.fixed + REMINDER_TOKENS.get(request.reminder, 0)
         reserve = recall_reserve(request)
@@ -265,7 +265,9 @@ class Composer:
         return injection, shown, shown.epoch == preview.epoch
 
 
-async def _show_with(strategy: Strategy, request: ContextRequest, injection: Injection) -> Shown:
+async def _show_with(
+    strategy: Strategy, request: ContextRequest, injection: Injection
+) -> ShownHistory:
     """The history beside an injection. Raises `BudgetTooSmall`."""
     fixed = request.fixed + (injection.tokens if request.prompted else 0)
     if fixed > request.budget:
@@ -274,7 +276,7 @@ async def _show_with(strategy: Strategy, request: ContextRequest, injection: Inj
 
 
 def _turn_of(
-    record: SessionRecord, head: Head, own: Mark | None, prompt: tuple[Message, ...]
+    record: SessionRecord, head: Head, own: ConversationState | None, prompt: tuple[Message, ...]
 ) -> int:
     """The turn that is asked for."""
     if prompt:

@@ -12,9 +12,8 @@ from typing import Annotated
 
 import msgspec
 
-from perdure.core.clock import SECOND
+from perdure.core.clock import SECOND, new_id
 from perdure.core.errors import Conflict
-from perdure.core.ids import new_id
 from perdure.storage.options import Options
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.store import Store
@@ -62,7 +61,7 @@ async def marks_of(store: Store, kind: str, key: str = "") -> list[PendingMark]:
     return [mark for mark in found if mark.kind == kind]
 
 
-class Marks:
+class ProcessMarks:
     """The marks of one process, and those of dead ones whose work it does."""
 
     def __init__(self, store: Store) -> None:

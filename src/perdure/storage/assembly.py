@@ -9,7 +9,7 @@ from urllib.parse import quote
 from perdure.config import Config, load
 from perdure.core.clock import Clock, now
 from perdure.core.errors import InvalidConfig
-from perdure.storage import registry, urls
+from perdure.storage import registry
 from perdure.storage.adapter import Adapter
 from perdure.storage.compression import Compression
 from perdure.storage.metrics import Metrics
@@ -19,7 +19,7 @@ from perdure.storage.tracing import Tracing
 
 if TYPE_CHECKING:
     from perdure.storage.audit import Audit
-    from perdure.storage.cache import Cache
+    from perdure.storage.cache import RowCache
     from perdure.storage.encryption import Encryption
     from perdure.storage.encryption.master_keys import MasterKeys, Source
 
@@ -39,7 +39,7 @@ class Chain:
         self.metrics = Metrics()
         self.audit: Audit | None = None
         self.encryption: Encryption | None = None
-        self.cache: Cache | None = None
+        self.cache: RowCache | None = None
         if config.audit.collections or config.audit.reads:
             from perdure.storage.audit import Audit
 
@@ -55,9 +55,9 @@ class Chain:
                 hint="Leave cache.shared out; or use encryption.everything instead of whole_file.",
             )
         if config.cache.entries:
-            from perdure.storage.cache import Cache
+            from perdure.storage.cache import RowCache
 
-            self.cache = Cache(config.cache, clock)
+            self.cache = RowCache(config.cache, clock)
         self.compression = Compression(writing=config.storage.compression)
         self.tracing = Tracing() if config.metrics.telemetry else None
         watching: list[Middleware] = [] if self.tracing is None else [self.tracing]
@@ -150,7 +150,7 @@ def _for_objects() -> type[Encryption]:
 def _with_replica(url: str, replica: str) -> str:
     if not url.startswith(("postgresql:", "postgres:")):
         raise InvalidConfig(
-            f"storage.replica is set, but {urls.shown(url)} is no PostgreSQL bank.",
+            f"storage.replica is set, but {registry.shown(url)} is no PostgreSQL bank.",
             hint="Leave it out, or open the bank that the replica follows.",
         )
     return f"{url}{'&' if '?' in url else '?'}replica={quote(replica, safe='')}"
@@ -163,7 +163,7 @@ def _unlocking(adapter: Adapter, url: str, source: Source) -> Callable[[], Await
 
     if not isinstance(adapter, SQLiteAdapter):
         raise InvalidConfig(
-            f"encryption.whole_file is set, but {urls.shown(url)} is no SQLite bank.",
+            f"encryption.whole_file is set, but {registry.shown(url)} is no SQLite bank.",
             hint="Use encryption.everything instead.",
         )
 

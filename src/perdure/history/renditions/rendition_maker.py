@@ -22,14 +22,13 @@ from perdure.core.errors import ArtifactMissing, Corrupted
 from perdure.core.messages import ArtifactPointer, Message, Part, Text, ToolCall, ToolResult
 from perdure.core.tokens import Counter, count_messages
 from perdure.history.intake import resolved
-from perdure.history.lines import Owned
-from perdure.history.manifest import Place
-from perdure.history.reading import Reader, mark_of
-from perdure.history.records import Head, Piece, turn_prefix
-from perdure.history.renditions import packing
-from perdure.history.renditions.records import TinyVariant, Variant
-from perdure.history.tags import escape
+from perdure.history.log_records import Head, Owned, TurnPiece, turn_prefix
+from perdure.history.manifest import RoundId
+from perdure.history.renditions import rendition_packing
+from perdure.history.renditions.rendition_records import TinyVariant, Variant
 from perdure.history.token_counts import TokenCounts
+from perdure.history.turn_reader import TurnReader, mark_of
+from perdure.history.turn_tags import escape
 from perdure.jobs import Runner
 from perdure.storage.keys import numbered
 from perdure.storage.store import Store
@@ -48,7 +47,7 @@ _ALGORITHM = "perdure.history.renditions.algorithm"
 R = TypeVar("R")
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class TurnMessages(msgspec.Struct, frozen=True, gc=False):
     """What was said in a turn, round by round."""
 
     number: int
@@ -80,14 +79,14 @@ class RenditionMaker:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        reader: TurnReader,
         artifacts: ArtifactStore,
         counts: TokenCounts,
         jobs: Runner,
     ) -> None:
         self._reader = reader
         self._artifacts = artifacts
-        self._pieces = store.collection(Piece)
+        self._pieces = store.collection(TurnPiece)
         self._counts = counts
         self.jobs = jobs
         self._is_loaded = False
@@ -96,7 +95,7 @@ class RenditionMaker:
     def counter(self) -> Counter:
         return self._counts.counter
 
-    async def variant(self, messages: tuple[Message, ...], place: Place) -> Variant:
+    async def variant(self, messages: tuple[Message, ...], place: RoundId) -> Variant:
         """S and C of a round, made by the algorithm."""
         full = await self.full(messages)
         return await self._worked(_weight(full), lambda: _variant_of(full, place, self.counter))
@@ -122,7 +121,7 @@ class RenditionMaker:
         await self.jobs.breathe()
         return work()
 
-    async def told(self, owned: Owned, *, round: int = 1, piece: int = 0) -> list[Told]:
+    async def told(self, owned: Owned, *, round: int = 1, piece: int = 0) -> list[TurnMessages]:
         """What was said in these turns; those that are forgotten are left out.
 
         Of a single turn, only from this round on, which begins in this piece.
@@ -133,7 +132,7 @@ class RenditionMaker:
             pieces = [each for each in pieces if each.number <= owned.piece]
         else:
             pieces = await self._reader.pieces(owned)
-        found = list[Told]()
+        found = list[TurnMessages]()
         for number, of_turn in groupby(pieces, _TURN):
             rounds, begins = dict[int, tuple[Message, ...]](), dict[int, int]()
             for part in of_turn:
@@ -144,7 +143,7 @@ class RenditionMaker:
                         begins.setdefault(at, part.number)
                         rounds[at] = (*rounds.get(at, ()), *messages)
             if rounds:
-                found.append(Told(number, rounds, begins))
+                found.append(TurnMessages(number, rounds, begins))
         return found
 
     async def full(self, messages: Iterable[Message]) -> tuple[Message, ...]:
@@ -203,14 +202,14 @@ class _Sharing:
 _sharing = _Sharing()
 
 
-def _variant_of(full: tuple[Message, ...], place: Place, counter: Counter) -> Variant:
+def _variant_of(full: tuple[Message, ...], place: RoundId, counter: Counter) -> Variant:
     from perdure.history.renditions import algorithm
 
     try:
-        smooth, compact = map(packing.clean, algorithm.both(full, str(place)))
+        smooth, compact = map(rendition_packing.clean, algorithm.both(full, str(place)))
     except Exception:  # noqa: BLE001 (one text must not keep all others from theirs)
         _log.exception("%s could not be shortened, and is cut", place)
-        whole = packing.clean(algorithm.raw(full))
+        whole = rendition_packing.clean(algorithm.raw(full))
         smooth, compact = (
             algorithm.truncate(whole, counter.count(whole) * share // 100, counter)
             for share in (50, 15)
@@ -223,7 +222,7 @@ def packed_variant(
 ) -> Variant:
     """The variant that holds these texts of a round. They have to be `packing.clean`."""
     return Variant(
-        packing.pack(smooth, compact, packing.ground(full)),
+        rendition_packing.pack(smooth, compact, rendition_packing.ground(full)),
         counter.count(escape(smooth)),
         counter.count(escape(compact)),
         len(full),
@@ -235,10 +234,10 @@ def _tiny_of(full: Sequence[tuple[Message, ...]], counter: Counter) -> TinyVaria
     from perdure.history.renditions import algorithm
 
     try:
-        text = packing.clean(algorithm.tiny(full, counter))
+        text = rendition_packing.clean(algorithm.tiny(full, counter))
     except Exception:  # noqa: BLE001 (as above)
         _log.exception("a turn could not be shortened, and is cut")
-        whole = packing.clean(algorithm.raw([each for said in full for each in said]))
+        whole = rendition_packing.clean(algorithm.raw([each for said in full for each in said]))
         text = algorithm.truncate(whole, _TINY, counter)
     return TinyVariant(text, counter.count(escape(text)), sum(map(len, full)), algorithm.RECIPE)
 

@@ -1,0 +1,253 @@
+"""Answers that arrive piece by piece, and what is left of them when a process dies.
+
+    async with session.answer(model="…") as answer:
+        async for chunk in stream:
+            await answer.text(chunk)
+
+While it arrives, an answer is a draft: one row beside the log, rewritten at each heartbeat and at
+the end of each part, reasoning included. When it ends well, it becomes a message of its turn, and
+the draft goes in the same transaction. When its process dies, or an error ends it, the draft stays:
+the turn is *partial*, shows what arrived, and waits to be continued, closed or dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Literal, Protocol, Self
+
+import msgspec
+
+from perdure.core import messages as canonical
+from perdure.core.errors import InvalidInput, PerdureError
+from perdure.core.messages import Message, Part, Reasoning, Text, ToolCall, Usage
+from perdure.core.turns import Turn
+
+_log = logging.getLogger(__name__)
+
+
+class Partial(msgspec.Struct, frozen=True):
+    """What there is of an answer."""
+
+    turn: int
+    message: Message
+    #: When it began, and when it last grew. Microseconds.
+    started: int
+    updated: int
+
+
+class DraftStore(Protocol):
+    """What an answer needs of its session."""
+
+    async def save_draft(self, turn: int, message: Message, started: int) -> None: ...
+    async def finish_draft(self, turn: int, message: Message) -> Turn: ...
+    def now(self) -> int: ...
+
+
+class StreamedAnswer:
+    """An answer that is arriving. Made by `Session.answer`; an async context manager.
+
+    What was said is durable at the latest one heartbeat after it was given to the answer, and when
+    `part` or `end_part` returns. A save that fails is logged and repeated: only these two and
+    `finish` raise what the store raises.
+
+    Cancelling does not interrupt `finish`: a complete answer is written, or the store refuses it.
+    """
+
+    def __init__(
+        self,
+        desk: DraftStore,
+        place: Callable[[], Awaitable[int]],
+        *,
+        model: str,
+        heartbeat: float,
+        resumed: Partial | None = None,
+    ) -> None:
+        self._desk = desk
+        self._place = place
+        self._heartbeat = heartbeat
+        self._number = 0
+        self._message = Message("assistant", model=model)
+        self._parts: list[Part] = []
+        self._kind: Literal["", "text", "reasoning", "call"] = ""
+        self._chunks: list[str] = []
+        self._call = ToolCall("", "")
+        self._started = 0
+        if resumed is not None:
+            self._number, self._started = resumed.turn, resumed.started
+            self._message = msgspec.structs.replace(resumed.message, partial=False)
+            self._parts = list(resumed.message.parts)
+            self._reopen()
+        self._timer: asyncio.TimerHandle | None = None
+        self._saving = asyncio.Lock()
+        self._background: set[asyncio.Task[None]] = set()
+        #: The finished turn, or as much of it as this answer wrote.
+        self.turn: Turn | None = None
+
+    async def __aenter__(self) -> Self:
+        self._number = self._number or await self._place()
+        self._started = self._started or self._desk.now()
+        await self._save()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if self.turn is None and kind is None:
+            await self.finish()
+        elif self.turn is None:
+            await self._quietly_save()  # it stays as a draft
+        self._stop_timer()
+
+    # What arrives -----------------------------------------------------------------------------
+
+    async def text(self, chunk: str) -> None:
+        """More words."""
+        await self._take("text", chunk)
+
+    async def reasoning(self, chunk: str) -> None:
+        """More of what the model thinks."""
+        await self._take("reasoning", chunk)
+
+    async def call(self, id: str, name: str) -> None:
+        """A tool call begins."""
+        await self._end_part(quietly=True)
+        self._kind, self._call = "call", ToolCall(id, name)
+        self._tick()
+
+    async def arguments(self, chunk: str) -> None:
+        """More of the arguments of the call that began last."""
+        if self._kind != "call":
+            raise InvalidInput("No tool call has begun.", hint="Call answer.call(id, name) first.")
+        self._chunks.append(chunk)
+        self._tick()
+
+    async def part(self, part: Part) -> None:
+        """A whole part, such as signed reasoning. It is durable when this returns."""
+        self._check_unfinished()
+        self._close_part()
+        self._parts.append(part)
+        await self._save()
+
+    async def end_part(self) -> None:
+        """The part that arrives is complete. It is durable when this returns."""
+        self._check_unfinished()
+        await self._end_part()
+
+    async def finish(self, *, usage: Usage | None = None, model: str = "", id: str = "") -> Turn:
+        """The answer is complete: it becomes part of its turn."""
+        if self.turn is not None:
+            return self.turn
+        self._stop_timer()
+        message = msgspec.structs.replace(
+            self._so_far(),
+            usage=usage,
+            model=model or self._message.model,
+            id=id,
+            partial=False,
+            ended=self._desk.now(),
+        )
+        async with self._saving:
+            writing = asyncio.ensure_future(self._desk.finish_draft(self._number, message))
+            try:
+                self.turn = await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                await asyncio.wait([writing])
+                if not writing.cancelled() and writing.exception() is None:
+                    self.turn = writing.result()
+                raise
+        return self.turn
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _take(self, kind: Literal["text", "reasoning"], chunk: str) -> None:
+        if self._kind != kind:
+            await self._end_part(quietly=True)
+            self._kind = kind
+        self._chunks.append(chunk)
+        self._tick()
+
+    async def _end_part(self, *, quietly: bool = False) -> None:
+        if self._close_part():
+            await (self._quietly_save() if quietly else self._save())
+
+    def _close_part(self) -> bool:
+        """Whether a part was arriving; it is complete now."""
+        if not self._kind:
+            return False
+        self._parts.append(self._arriving())
+        self._kind, self._chunks = "", []
+        return True
+
+    def _reopen(self) -> None:
+        """Let the last part go on where it was cut off; `end_part` says that it was not."""
+        last = self._parts[-1] if self._parts else None
+        if isinstance(last, Text) and last == Text(last.text):
+            self._kind, self._chunks = "text", [last.text]
+        elif isinstance(last, Reasoning) and last == Reasoning(last.text):
+            self._kind, self._chunks = "reasoning", [last.text]
+        elif isinstance(last, ToolCall):
+            self._kind, self._call, self._chunks = "call", last, [last.arguments]
+        if self._kind:
+            self._parts.pop()
+
+    def _arriving(self) -> Part:
+        said = "".join(self._chunks)
+        if self._kind == "call":
+            return msgspec.structs.replace(self._call, arguments=said)
+        return Text(said) if self._kind == "text" else Reasoning(said)
+
+    def _so_far(self) -> Message:
+        parts = (*self._parts, self._arriving()) if self._kind else tuple(self._parts)
+        return msgspec.structs.replace(self._message, parts=parts, time=self._started, partial=True)
+
+    def _tick(self) -> None:
+        """See to it that what arrived is saved before the next heartbeat ends."""
+        self._check_unfinished()
+        self._set_timer()
+
+    def _check_unfinished(self) -> None:
+        if self.turn is not None:
+            raise InvalidInput("This answer is finished.", hint="Begin another.")
+
+    def _beat(self) -> None:
+        self._timer = None
+        task = asyncio.get_running_loop().create_task(self._quietly_save())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _quietly_save(self) -> None:
+        try:
+            await self._save()
+        except PerdureError as exc:
+            _log.warning("a draft of T-%s could not be saved: %s", self._number, exc)
+
+    async def _save(self) -> None:
+        self._stop_timer()
+        async with self._saving:
+            if self.turn is not None:
+                return
+            try:
+                await self._desk.save_draft(self._number, self._so_far(), self._started)
+            except PerdureError:
+                self._set_timer()
+                raise
+
+    def _set_timer(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._heartbeat, self._beat)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def packed(message: Message) -> bytes:
+    """A draft's content."""
+    return canonical.encode((message,))
+
+
+def unpacked(content: bytes) -> Message:
+    (message,) = canonical.decode(content)
+    return message
