@@ -8,8 +8,10 @@ than all before, and its place, and says which are replaced or removed (`drop`).
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from perdure.core.errors import InvalidInput
 from perdure.search.engine import Near, Range, VectorRows
@@ -279,16 +281,18 @@ def _products(query: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     """The products of rows of bytes with the query."""
     import numpy as np
 
-    try:
-        from simsimd import cdist
-    except ImportError:  # it comes with usearch, whose newer versions bring this instead
-        from numkong import cdist
-
     if not len(matrix):
         return np.empty(0, dtype=np.float32)
     # Much faster than numpy, which has no product of bytes, and without starting threads.
-    products: np.ndarray = np.asarray(cdist(query[None], matrix, metric="dot"))[0]
+    products: np.ndarray = np.asarray(_cdist()(query[None], matrix, metric="dot"))[0]
     return products.astype(np.float32)
+
+
+@functools.cache
+def _cdist() -> Any:
+    # It comes with usearch, whose newer versions bring numkong instead.
+    name = "simsimd" if importlib.util.find_spec("simsimd") else "numkong"
+    return importlib.import_module(name).cdist
 
 
 def _spare(share: float) -> float:
