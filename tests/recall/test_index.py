@@ -135,6 +135,7 @@ async def test_many_sessions_at_once_get_numbers_of_their_own(
             await session.append([user(f"I am zebra{number}"), assistant("Yes")])
 
         await asyncio.gather(*(say(number) for number in range(12)))
+        await index.settle()
         groups = await index.groups()
         assert len(set(groups.values())) == len(groups) == 12
         for number in range(12):

@@ -137,6 +137,7 @@ class House:
         desk = Desk(reader, self.artifacts, self.meter, self.scribe, self.epochs)
         self._recalling = Recalling(self._make_recall)
         self.log.join(self._recalling.hook)
+        self.log.listen(self._recalling.note, self._recalling.missed)
         self._rooms = Rooms(
             self.store,
             self.log,
@@ -289,6 +290,7 @@ class House:
             self.store,
             self._reader,
             self.scribe,
+            self.jobs,
             self.config,
             gateway=lambda: self.gateway,
             counter=lambda: self.meter.counter,

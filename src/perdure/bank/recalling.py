@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from perdure.history.log import Written
+from perdure.history.records import SessionRecord
 from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -37,9 +38,17 @@ class Recalling:
         await self.recall.start()
 
     async def hook(self, transaction: Transaction, written: Written) -> None:
-        """Index what is appended, in the transaction that appends it."""
-        await self.recall.start()
-        await self.recall.index.hook(transaction, written)
+        """Index what an importer appends, in the transaction that appends it."""
+        if written.bulk:
+            await self.recall.hook(transaction, written)
+
+    def note(self, written: Written) -> None:
+        """Index what was appended, soon."""
+        self.recall.note(written)
+
+    def missed(self, record: SessionRecord, first: int, last: int) -> None:
+        """Index what a killed process appended."""
+        self.recall.missed(record, first, last)
 
     async def settle(self) -> None:
         """Wait until everything is indexed and has its vector."""
