@@ -12,7 +12,7 @@ from perdure.gateway.gateway import Gateway
 from perdure.history.manifest import Place
 from perdure.history.reading import Reader
 from perdure.history.renditions.records import Rendition, Tiny
-from perdure.history.renditions.scribe import Made, Scribe, Wanted
+from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
 from perdure.session import Session
 from tests.history.talk import call, result
 

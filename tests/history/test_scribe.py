@@ -25,11 +25,10 @@ from perdure.history.records import (
     turn_key,
 )
 from perdure.history.renditions import algorithm
-from perdure.history.renditions.craft import Craft
-from perdure.history.renditions.making import Maker, Wish
 from perdure.history.renditions.records import Rendition, Tiny, Work, working
-from perdure.history.renditions.scribe import Made, Scribe, Wanted
-from perdure.history.renditions.sources import Sources
+from perdure.history.renditions.rendition_maker import RenditionMaker
+from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
+from perdure.history.renditions.rendition_store import RenditionStore, Wish
 from perdure.history.tags import escape
 from perdure.jobs import PendingMark
 from perdure.session import Session
@@ -240,19 +239,19 @@ async def test_what_is_forgotten_while_it_is_made_is_not_stored(
     bank: Bank, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await session.append(labour(1), count=True)
-    sources = Sources(bank.store, Reader(bank.store), bank.artifacts)
-    craft = Craft(sources, bank.meter, bank.jobs)
-    maker = Maker(bank.store, sources, craft, bank.meter)
-    true_variant = craft.variant
+    reader = Reader(bank.store)
+    maker = RenditionMaker(bank.store, reader, bank.artifacts, bank.meter, bank.jobs)
+    store = RenditionStore(bank.store, maker, bank.meter)
+    true_variant = maker.variant
 
     async def variant(messages: tuple[Message, ...], place: Place) -> object:
-        monkeypatch.setattr(craft, "variant", true_variant)
+        monkeypatch.setattr(maker, "variant", true_variant)
         await bank.forget(session.name, turns=[1])
         return await true_variant(messages, place)
 
-    monkeypatch.setattr(craft, "variant", variant)
+    monkeypatch.setattr(maker, "variant", variant)
     head = await session.head()
-    found = await maker.make(Owned(session.name, 1, 1), head, Wish(incomplete=True, tiny=True))
+    found = await store.make(Owned(session.name, 1, 1), head, Wish(incomplete=True, tiny=True))
     assert not found
     assert not await bank.collection(Rendition).query().count()
     assert not await bank.collection(Tiny).query().count()
@@ -330,7 +329,7 @@ async def test_a_new_recipe_makes_only_what_is_shown_anew(
     texts = await words(scribe, session, before)
     monkeypatch.setattr(algorithm, "RECIPE", "a99")
     monkeypatch.setattr(algorithm, "both", lambda _, place: (f"S {place}", "C"))
-    monkeypatch.setattr("perdure.history.renditions.standing.RECIPE", "a99")
+    monkeypatch.setattr("perdure.history.renditions.rendition_status.RECIPE", "a99")
     (standing,) = await scribe.status(session.name)
     assert (standing.stale, standing.missing) == (6, 0)
     assert await sizes(scribe, session) == before

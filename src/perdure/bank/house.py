@@ -26,7 +26,7 @@ from perdure.history.forgetting import Forgetting
 from perdure.history.intake import Intake
 from perdure.history.log import TurnLog
 from perdure.history.reading import Reader
-from perdure.history.renditions.scribe import Scribe
+from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.strategies import Desk
 from perdure.history.token_counts import TokenCounts
 from perdure.history.uses import Uses

@@ -12,7 +12,7 @@ from perdure.cli.options import Settings, common_options
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
-    from perdure.history.renditions.standing import Standing
+    from perdure.history.renditions.rendition_status import Standing
 
 _MAKE = "make"
 _NAMES = {"S": "smoothed", "C": "compressed", "T": "tiny"}

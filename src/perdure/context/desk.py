@@ -16,7 +16,7 @@ from perdure.history.epochs import Wish
 from perdure.history.lines import ENDLESS
 from perdure.history.manifest import Place
 from perdure.history.records import Head, SessionRecord
-from perdure.history.renditions.scribe import Wanted
+from perdure.history.renditions.rendition_service import Wanted
 from perdure.history.searching import search
 from perdure.history.shown import Injected
 from perdure.history.strategies import Ask

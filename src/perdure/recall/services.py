@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.config import Config, data_folder
 from perdure.history.reading import Reader
-from perdure.history.renditions.scribe import Scribe
+from perdure.history.renditions.rendition_service import Scribe
 from perdure.jobs import Runner
 from perdure.recall.embedders import embedder
 from perdure.recall.indexing.index import RecallIndex

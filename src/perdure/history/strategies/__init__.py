@@ -23,7 +23,7 @@ from perdure.history.epochs import Epochs
 from perdure.history.manifest import Place
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord
-from perdure.history.renditions.scribe import Scribe
+from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.shown import Injected, Shown
 from perdure.history.token_counts import TokenCounts
 

@@ -13,7 +13,7 @@ from perdure.history.gradient import RANGE_TAGS, TURN_TAGS, Marks, Sized, Window
 from perdure.history.lines import ENDLESS
 from perdure.history.manifest import Element, Manifest, Place, Reduced
 from perdure.history.records import Head
-from perdure.history.renditions.making import Made
+from perdure.history.renditions.rendition_store import Made
 from perdure.history.shown import Injected
 from perdure.history.strategies import Ask, Desk
 from perdure.history.strategies.rendering import Renderer

@@ -4,11 +4,12 @@ Renditions are made in the background, when nothing is being written; the marks 
 what a killed process left undone. Nobody has to wait for that: `sizes`, `tinies` and `texts` make
 at once what is not there. So a row that is missing is only one that nobody has asked for yet.
 
-What a model could make better waits as a row until its turn comes: see `renditions.asking`.
+What a model could make better waits as a row until its turn comes: see `model_renditions`.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -24,19 +25,26 @@ from perdure.history.log import TURNS, Written
 from perdure.history.manifest import Place
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
-from perdure.history.renditions.asking import Asker
-from perdure.history.renditions.craft import Craft
-from perdure.history.renditions.making import Made, MadeTiny, Maker, Wish
-from perdure.history.renditions.records import BY_MODEL, Tiny, is_stale, rendition_key
-from perdure.history.renditions.shelf import KEYS_AT_ONCE, Shelf, Wanted, portions, runs
-from perdure.history.renditions.sources import Sources
+from perdure.history.renditions.records import BY_MODEL, PROMPT, Tiny, is_stale, rendition_key
+from perdure.history.renditions.rendition_maker import RenditionMaker
+from perdure.history.renditions.rendition_store import (
+    KEYS_AT_ONCE,
+    Made,
+    MadeTiny,
+    RenditionStore,
+    Wanted,
+    Wish,
+    portions,
+    runs,
+)
 from perdure.history.token_counts import TokenCounts
-from perdure.jobs import GoOn, Runner
+from perdure.jobs import GoOn, Runner, Wake
 from perdure.storage.store import Progress, Store
 
 if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
-    from perdure.history.renditions.standing import Standing
+    from perdure.history.renditions.model_renditions import ModelRenditions
+    from perdure.history.renditions.rendition_status import Standing
 
 __all__ = ["Made", "MadeTiny", "Scribe", "Wanted"]
 
@@ -46,6 +54,8 @@ _ROWS, _BATCH = 256, 24
 _GATHER = 60 * SECOND
 #: Seconds of work when the bank is closed; the mark tells of the rest.
 _LAST_MOMENT = 0.25
+#: Seconds between two looks for what others left to models, or what failed.
+_POLL = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -67,10 +77,10 @@ class Scribe:
         gateway: Callable[[], Gateway] | None = None,
     ) -> None:
         self._store = store
-        sources = Sources(store, reader, artifacts)
-        craft = Craft(sources, counts, jobs)
-        self._maker = Maker(store, sources, craft, counts)
-        self._shelf = Shelf(store, sources, craft)
+        self._maker = RenditionMaker(store, reader, artifacts, counts, jobs)
+        self._renditions = RenditionStore(store, self._maker, counts)
+        self._config = config or RenditionsConfig()
+        self._gateway = gateway
         self._tinies = store.collection(Tiny)
         self._counts = store.collection(TurnCount)
         self._heads = store.collection(Head)
@@ -83,13 +93,40 @@ class Scribe:
         self._met: set[str] = set()
         #: Sessions with turns that cannot be read.
         self._damaged: set[str] = set()
-        self.asker = Asker(store, sources, craft, config or RenditionsConfig(), gateway)
         self._jobs = jobs
+        self._wake_models: Wake = _nothing
         self._wake = jobs.idle("making renditions", self.work, covers=TURNS, closing=_LAST_MOMENT)
 
     async def start(self) -> None:
         """Begin to ask models, if any are configured; also for what was left in the bank."""
-        await self.asker.start()
+        if self.uses_models and self._wake_models is _nothing:
+            self._wake_models = self._jobs.every("model renditions", _POLL, self._ask_models)
+
+    @property
+    def uses_models(self) -> bool:
+        """Whether a model is asked for renditions."""
+        return self._config.model and self._gateway is not None
+
+    @functools.cached_property
+    def models(self) -> ModelRenditions:
+        """What models make. Only if `uses_models`; loaded when first needed."""
+        from perdure.history.renditions.model_renditions import ModelRenditions
+
+        assert self._gateway is not None  # noqa: S101 (for the type checker)
+        made = ModelRenditions(self._store, self._maker, self._config, self._gateway)
+        made.on_room = self._look_for_more
+        return made
+
+    def _look_for_more(self) -> None:
+        self._wake_models()
+
+    async def _ask_models(self) -> None:
+        await self.models.begin()
+
+    @property
+    def _prompt(self) -> str | None:
+        """What recipes of models begin with today; None if none is asked."""
+        return PROMPT if self.uses_models else None
 
     # In the background -------------------------------------------------------------------------
 
@@ -139,7 +176,9 @@ class Scribe:
             return
         done = last + 1
         try:
-            found = await self._maker.make(Owned(name, first, last), head, Wish(tiny=True), go_on)
+            found = await self._renditions.make(
+                Owned(name, first, last), head, Wish(tiny=True), go_on
+            )
             done = min([each.told.number for each in found if each.left], default=done)
         except Corrupted as exc:
             self._damaged.add(name)
@@ -189,9 +228,9 @@ class Scribe:
             last = first
             round, piece = self._open[session, first]
             wish = wish._replace(tiny=False, round=round, piece=piece)
-        found = await self._maker.make(Owned(session, first, last), head, wish, go_on)
+        found = await self._renditions.make(Owned(session, first, last), head, wish, go_on)
         if found and wish.due is not None:
-            self.asker.wake()
+            self._wake_models()
         left = set[int]()
         for each in found:
             number = each.told.number
@@ -205,7 +244,7 @@ class Scribe:
         return set(range(first, last + 1)) - left
 
     def _wish(self) -> Wish:
-        if not self.asker.is_on:
+        if not self.uses_models:
             return Wish(tiny=True)
         now = self._store.now()
         return Wish(tiny=True, due=now, due_open=now + _GATHER)
@@ -213,11 +252,13 @@ class Scribe:
     async def settle(self) -> None:
         """Make everything that is noted, and let models make what is due. Not what failed."""
         await self._jobs.settle_idle("making renditions")
-        await self.asker.settle()
+        if self.uses_models:
+            await self.models.settle()
 
     async def stop(self) -> None:
         """End. What is not done is found again: by its mark, or by its row."""
-        await self.asker.stop()
+        if "models" in self.__dict__:
+            await self.models.stop()
 
     # On demand ---------------------------------------------------------------------------------
 
@@ -248,7 +289,7 @@ class Scribe:
         """
         wanted = sorted({n for n in turns if 0 < n <= head.turn and not head.is_undone(n)})
         found = dict[int, MadeTiny]()
-        for stretch in await self._shelf.stretches(record, head, wanted):
+        for stretch in await self._renditions.stretches(record, head, wanted):
             owned = stretch.owned
             numbers = [n for n in wanted if owned.first <= n <= owned.last]
             for some in portions(numbers, KEYS_AT_ONCE):
@@ -265,19 +306,19 @@ class Scribe:
                         found[number] = MadeTiny(row.variants[at].tokens, at)
                 for a, b in runs(unknown, _BATCH):
                     part = msgspec.structs.replace(owned, first=a, last=b)
-                    made = await self._maker.make(part, head, Wish(tiny=True, open_tiny=True))
+                    made = await self._renditions.make(part, head, Wish(tiny=True, open_tiny=True))
                     found |= {t.told.number: t.tiny for t in made if t.tiny is not None}
         return found
 
     async def texts(self, record: SessionRecord, head: Head, wanted: Sequence[Wanted]) -> list[str]:
-        """The words of rounds at R, S or C: see `Shelf.texts`."""
-        return await self._shelf.texts(record, head, wanted)
+        """The words of rounds at R, S or C: see `RenditionStore.texts`."""
+        return await self._renditions.texts(record, head, wanted)
 
     async def tiny_texts(
         self, record: SessionRecord, head: Head, wanted: Sequence[tuple[int, int]]
     ) -> list[str]:
-        """The words of turns at T, by turn and variant: see `Shelf.tiny_texts`."""
-        return await self._shelf.tiny_texts(record, head, wanted)
+        """The words of turns at T, by turn and variant: see `RenditionStore.tiny_texts`."""
+        return await self._renditions.tiny_texts(record, head, wanted)
 
     async def catch_up(self, record: SessionRecord, progress: Progress | None = None) -> int:
         """Make whatever is missing of a session's own turns; returns how many turns were looked at.
@@ -301,10 +342,10 @@ class Scribe:
     def could_be_better(self, made: Made) -> bool:
         """Whether `refresh` would do something for a round."""
         if made.recipe.startswith(BY_MODEL):
-            return self.asker.is_on and is_stale(made.recipe, recipe="", prompt=self.asker.prompt)
+            return self.uses_models and is_stale(made.recipe, recipe="", prompt=self._prompt)
         from perdure.history.renditions import algorithm
 
-        return self.asker.is_on or made.recipe != algorithm.RECIPE
+        return self.uses_models or made.recipe != algorithm.RECIPE
 
     async def refresh(self, record: SessionRecord, head: Head, places: Iterable[Place]) -> int:
         """Make again what an older recipe made of these rounds; returns how many are new.
@@ -315,26 +356,28 @@ class Scribe:
         wanted = {place.turn for place in places if not head.is_undone(place.turn)}
         numbers = sorted(number for number in wanted if 0 < number <= head.turn)
         done = 0
-        for stretch in await self._shelf.stretches(record, head, numbers):
+        for stretch in await self._renditions.stretches(record, head, numbers):
             owned = stretch.owned
             here = [n for n in numbers if owned.first <= n <= owned.last]
             for a, b in runs(here, _BATCH):
                 part = msgspec.structs.replace(owned, first=a, last=b)
-                before = {row.id: row for row in await self._shelf.rows_of(part)}
+                before = {row.id: row for row in await self._renditions.rows_of(part)}
                 wish = Wish(tiny=True, stale=True)
-                for each in await self._maker.make(part, head, wish):
+                for each in await self._renditions.make(part, head, wish):
                     for made in each.rounds:
                         key = rendition_key(owned.session, made.place.turn, made.place.round)
                         row = before.get(key)
                         done += row is None or len(row.variants) <= made.variant
-                await self.asker.want(part)
+                if self.uses_models:
+                    await self.models.want(part)
+                    self._wake_models()
         return done
 
     async def status(self, session: str | None = None) -> list[Standing]:
         """How the renditions of a session, or of all, stand."""
-        from perdure.history.renditions.standing import standings
+        from perdure.history.renditions.rendition_status import standings
 
-        return await standings(self._store, session, self.asker.prompt)
+        return await standings(self._store, session, self._prompt)
 
     # ------------------------------------------------------------------------------------------
 
@@ -349,17 +392,21 @@ class Scribe:
         """What the rounds of these turns take, some turns at a time, oldest first."""
         first, last = turns
         numbers = range(max(first, 1), min(last, head.turn) + 1)
-        for stretch in await self._shelf.stretches(record, head, numbers):
+        for stretch in await self._renditions.stretches(record, head, numbers):
             owned = stretch.owned
             for a in range(owned.first, owned.last + 1, _ROWS):
                 b = min(a + _ROWS - 1, owned.last)
                 part = msgspec.structs.replace(owned, first=a, last=b)
-                known = await self._shelf.known(part, stretch.doubtful)
+                known = await self._renditions.known(part, stretch.doubtful)
                 live = [n for n in range(a, b + 1) if not head.is_undone(n)]
                 for c, d in runs([n for n in live if n not in known], _BATCH):
                     if progress is not None:
                         progress("making renditions", c - first, last - first + 1)
                     some = msgspec.structs.replace(owned, first=c, last=d)
-                    for each in await self._maker.make(some, head, wish):
+                    for each in await self._renditions.make(some, head, wish):
                         known[each.told.number] = each.rounds
                 yield [made for number in live for made in known.get(number, ())]
+
+
+def _nothing() -> None:
+    """Wakes nobody."""
