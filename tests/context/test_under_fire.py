@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.context.encoding import Encoder
+from perdure.context.prompt_encoder import Encoder
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Message, Text, user
 from tests.context.windows import (
@@ -37,7 +37,7 @@ logs = st.lists(turns(), max_size=8).map(lambda each: sum(each, ())) | histories
 
 _FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 #: Times three wire formats.
-CASES = settings(max_examples=34_000 if _FUZZ else 340)
+CASES = settings(max_examples=34_000 if _FUZZ else settings().max_examples * 5)
 
 
 @pytest.mark.repeated

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.context.context import Context, compose
-from perdure.context.encoding import Encoder, Wire
+from perdure.context.prompt_encoder import Encoder, Wire
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, words_of
 from perdure.core.tokens import Estimate, count_messages
 from perdure.core.turns import Cutter, is_prompt

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import (
     ArtifactsConfig,
     BudgetConfig,
@@ -29,7 +30,6 @@ from perdure.history.renditions import model_renditions, rendition_service
 from perdure.history.renditions.records import Rendition, Tiny
 from perdure.history.renditions.rendition_service import Scribe, Wanted
 from perdure.history.renditions.rendition_status import Standing
-from perdure.session import Session
 from perdure.testing import Answer, Fault, ManualClock, Received, Script, ScriptedModel
 from tests.history.scribes import LONG, labour, rows, scribe_for, sizes, tinies
 from tests.history.talk import call, result

@@ -21,9 +21,9 @@ from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot, spot
 from perdure.recall.values import Note
 from perdure.recall.words import terms
+from perdure.search.engine import TextSearch, engine_of
 from perdure.storage.middleware import Middleware
 from perdure.storage.options import DEFAULT
-from perdure.storage.searching import TextSearch
 
 
 class Letters:
@@ -68,13 +68,13 @@ async def indexed(
         index = RecallIndex(
             bank.store,
             Reader(bank.store),
-            bank.jobs,
+            bank.services.jobs,
             RecallConfig(on=on),
             embedder or Letters(),
             encrypts=encrypts,
         )
-        bank.log.join(index.hook)
-        bank.log.listen(index.note, index.missed)
+        bank.services.log.join(index.hook)
+        bank.services.log.listen(index.note, index.missed)
         place = IndexPlace(index)
         bank.forgetting.join(place)
         bank.forgetting.rerooting.append(place.inherit)
@@ -102,7 +102,7 @@ async def found(index: RecallIndex, words: str) -> list[tuple[str, Spot]]:
     if index.pending is not None:
         await index.pending.write()
     search = TextSearch(index=INDEX.name, terms=tuple(dict.fromkeys(terms(words))))
-    answer = await index.store.adapter.search_text(search, DEFAULT)
+    answer = await engine_of(index.store.adapter).search_text(search, DEFAULT)
     places = [{int(row[0]) for row in posting.found} for posting in answer.terms]
     names = {number: name for name, number in (await index.groups()).items()}
     common = sorted(set.intersection(*places)) if places else []
@@ -121,6 +121,6 @@ async def note_at(index: RecallIndex, session: str, turn: int, round: int = 1) -
     number = await index.group(session)
     assert number is not None
     place = Spot(number, turn, round).place
-    (note,) = await index.store.adapter.notes(INDEX.name, [place])
+    (note,) = await engine_of(index.store.adapter).notes(INDEX.name, [place])
     assert note is not None
     return msgspec.msgpack.decode(note, type=Note)

@@ -11,7 +11,7 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.context.injections import Injection
+from perdure.context.injection_records import Injection
 from perdure.core.errors import Conflict, InvalidInput, TooLarge
 from perdure.core.messages import assistant, user
 from perdure.core.turns import Mark

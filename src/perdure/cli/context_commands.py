@@ -15,10 +15,10 @@ from perdure.core.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from perdure.bank.session import Session
     from perdure.context.context import Context
     from perdure.core.messages import Message, Part
     from perdure.history.epochs import Epoch
-    from perdure.session import Session
 
 #: Stands for the prompt that is still to come.
 PLACEHOLDER = "…"
@@ -151,7 +151,7 @@ async def _context(settings: Settings, name: str, asked: PromptOptions) -> Conte
 
 async def _next(session: Session, asked: PromptOptions) -> Context:
     """What would be sent now."""
-    from perdure.context.tools import HISTORY_TOOLS
+    from perdure.context.history_tools import HISTORY_TOOLS
 
     prompt = asked.prompt
     if prompt is None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.figures import plural, size
-from perdure.core.messages import Media, Reference, Text, ToolCall, ToolResult, Unknown
+from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult, Unknown
 from perdure.history.excerpt import unwrap
 
 #: Arguments that tell by themselves what a call is about, the most telling first.
@@ -85,7 +85,7 @@ def came(result: ToolResult) -> Outcome:
 
 
 def _counts(result: ToolResult, said: str) -> Iterator[str]:
-    moved = [part.size for part in result.content if isinstance(part, Reference)]
+    moved = [part.size for part in result.content if isinstance(part, ArtifactPointer)]
     length = len(said.encode(errors="replace"))
     if said and not moved:
         yield f"{plural(said.count(chr(10)) + 1, 'line')}, {size(length)}"

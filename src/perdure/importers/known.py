@@ -7,9 +7,9 @@ from typing import Self
 
 import msgspec
 
+from perdure.bank.session import Session
 from perdure.core.messages import Message
 from perdure.importers.steps import PIECE
-from perdure.session import Session
 
 
 class Known:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.bank.session import Session
 from perdure.core.messages import Message, event
 from perdure.core.turns import Status, Turn
 from perdure.history.export import End, Header, restored_state
@@ -28,7 +29,6 @@ from perdure.importers.sessions import FORGOTTEN, Sessions
 from perdure.importers.source import Source, Unreadable, readable, stamp_of
 from perdure.importers.steps import Report
 from perdure.importers.writing import append_counted, cursor_behind
-from perdure.session import Session
 
 #: Stands in a turn until it is made a tombstone.
 _GONE = "forgotten"

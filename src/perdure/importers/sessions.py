@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
+from perdure.bank.session import Session
 from perdure.history.records import Link, SessionRecord
 from perdure.importers.cursors import Bookmark, cursor_key
 from perdure.importers.importer import Transcript
 from perdure.importers.run import Run
 from perdure.importers.steps import Begun, Describe, Spawn
-from perdure.session import Session
 
 #: Why a conversation is not imported whose session was forgotten.
 FORGOTTEN = "forgotten before; import it with --session NAME to have it again"

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.bank.session import Session
 from perdure.core.messages import Message, encode
 from perdure.history.imports import Cursor, Place, Stamp, with_turns
 from perdure.history.log import Written
@@ -19,7 +20,6 @@ from perdure.importers.known import Known
 from perdure.importers.run import Run
 from perdure.importers.sessions import Sessions
 from perdure.importers.steps import Open, Say, Undo
-from perdure.session import Session
 from perdure.storage.transaction import Transaction
 
 #: One append takes at most so many bytes of messages, unless a single one is larger.

@@ -42,29 +42,27 @@ def make_recall(
     gateway: Callable[[], Gateway],
     counter: Callable[[], Counter],
     plain: Callable[[Mapping[str, Any]], dict[str, Any]],
-    cleanse: Callable[[Iterable[str]], Awaitable[bool]],
+    scrub: Callable[[], Awaitable[bool]],
     withdraw: Callable[[Iterable[str]], Awaitable[None]],
     encrypts: Callable[[str], bool] | None,
 ) -> Recall:
     """Recall as this configuration wants it.
 
-    `gateway` and `counter` are made when they are first needed. `plain` masks secrets, `cleanse`
+    `gateway` and `counter` are made when they are first needed. `plain` masks secrets, `scrub`
     destroys the bytes of what was deleted, `withdraw` takes deleted memories out of prompts,
     `encrypts` tells whether records of a collection are stored encrypted.
     """
     settings, models = config.recall, config.gateway.models
     ahead = Ahead(embedder(settings, gateway, config.gateway))
     index = RecallIndex(store, reader, jobs, settings, ahead, encrypts=encrypts)
-    memories = Memories(
-        store, index, plain=plain, cleanse=cleanse, withdraw=withdraw, embedder=ahead
-    )
+    memories = Memories(store, index, plain=plain, scrub=scrub, withdraw=withdraw, embedder=ahead)
     references = References(
         store,
         Path(settings.references) if settings.references else data_folder() / _FOLDER,
         counter,
         index,
         plain=plain,
-        cleanse=cleanse,
+        scrub=scrub,
         needs_folder=bool(settings.references),
     )
     index.sources += [memories.refill, references.refill]

@@ -11,18 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from hashlib import blake2b
 
-from perdure.context.assembly import assemble
-from perdure.context.injections import build
-from perdure.context.system import reminder
+from perdure.bank.session import Session
+from perdure.context.injection_records import build
+from perdure.context.prompt_assembly import assemble
+from perdure.context.system_prompt import reminder
 from perdure.core.messages import Message, encode
 from perdure.core.tokens import MESSAGE_OVERHEAD, Counter, count_message, o200k
 from perdure.history.gradient import TURN_TAGS
 from perdure.history.manifest import Place
-from perdure.history.reading import Reader
 from perdure.history.shown import Injected
-from perdure.history.strategies import Ask, Desk
-from perdure.history.strategies import gradient as product
-from perdure.session import Session
+from perdure.history.strategies import gradient_strategy as product
+from perdure.history.strategies.strategy import ContextRequest
 from perdure.simulation.caching import Block
 from perdure.simulation.scratch import scratch_bank
 from perdure.simulation.setting import Request, Setting
@@ -40,7 +39,7 @@ class Gradient:
         self._parts = _Parts(self._counter)
         self._open_things = AsyncExitStack()
         self._session: Session | None = None
-        self._strategy: product.Gradient | None = None
+        self._strategy: product.GradientStrategy | None = None
         self._epoch = 0
         # What a session without a board and recall injects: the reminder.
         self._note = build(board="", note=reminder())
@@ -61,7 +60,7 @@ class Gradient:
         if note is not None:
             fixed += call.prompt_tokens + TURN_TAGS + note.tokens
         shown = await strategy.show(
-            Ask(
+            ContextRequest(
                 record=session.record,
                 head=head,
                 budget=self._setting.budget,
@@ -84,13 +83,14 @@ class Gradient:
     async def close(self) -> None:
         await self._open_things.aclose()
 
-    async def _open(self) -> tuple[Session, product.Gradient]:
+    async def _open(self) -> tuple[Session, product.GradientStrategy]:
         if self._session is None or self._strategy is None:
             bank = await self._open_things.enter_async_context(scratch_bank())
-            reader = Reader(bank.store)
-            desk = Desk(reader, bank.artifacts, bank.meter, bank.scribe, bank.epochs)
+            parts = bank.services
             self._session = await bank.session(_SESSION)
-            self._strategy = product.Gradient(desk)
+            self._strategy = product.GradientStrategy(
+                parts.reader, parts.artifacts, parts.meter, parts.scribe, parts.epochs
+            )
         return self._session, self._strategy
 
     async def _append(self, session: Session, call: Call) -> None:

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from perdure.core.errors import InvalidInput, NoModel
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -85,7 +85,7 @@ def _bare(model: str) -> str:
 def _check_whole(part: Part, at: int) -> None:
     for inner in part.content if isinstance(part, ToolResult) else (part,):
         found = inner.reference if isinstance(inner, ToolCall) else inner
-        if isinstance(found, Reference | Media) and found.artifact:
+        if isinstance(found, ArtifactPointer | Media) and found.artifact:
             raise InvalidInput(
                 f"messages[{at}] holds a reference to {found.artifact}, not the content.",
                 hint="Pass the messages through `session.resolve` first.",

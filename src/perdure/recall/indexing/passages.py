@@ -17,7 +17,15 @@ import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import Corrupted
-from perdure.core.messages import Message, Part, Reference, Text, ToolCall, ToolResult, words_of
+from perdure.core.messages import (
+    ArtifactPointer,
+    Message,
+    Part,
+    Text,
+    ToolCall,
+    ToolResult,
+    words_of,
+)
 from perdure.history.packing import RoundWritten
 from perdure.history.records import Piece
 from perdure.recall import tool_names
@@ -25,7 +33,7 @@ from perdure.recall.indexing import tool_text
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.values import Note
 from perdure.recall.words import tells_time, terms
-from perdure.storage.searching import Document
+from perdure.search.engine import Document
 
 #: Characters at most: of what was said, answered, and done with tools.
 _SAID, _ANSWERED, _TOOLS = 20_000, 8_000, 6_000
@@ -261,7 +269,7 @@ def _fetches(tool: str) -> bool:
 
 def _spoken(part: Part) -> str:
     """The words of a part, without what its model only thought."""
-    return words_of(part) if isinstance(part, Text | Reference) else ""
+    return words_of(part) if isinstance(part, Text | ArtifactPointer) else ""
 
 
 def _joined(parts: Iterable[str], most: int) -> str:

@@ -33,6 +33,7 @@ from perdure.recall.indexing.passages import (
     time_of,
 )
 from perdure.recall.places import INDEX
+from perdure.search.engine import engine_of
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -170,7 +171,9 @@ class PendingTurns:
                 if moment.round.turn not in gone
             ]
         # Others who recalled meanwhile may have written them: to do it again costs their vectors.
-        notes = await self._store.adapter.notes(INDEX.name, [place for place, _ in found])
+        notes = await engine_of(self._store.adapter).notes(
+            INDEX.name, [place for place, _ in found]
+        )
         waiting = list[Waiting]()
         for (place, moment), note in zip(found, notes, strict=True):
             if note is None and (made := moment.passage()).plain:
