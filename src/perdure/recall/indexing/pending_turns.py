@@ -102,7 +102,7 @@ class PendingTurns:
             made = moment.passage()
             if made.plain:
                 place = place_of(number, moment)
-                transaction.index(document(place, made))
+                transaction.include(document(place, made))
                 waiting.append(Waiting(place, made.plain))
         transaction.after_commit(lambda: self._embeddings.add(waiting))
 
@@ -177,7 +177,7 @@ class PendingTurns:
         waiting = list[Waiting]()
         for (place, moment), note in zip(found, notes, strict=True):
             if note is None and (made := moment.passage()).plain:
-                transaction.index(document(place, made))
+                transaction.include(document(place, made))
                 waiting.append(Waiting(place, made.plain))
             await self._jobs.breathe()
         return waiting
