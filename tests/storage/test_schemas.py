@@ -24,9 +24,9 @@ from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Indexed, Key, record
 from perdure.storage.rows import Batch, Row
-from perdure.storage.schemas.compare import compare
-from perdure.storage.schemas.shapes import describe
-from perdure.storage.schemas.validate import find_problems
+from perdure.storage.schemas.schema_comparison import compare
+from perdure.storage.schemas.schema_validation import find_problems
+from perdure.storage.schemas.type_shapes import describe
 from perdure.storage.state_records import StateRecord
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock

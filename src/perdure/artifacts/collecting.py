@@ -61,8 +61,7 @@ from perdure.artifacts.contents import Contents
 from perdure.artifacts.objects import Object
 from perdure.artifacts.references import References
 from perdure.artifacts.rows import InlineArtifact, Rows
-from perdure.core.clock import Clock, duration, now
-from perdure.core.ids import new_id
+from perdure.core.clock import Clock, duration, new_id, now
 from perdure.storage.adapter import Capability
 from perdure.storage.collection import Stored
 from perdure.storage.options import STRONG

@@ -15,7 +15,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
-from perdure.artifacts import sealing
+from perdure.artifacts import artifact_encryption
 from perdure.artifacts.addresses import PlaceAddress
 from perdure.artifacts.artifact import (
     ALGORITHM,
@@ -29,8 +29,8 @@ from perdure.artifacts.artifact import (
     new_copy_path,
     object_path,
 )
+from perdure.artifacts.artifact_encryption import ArtifactSealer
 from perdure.artifacts.objects import Object, Received, objects_at
-from perdure.artifacts.sealing import Sealer
 from perdure.artifacts.sources import resumed
 from perdure.core.errors import ArtifactMissing, Corrupted, KeyRefused
 
@@ -53,7 +53,7 @@ class Incoming(msgspec.Struct, frozen=True):
 class Contents:
     """The large artifacts in one place."""
 
-    def __init__(self, place: PlaceAddress, sealer: Sealer | None = None) -> None:
+    def __init__(self, place: PlaceAddress, sealer: ArtifactSealer | None = None) -> None:
         self._objects = objects_at(place)
         self._sealer = sealer
         self.kind = self._objects.kind
@@ -76,7 +76,7 @@ class Contents:
                 size += len(piece)
                 yield piece
 
-        stored = sealing.in_clear
+        stored = artifact_encryption.in_clear
         if self._sealer is not None and (sealed or self._sealer.writing):
             stored = self._sealer.seal
         async with (
@@ -112,7 +112,7 @@ class Contents:
                 if attempt == _ATTEMPTS - 1:
                     raise
             else:
-                return sealing.content_size(found.size, beginning, tagged)
+                return artifact_encryption.content_size(found.size, beginning, tagged)
         raise missing(tagged)
 
     async def chunks(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:
@@ -144,7 +144,7 @@ class Contents:
         try:
             if self._seals and not await self.is_sealed(tagged):
                 return False
-            async for _ in self.chunks(tagged, sealing.CHUNK):
+            async for _ in self.chunks(tagged, artifact_encryption.CHUNK):
                 pass
         except (ArtifactMissing, Corrupted, KeyRefused):
             return False
@@ -152,7 +152,7 @@ class Contents:
 
     async def is_sealed(self, tagged: str) -> bool:
         """Whether it is encrypted. Raises `ArtifactMissing`."""
-        return sealing.is_sealed(await self._beginning(await self._one(tagged), tagged))
+        return artifact_encryption.is_sealed(await self._beginning(await self._one(tagged), tagged))
 
     async def with_keys(self) -> AsyncIterator[tuple[str, Object, str]]:
         """Every object and copy with its hash and the name of its key; empty if it is in clear.
@@ -181,7 +181,7 @@ class Contents:
         cannot be excluded while the upload is under way.
         """
         async with (
-            aclosing(self.chunks(tagged, sealing.CHUNK)) as content,
+            aclosing(self.chunks(tagged, artifact_encryption.CHUNK)) as content,
             self.receive(content, sealed=True) as incoming,
         ):
             if not await incoming.received.replace(found.path):
@@ -224,7 +224,7 @@ class Contents:
         return [found async for found in self._objects.listed(copies_folder(tagged))]
 
     async def _key_of(self, found: Object, tagged: str) -> str:
-        return sealing.key_name(await self._beginning(found, tagged), tagged)
+        return artifact_encryption.key_name(await self._beginning(found, tagged), tagged)
 
     async def _beginning(self, found: Object, tagged: str) -> bytes:
         async with aclosing(self._objects.read(found, tagged)) as pieces:
@@ -256,7 +256,7 @@ class Contents:
         """The content of one copy."""
         async with aclosing(self._objects.read(found, tagged)) as pieces:
             first = await anext(pieces, b"")
-            if sealing.is_sealed(first):
+            if artifact_encryption.is_sealed(first):
                 if self._sealer is None:
                     raise KeyRefused(
                         f"The artifact {tagged} is encrypted, and there is no key.",
@@ -266,6 +266,6 @@ class Contents:
                     async for piece in opened:
                         yield piece
                 return
-            yield first[sealing.clear_start(first) :]
+            yield first[artifact_encryption.clear_start(first) :]
             async for piece in pieces:
                 yield piece

@@ -21,7 +21,7 @@ from perdure.artifacts.failures import translated
 from perdure.artifacts.objects import Object, Objects, Received
 from perdure.artifacts.sources import PIECE
 from perdure.core import clock
-from perdure.core.ids import new_id
+from perdure.core.clock import new_id
 
 #: Bytes that obstore collects before it writes, and how many such writes it may have under way:
 #: together they bound the memory of a put.

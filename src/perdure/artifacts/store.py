@@ -44,12 +44,12 @@ from perdure.storage.transaction import Transaction
 if TYPE_CHECKING:
     import msgspec
 
+    from perdure.artifacts.artifact_encryption import ArtifactSealer
+    from perdure.artifacts.artifact_rekeying import Failed
     from perdure.artifacts.collecting import Collected, Collector
     from perdure.artifacts.contents import Contents
     from perdure.artifacts.moving import Moved
     from perdure.artifacts.putting import Putting
-    from perdure.artifacts.resealing import Failed
-    from perdure.artifacts.sealing import Sealer
 
 #: Leftovers are swept after a day without a write to them: no living put pauses that long.
 LEFTOVER_AGE = 86_400.0
@@ -73,7 +73,7 @@ class ArtifactStore:
         place: PlaceAddress,
         *,
         former: PlaceAddress | None = None,
-        sealer: Sealer | None = None,
+        sealer: ArtifactSealer | None = None,
     ) -> None:
         self._store = store
         #: Where large artifacts lie; a folder need not exist yet.
@@ -221,10 +221,11 @@ class ArtifactStore:
         """Encrypt objects anew whose key, by its name, is wanted; returns how many.
 
         Those in clear only if what is put is encrypted. Others may read, put and delete meanwhile;
-        see `resealing`. Interrupted, it leaves everything readable. What is damaged, or has another
+        see `artifact_rekeying`.
+        Interrupted, it leaves everything readable. What is damaged, or has another
         key, stays as it is: it is logged, and `failed` is told.
         """
-        from perdure.artifacts.resealing import Resealing
+        from perdure.artifacts.artifact_rekeying import Resealing
 
         sealer = self._sealer
         if sealer is None:

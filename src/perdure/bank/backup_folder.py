@@ -41,9 +41,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.artifacts.sealing import Sealer
+from perdure.artifacts.artifact_encryption import ArtifactSealer
 from perdure.artifacts.sources import PIECE
-from perdure.core.clock import from_datetime, to_datetime
+from perdure.core.clock import from_datetime, new_id, to_datetime
 from perdure.core.errors import (
     AccessDenied,
     ArtifactMissing,
@@ -55,7 +55,6 @@ from perdure.core.errors import (
     StorageFull,
     Unavailable,
 )
-from perdure.core.ids import new_id
 from perdure.storage.adapter import Snapshot
 from perdure.storage.layouts import Layout
 from perdure.storage.store import Progress
@@ -209,7 +208,7 @@ class BackupFolder:
         """The large artifacts of all backups."""
         from perdure.artifacts.contents import Contents
 
-        sealer = None if self._key is None else Sealer(_FolderKey(self._key))
+        sealer = None if self._key is None else ArtifactSealer(_FolderKey(self._key))
         return Contents(self.artifacts, sealer)
 
     # Reading ----------------------------------------------------------------------------------

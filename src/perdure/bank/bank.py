@@ -22,16 +22,16 @@ from perdure.config import Config
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError
 from perdure.core.turns import Position
-from perdure.history.forgetting import Forgetting, Forgotten
-from perdure.history.log import Hook
-from perdure.history.records import Link, SessionRecord
+from perdure.history.forget_sessions import Forgetting, Forgotten
+from perdure.history.log_records import Link, SessionRecord
 from perdure.history.strategies.strategy import parse_strategy
-from perdure.history.verify import verify_chains
+from perdure.history.turn_log import Hook
+from perdure.history.verify_chain import verify_chains
 from perdure.storage import urls
 from perdure.storage.collection import Collection
 from perdure.storage.middleware import Middleware
 from perdure.storage.options import DEFAULT, Options
-from perdure.storage.schemas.registry import SchemaRegistry
+from perdure.storage.schemas.schema_registry import SchemaRegistry
 from perdure.storage.state_records import StateRecord, StateRecords
 from perdure.storage.store import Progress
 from perdure.storage.subscriptions import Handler
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from perdure.recall.memories.memories import Memories
     from perdure.recall.references.references import References
     from perdure.storage.audit import AuditTrail
-    from perdure.storage.cache import Cache
+    from perdure.storage.cache import RowCache
     from perdure.storage.encryption import Encryption
     from perdure.storage.encryption.master_keys import Source
     from perdure.storage.migrating import Migrated
@@ -248,7 +248,7 @@ class Bank:
         return found
 
     @property
-    def cache(self) -> Cache | None:
+    def cache(self) -> RowCache | None:
         """The cache of records, if `cache.entries` asks for one."""
         return self.services.chain.cache
 

@@ -18,14 +18,23 @@ from perdure.context.injection_records import prompt_digest
 from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, assistant
-from perdure.core.turns import Mark, Position, Round, Turn
-from perdure.history import lines
-from perdure.history.answers import Answer, Partial, unpacked
-from perdure.history.drafts import Drafting, Pen
+from perdure.core.turns import ConversationState, Position, Round, Turn
+from perdure.history.answer_drafts import Drafting, Pen
 from perdure.history.intake import Taken, resolved
-from perdure.history.log import Hook, Order, Writer, Written
-from perdure.history.records import Draft, Head, SessionRecord, Span, agent_of, turn_key
+from perdure.history.log_records import (
+    Draft,
+    Head,
+    SessionRecord,
+    Span,
+    agent_of,
+    line_at,
+    newest,
+    turn_key,
+    undone_at,
+)
 from perdure.history.strategies.raw_rounds import prompt_of
+from perdure.history.streamed_answers import Answer, Partial, unpacked
+from perdure.history.turn_log import Hook, Order, Writer, Written
 from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
 from perdure.storage.options import Options
@@ -42,7 +51,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
     messages: tuple[Message, ...]
     #: None: they open one.
-    own: Mark | None
+    own: ConversationState | None
     opens: bool = False
 
 
@@ -136,7 +145,7 @@ class SessionWriter:
 
     async def close_turn(self) -> None:
         head = await self.change_head(lambda head: msgspec.structs.replace(head, closed=True))
-        self.cursor.own = Mark(head.turn)
+        self.cursor.own = ConversationState(head.turn)
 
     async def undo(
         self, turns: int, numbers: Sequence[int] | None, within: Hook | None
@@ -155,7 +164,7 @@ class SessionWriter:
             return msgspec.structs.replace(
                 head,
                 undone=(*head.undone, *spans),
-                mark=Mark(head.turn, fresh=True) if head.turn in undone else head.mark,
+                mark=ConversationState(head.turn, fresh=True) if head.turn in undone else head.mark,
                 answering=tuple(turn for turn in head.answering if turn not in undone),
             )
 
@@ -169,7 +178,7 @@ class SessionWriter:
         head = await self.change_head(change, inside)
         own = self.cursor.own
         if head.mark.fresh or (own is not None and own.turn in undone):
-            self.cursor.own = Mark(head.turn) if head.mark.fresh else None
+            self.cursor.own = ConversationState(head.turn) if head.mark.fresh else None
         return undone[::-1]
 
     async def resume(self, turn: str | int | Position) -> None:
@@ -261,7 +270,7 @@ class SessionWriter:
     async def fork(self, name: str, at: str | int | Position | None) -> SessionRecord:
         agent = agent_of(name)
         head, own = await self.head(), await self.current()
-        number = lines.newest(head) if at is None else turn_number(at)
+        number = newest(head) if at is None else turn_number(at)
         if number < 1 or number > head.turn:
             raise InvalidInput(
                 f"{self.record.id} has no turn T-{number} to fork at.",
@@ -279,16 +288,16 @@ class SessionWriter:
             strategy=own.strategy,
             budget=own.budget,
             parent=self.record.id,
-            line=lines.line_at(own, number, piece),
+            line=line_at(own, number, piece),
             root=link,
         )
         fresh = Head(
             name,
-            Mark(number, fresh=True),
+            ConversationState(number, fresh=True),
             pieces=piece,
             link=link,
             time=now,
-            undone=lines.undone_at(head, number),
+            undone=undone_at(head, number),
         )
         records = self._services.store.collection(SessionRecord)
         if await records.get(name) is not None:

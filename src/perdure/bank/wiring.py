@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from perdure.artifacts import ArtifactStore
+from perdure.bank.artifact_keys import SealedObjects, object_sealer
 from perdure.bank.folders import artifact_place, former_place
-from perdure.bank.sealing import SealedObjects, object_sealer
 from perdure.config import Config
 from perdure.context.context_forgetting import ContextForgetting
 from perdure.core.clock import Clock
 from perdure.core.errors import Closed, Unsupported
+from perdure.history.artifact_uses import Uses
 from perdure.history.epochs import Epochs
-from perdure.history.forgetting import Forgetting
-from perdure.history.log import TurnLog, Written
-from perdure.history.reading import Reader
-from perdure.history.records import SessionRecord
+from perdure.history.forget_sessions import Forgetting
+from perdure.history.log_records import SessionRecord
 from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.token_counts import TokenCounts
-from perdure.history.uses import Uses
+from perdure.history.turn_log import TurnLog, Written
+from perdure.history.turn_reader import Reader
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.services import Services
@@ -97,7 +97,7 @@ def make_services(
             raise Closed("This bank is not open.", hint="Use it inside `async with`.")
         from perdure.gateway.gateway import Gateway
 
-        return Gateway(store, config.gateway, mask=services.mask_messages, clock=clock)
+        return Gateway(store, config.gateway, jobs=jobs, mask=services.mask_messages, clock=clock)
 
     def make_recall() -> Recall:
         from perdure.recall.services import make_recall

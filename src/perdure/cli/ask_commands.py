@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.gateway import calls
     from perdure.gateway.calls import Reply, Request
     from perdure.gateway.catalog import ModelCandidate
-    from perdure.gateway.reply_stream import Stream
+    from perdure.gateway.reply_stream import ReplyStream
 
 STDIN = "-"
 
@@ -104,9 +104,9 @@ def ask(
 
     request = _request(_question(question or []), system, max_tokens)
 
-    from perdure.gateway.calls import Ask
+    from perdure.gateway.calls import CallOptions
 
-    asked = Ask(
+    asked = CallOptions(
         purpose=purpose.value,
         task=task,
         complexity=None if complexity is None else complexity.value,
@@ -293,7 +293,7 @@ def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
 
 
 async def _ask(
-    settings: Settings, request: Request, asked: calls.Ask, voice: AnswerPrinter
+    settings: Settings, request: Request, asked: calls.CallOptions, voice: AnswerPrinter
 ) -> tuple[Reply, float]:
     """The answer, and the seconds until it was there, from the first try on."""
     import time
@@ -310,7 +310,7 @@ async def _ask(
 
 
 async def _listen(
-    stream: Stream, voice: AnswerPrinter, candidates: Sequence[ModelCandidate]
+    stream: ReplyStream, voice: AnswerPrinter, candidates: Sequence[ModelCandidate]
 ) -> Reply:
     with contextlib.ExitStack() as silence:
         silence.enter_context(waiting(candidates))

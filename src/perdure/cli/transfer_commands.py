@@ -214,7 +214,7 @@ async def export(
     if settings.json:
         terminal.emit(written)
     elif output is not None:
-        size = terminal.size(written["bytes"])
+        size = terminal.format_size(written["bytes"])
         terminal.say(f"Wrote {written['session']} to {output} ({size}).")
 
 
@@ -246,12 +246,12 @@ async def _pieces(
     session: Session, kind: ExportFormat, missing: list[PerdureError]
 ) -> AsyncIterator[bytes]:
     if kind is ExportFormat.JSONL:
-        from perdure.history.export import jsonl
+        from perdure.history.session_export import jsonl
 
         async for line in jsonl(session, on_missing=missing.append):
             yield line
     else:
-        from perdure.history.markdown import markdown
+        from perdure.history.session_markdown import markdown
 
         async for section in markdown(session, on_missing=missing.append):
             yield section.encode()

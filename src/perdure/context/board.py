@@ -16,8 +16,8 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.display import plural
 from perdure.core.errors import InvalidInput
-from perdure.core.figures import plural
 from perdure.core.levels import Level
 from perdure.core.tokens import Counter
 from perdure.storage.records import Key, system_record

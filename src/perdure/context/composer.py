@@ -19,15 +19,12 @@ from perdure.context.prompt_encoder import Encoder
 from perdure.context.system_prompt import REMINDER_TOKENS, reminder, with_explanation
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import Mark
+from perdure.core.turns import ConversationState
 from perdure.gateway.calls import Tool
 from perdure.history.intake import resolved
-from perdure.history.lines import owners
-from perdure.history.log import Written
-from perdure.history.manifest import Place
-from perdure.history.packing import cut
-from perdure.history.records import Head, SessionRecord
-from perdure.history.shown import Injected, Shown
+from perdure.history.log_records import Head, SessionRecord, owners
+from perdure.history.manifest import Injected, Place, Shown
+from perdure.history.piece_packing import cut
 from perdure.history.strategies.gradient_strategy import GradientStrategy
 from perdure.history.strategies.raw_rounds import prompt_of, room_for
 from perdure.history.strategies.regular_strategy import RegularStrategy
@@ -39,6 +36,7 @@ from perdure.history.strategies.strategy import (
     WindowPreview,
     parse_strategy,
 )
+from perdure.history.turn_log import Written
 from perdure.recall.tool_names import NAMES
 from perdure.services import Services
 
@@ -84,7 +82,7 @@ class Composer:
         self,
         record: SessionRecord,
         head: Head,
-        own: Mark | None = None,
+        own: ConversationState | None = None,
         prompt: tuple[Message, ...] = (),
         *,
         system: str = "",
@@ -274,7 +272,7 @@ async def _show_with(strategy: Strategy, request: ContextRequest, injection: Inj
 
 
 def _turn_of(
-    record: SessionRecord, head: Head, own: Mark | None, prompt: tuple[Message, ...]
+    record: SessionRecord, head: Head, own: ConversationState | None, prompt: tuple[Message, ...]
 ) -> int:
     """The turn that is asked for."""
     if prompt:

@@ -177,12 +177,10 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def user(text: str) -> Message:
-    """A prompt."""
     return Message("user", (Text(text),))
 
 
 def assistant(text: str) -> Message:
-    """A reply."""
     return Message("assistant", (Text(text),))
 
 
@@ -264,3 +262,15 @@ def sound(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [sound(item) for item in value]
     return value
+
+
+_date = re.compile(r"-(?:20\d{2}-?\d{2}-?\d{2}|latest)$")
+
+
+def is_same_model(one: str, other: str) -> bool:
+    """Whether both names are of one model: dated or not, with or without who made it."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(model: str) -> str:
+    return _date.sub("", model.rpartition("/")[2].lower())

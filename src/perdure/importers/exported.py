@@ -1,4 +1,4 @@
-"""Perdure's own exports; see `perdure.history.export` for their form.
+"""Perdure's own exports; see `perdure.history.session_export` for their form.
 
 A session comes back under its own name, or as ``name-2`` if there is one of that name that did not
 come from such a file. A later export of the same session adds what is new. `restoring` does it:
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from perdure.core.errors import InvalidInput, NewerSchema
-from perdure.history.export import Header, Line, parse
+from perdure.history.session_export import Header, Line, parse
 from perdure.importers.decoding import Broken
 from perdure.importers.importer import Importer, Transcript, files, stem
 from perdure.importers.source import Damaged, Source

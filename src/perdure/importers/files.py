@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from perdure.history.imports import Cursor, Place, Stamp
+from perdure.history.import_cursors import Cursor, Place, Stamp
 from perdure.importers.cursors import Bookmark, Overtaken
 from perdure.importers.feed import Batch, Changed, Feed
 from perdure.importers.importer import Transcript

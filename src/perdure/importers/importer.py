@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.history.records import MAX_NAME
+from perdure.history.log_records import MAX_NAME
 from perdure.importers.source import Source
 from perdure.importers.steps import Reader
 

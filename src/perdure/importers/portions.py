@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from perdure.core.messages import Message, encode
-from perdure.history.export import End, Header, Line, Opening, Spoken
+from perdure.history.session_export import End, Header, Line, Opening, Spoken
 from perdure.importers.decoding import Broken
 from perdure.importers.exported import parsed
 from perdure.importers.source import Damaged, Source

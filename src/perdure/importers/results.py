@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from perdure.history.packing import RoundWritten
+from perdure.history.piece_packing import RoundWritten
 
 
 class SessionImport(msgspec.Struct, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perdure.bank import Bank
-from perdure.history.records import Link, agent_of
+from perdure.history.log_records import Link, agent_of
 from perdure.importers.importer import Importer, Transcript, name_of
 from perdure.importers.results import Imported, SessionImport
 from perdure.storage.store import Progress

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from perdure.bank.session import Session
-from perdure.history.records import Link, SessionRecord
+from perdure.history.log_records import Link, SessionRecord
 from perdure.importers.cursors import Bookmark, cursor_key
 from perdure.importers.importer import Transcript
 from perdure.importers.run import Run

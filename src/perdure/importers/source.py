@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple, Self, cast
 
 import zstandard
 
-from perdure.history.imports import Stamp
+from perdure.history.import_cursors import Stamp
 
 #: A longer line is skipped: it must fit in memory several times over. (A tool result of 50 MB may
 #: stand twice in its line.)

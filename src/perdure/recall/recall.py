@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.config.recall import RecallConfig
+from perdure.config.settings import RecallConfig
 from perdure.core.errors import PerdureError
 from perdure.core.messages import Message
 from perdure.core.tokens import Counter
 from perdure.core.turns import Position
-from perdure.history.forgetting import Forgetting
-from perdure.history.log import Written
-from perdure.history.records import Head, SessionRecord
+from perdure.history.forget_sessions import Forgetting
+from perdure.history.log_records import Head, SessionRecord
+from perdure.history.turn_log import Written
 from perdure.recall import injecting
 from perdure.recall.indexing import checking
 from perdure.recall.indexing.forgetting import IndexPlace

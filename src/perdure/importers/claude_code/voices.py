@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.messages import Message, Usage
-from perdure.core.turns import Cutter, Mark
+from perdure.core.turns import ConversationState, TurnSplitter
 from perdure.importers.claude_code.records import Record, reply_messages
 from perdure.importers.steps import Say, Step
 
@@ -26,7 +26,7 @@ class Voice:
 
     def __init__(self, to: str) -> None:
         self._to = to
-        self._cutter = Cutter()
+        self._cutter = TurnSplitter()
         self._body: dict[str, Any] = {}
         self._first: Record | None = None
         self._behind: list[Message] = []
@@ -41,7 +41,7 @@ class Voice:
 
     def start_over(self) -> None:
         """What was said last was taken back: whatever comes opens a turn."""
-        self._cutter = Cutter(Mark(self._cutter.turn, fresh=True))
+        self._cutter = TurnSplitter(ConversationState(self._cutter.turn, fresh=True))
 
     def say(self, message: Message) -> Say:
         self._cutter.feed(message)

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.core.errors import Corrupted, InvalidInput
-from perdure.history.log import Written
-from perdure.history.reading import Reader
-from perdure.history.records import Piece, SessionRecord
+from perdure.history.log_records import Piece, SessionRecord
+from perdure.history.turn_log import Written
+from perdure.history.turn_reader import Reader
 from perdure.jobs import Runner, Wake
 from perdure.recall.embedders import Embedder
 from perdure.recall.indexing.embedding import Embeddings, Waiting

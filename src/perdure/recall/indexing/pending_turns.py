@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from perdure.history.lines import Owned
-from perdure.history.log import TURNS, Written
-from perdure.history.reading import Reader
-from perdure.history.records import Piece, SessionRecord, agent_of
+from perdure.history.log_records import Piece, SessionRecord, agent_of
+from perdure.history.turn_log import TURNS, Written
+from perdure.history.turn_reader import Reader
 from perdure.jobs import GoOn, PendingMark, Runner
 from perdure.recall.indexing.embedding import Embeddings, Waiting, always
 from perdure.recall.indexing.filling import Filler

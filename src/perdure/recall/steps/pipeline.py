@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from perdure.config.recall import RecallConfig
+from perdure.config.settings import RecallConfig
 from perdure.core.errors import PerdureError
 from perdure.core.messages import Message
-from perdure.history.records import SessionRecord
+from perdure.history.log_records import SessionRecord
 from perdure.recall.indexing.embedding import load_once
 from perdure.recall.searching.scanning import names_in
 from perdure.recall.steps import hops, swarm

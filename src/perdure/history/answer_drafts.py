@@ -1,0 +1,190 @@
+"""Drafts: how an answer is kept while it arrives, and how it finds its turn when it is complete.
+
+A draft is one row, named in the head of its session. An answer belongs to the turn that waited for
+it when it began, whatever is appended meanwhile, and whoever completes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.messages import Message
+from perdure.core.turns import ConversationState, Turn, TurnSplitter
+from perdure.history.intake import Intake, Taken
+from perdure.history.log_records import Draft, Head, turn_key
+from perdure.history.streamed_answers import Partial, packed, unpacked
+from perdure.history.turn_log import Order, TurnLog, Writer, Written
+from perdure.history.turn_reader import Reader
+from perdure.storage.options import Options
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+
+class Pen(msgspec.Struct):
+    """What writes for one session, and tells which turns were written."""
+
+    store: Store
+    log: TurnLog
+    reader: Reader
+    intake: Intake
+    writer: Writer
+    writing: asyncio.Lock
+    commit: Callable[[Writer, Order], Awaitable[Written]]
+    turns: Callable[[Written], list[Turn]]
+
+
+class Drafting:
+    """Keeps the draft of one answer. What `answers.Answer` calls its desk."""
+
+    def __init__(self, pen: Pen) -> None:
+        self._pen = pen
+        #: The draft's version, once it is saved.
+        self._version = 0
+        #: Set if the answer itself opens its turn, behind this one.
+        self._behind: ConversationState | None = None
+
+    @property
+    def _session(self) -> str:
+        return self._pen.writer.record.id
+
+    def now(self) -> int:
+        return self._pen.store.now()
+
+    async def place(self) -> int:
+        """The turn that an answer which begins now belongs to."""
+        pen = self._pen
+        async with pen.writing:
+            head = await pen.log.refresh(pen.writer)
+            own = pen.writer.own
+            mark = head.mark if own is None or own.turn >= head.turn else own
+            if head.closed and mark is head.mark:
+                mark = ConversationState(head.turn)
+            if mark.fresh:
+                # Nobody else's turn gets this number before the answer is complete, or so we hope;
+                # if one does, the answer goes behind it.
+                self._behind = ConversationState(head.turn)
+                return head.newest + 1
+            return TurnSplitter(mark).feed(Message("assistant"))[0]
+
+    async def save_draft(self, turn: int, message: Message, started: int) -> None:
+        """Keep what there is. Nothing of it moves to the artifact store: it will be replaced."""
+        pen = self._pen
+        (masked,), _ = await pen.intake.masked((message,))
+        draft = Draft(
+            id=turn_key(self._session, turn),
+            content=packed(masked),
+            started=started,
+            updated=self.now(),
+        )
+        if self._version:
+            try:
+                drafts = pen.store.collection(Draft)
+                self._version = await drafts.put(draft, Options(expected=self._version))
+                return
+            except Conflict:
+                pass  # it was dropped, or forgotten, or somebody else goes on with it, too
+        await self._announce(turn, draft)
+
+    async def finish_draft(self, turn: int, message: Message) -> Turn:
+        """Make the answer a message of its turn; the draft goes in the same transaction."""
+        return await self._finish(turn, message, None)
+
+    async def close(self, partial: Partial) -> Turn:
+        """Make what arrived of an answer part of its turn, marked as partial.
+
+        Raises `InvalidInput` if it is no longer there, `Conflict` if others take it right now.
+        """
+        found = await self._pen.store.collection(Draft).fetch(turn_key(self._session, partial.turn))
+        if found is None:
+            raise InvalidInput(
+                f"T-{partial.turn} of {self._session} has no partial answer any more.",
+                hint="Others completed, closed or dropped it; partials() tells what there is.",
+            )
+        draft = found.value  # it may have grown since the caller saw it
+        message = msgspec.structs.replace(
+            unpacked(draft.content), partial=True, ended=draft.updated
+        )
+        return await self._finish(partial.turn, message, found.version)
+
+    async def drop(self, partial: Partial) -> None:
+        """Throw away what arrived of an answer."""
+
+        def change(head: Head) -> Head:
+            left = tuple(turn for turn in head.answering if turn != partial.turn)
+            return msgspec.structs.replace(head, answering=left)
+
+        async def inside(transaction: Transaction, _: Head) -> None:
+            await transaction.collection(Draft).delete(turn_key(self._session, partial.turn))
+
+        async with self._pen.writing:
+            await self._pen.log.change_head(self._pen.writer, change, inside)
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _announce(self, turn: int, draft: Draft) -> None:
+        """Save the draft, and name it in the head."""
+
+        def change(head: Head) -> Head:
+            answering = tuple(sorted({*head.answering, turn}))
+            return msgspec.structs.replace(head, answering=answering)
+
+        async def inside(transaction: Transaction, _: Head) -> None:
+            await transaction.collection(Draft).put(draft)
+
+            def saved() -> None:
+                self._version = transaction.version("perdure_drafts", draft.id)
+
+            transaction.after_commit(saved)
+
+        async with self._pen.writing:
+            await self._pen.log.change_head(self._pen.writer, change, inside)
+
+    async def _finish(self, turn: int, message: Message, version: int | None) -> Turn:
+        pen = self._pen
+        taken = await pen.intake.take((message,))
+        order = Order(
+            messages=taken.messages,
+            masked=taken.masked,
+            artifacts=taken.moved,
+            there=taken.there,
+            answered=turn,
+            draft=version,
+        )
+        # A writer of its own: the session may have begun another turn meanwhile.
+        writer = Writer(pen.writer.record)
+        writer.own = await self._mark(writer, turn)
+        written = await pen.commit(writer, order)
+        await self._adopt(writer)
+        return await self._wrap_up(taken, written)
+
+    async def _mark(self, writer: Writer, turn: int) -> ConversationState:
+        """Where the turn of the answer stands."""
+        head = await self._pen.log.refresh(writer)
+        if self._behind is not None:
+            return self._behind
+        if turn < head.turn or (turn == head.turn and head.mark.fresh):
+            return await self._pen.reader.mark(writer.record, turn)
+        return head.mark if turn == head.turn else ConversationState(head.turn)
+
+    async def _adopt(self, writer: Writer) -> None:
+        """Let the session know what was written, and go on in the same turn if it was its own."""
+        pen, done = self._pen, writer.own
+        assert done is not None  # noqa: S101 (for the type checker)
+        assert writer.head is not None  # noqa: S101 (for the type checker)
+        async with pen.writing:
+            own = pen.writer.own
+            newest = done.turn == writer.head.turn
+            if newest if own is None or self._behind else own.turn == done.turn:
+                pen.writer.own = done
+            if pen.writer.version < writer.version:
+                pen.writer.head, pen.writer.version = writer.head, writer.version
+
+    async def _wrap_up(self, taken: Taken, written: Written) -> Turn:
+        if taken.moved:
+            await self._pen.intake.confirm(taken)
+        (done,) = self._pen.turns(written)
+        return done

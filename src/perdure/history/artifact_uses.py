@@ -1,0 +1,51 @@
+"""What turns refer to, for whoever has to know whether an artifact is still needed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from perdure.artifacts import Referrer
+from perdure.core.turns import Position
+from perdure.history.log_records import Use
+from perdure.history.turn_log import KEPT
+from perdure.storage.options import STRONG
+from perdure.storage.store import Store
+
+_PAGE = 200
+
+
+class Uses:
+    """The references of turns. Joins `ArtifactStore`, which then deletes nothing that a turn uses.
+
+    An artifact that was there before a turn used it may be somebody's own: it counts as used even
+    when no turn uses it any more, but nobody misses it if it is gone.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._uses = store.collection(Use)
+
+    async def count(self, artifact: str, /) -> int:
+        """How many turns use it; one more if it is somebody's own."""
+        return len(await self._of(artifact))
+
+    async def of(self, artifact: str, /) -> AsyncIterator[Referrer]:
+        for use in await self._of(artifact):
+            yield Referrer(artifact, _name(use))
+
+    async def all(self) -> AsyncIterator[Referrer]:
+        last = ""
+        while page := await self._uses.behind(last, limit=_PAGE, options=STRONG):
+            for use in page:
+                if not use.id.startswith(KEPT):
+                    yield Referrer(use.artifact, _name(use))
+            last = page[-1].id
+
+    async def _of(self, artifact: str) -> list[Use]:
+        return await self._uses.query().where("artifact", "=", artifact).values(STRONG)
+
+
+def _name(use: Use) -> str:
+    if use.id.startswith(KEPT):
+        return "whoever put it before a turn used it"
+    session, _, rest = use.id.rpartition("/")
+    return f"{session}#{Position(int(rest.partition('.')[0]))}"

@@ -1,0 +1,92 @@
+"""How far files were imported into sessions. Kept here, and not with the importers: forgetting a
+session leaves nothing of it but that the conversation is not to come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+import msgspec
+
+from perdure.history.log_records import Span
+from perdure.storage.records import Key, system_record
+from perdure.storage.store import Store
+
+_PAGE = 200
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """How far a file was read."""
+
+    offset: int = 0
+    #: Steps taken of the line that begins there.
+    steps: int = 0
+    checksum: int = 0
+    #: Where the reader was asked for what it held back.
+    ends: tuple[int, ...] = ()
+    #: The steps were taken of what it held back at the last of them, and not all were.
+    ending: bool = False
+
+    @property
+    def is_start(self) -> bool:
+        return not self.offset and not self.steps
+
+
+class Stamp(msgspec.Struct, frozen=True, array_like=True):
+    """What tells cheaply that a file has not changed."""
+
+    path: str = ""
+    size: int = -1
+    modified: int = -1
+
+
+@system_record("imports")
+class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a file was imported into a session."""
+
+    id: Annotated[str, Key()]  # session/hash of the conversation's name
+    place: Place = Place()
+    #: The file as it was when all of it had been imported.
+    stamp: Stamp = Stamp()
+    #: The turn that it was writing to: what comes next may belong to it.
+    turn: int = 0
+    #: The file was written anew since, and not all of it was compared with what the session has.
+    anew: bool = False
+    #: The turns that it opened in its session, which may hold those of others, too.
+    own: tuple[Span, ...] = ()
+    #: The session was forgotten: the conversation does not come back by itself.
+    forgotten: bool = False
+
+    @property
+    def turns(self) -> Iterator[int]:
+        """The numbers of the turns that it opened, the newest first."""
+        for span in reversed(self.own):
+            yield from range(span.last, span.first - 1, -1)
+
+
+def with_turns(own: tuple[Span, ...], numbers: Iterable[int]) -> tuple[Span, ...]:
+    """The turns, and these behind them."""
+    spans = list(own)
+    for number in numbers:
+        if spans and number <= spans[-1].last:
+            continue
+        if spans and number == spans[-1].last + 1:
+            spans[-1] = Span(spans[-1].first, number)
+        else:
+            spans.append(Span(number, number))
+    return tuple(spans)
+
+
+async def bury_cursors(store: Store, session: str) -> None:
+    """Leave of each cursor of a session that it was forgotten, and nothing else.
+
+    May be called again, and for a session that has none.
+    """
+    cursors = store.collection(Cursor)
+    page = await cursors.list(f"{session}/", limit=_PAGE)
+    while True:
+        await cursors.put_many([Cursor(cursor.id, forgotten=True) for cursor in page.values])
+        if page.next is None:
+            return
+        page = await cursors.list(f"{session}/", limit=_PAGE, after=page.next)

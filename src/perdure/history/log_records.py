@@ -1,0 +1,347 @@
+"""What the turn log stores.
+
+A session is a context with a head. Each append writes one or more *pieces*: neighbouring messages
+of one turn, at most some 192 KB of them unless a single round is larger. Pieces are never changed,
+until their turn is forgotten. The head is one small row, rewritten by each append: it gives turns
+their numbers, links the chain, and lets only one writer win.
+
+Keys: ``planner/auth`` for a session and its head, ``planner/auth/00000183.00000412`` for a piece
+(turn, place in the chain), ``planner/auth/00000183`` for what is known about a turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated
+
+import msgspec
+
+from perdure.core import messages as canonical
+from perdure.core.errors import Corrupted, InvalidInput
+from perdure.core.messages import Message
+from perdure.core.turns import ConversationState
+from perdure.storage.keys import numbered
+from perdure.storage.layouts import Index
+from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
+from perdure.storage.state_records import StateRecord
+
+#: Long names would make keys that no index can hold.
+MAX_NAME = 120
+#: What no name may have: separators of ours, and what would end a line or turn its direction in
+#: the prompts and tables where names stand.
+_UNFIT = (
+    r"/#\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff"
+)
+_name = re.compile(rf"[^\s{_UNFIT}][^{_UNFIT}]*").fullmatch
+
+
+class Stretch(msgspec.Struct, frozen=True, array_like=True):
+    """Turns that a fork has from an ancestor: those up to `turn`, as of `piece` in its chain."""
+
+    session: str
+    turn: int
+    piece: int
+
+
+class Link(msgspec.Struct, frozen=True):
+    """The tool call that a session was started by: that of a sub-agent."""
+
+    session: str
+    call: str = ""
+    turn: int | None = None
+
+
+@system_record("sessions", indexes=[Index(("type", "active")), Index(("active",))])
+class SessionRecord(StateRecord, frozen=True, kw_only=True):
+    """A session: a context whose state is whatever its user wants to keep with it."""
+
+    agent: Annotated[str, Indexed()]
+    #: The session that it was forked from.
+    parent: Annotated[str | None, Indexed()] = None
+    #: The session of the call that started it.
+    started_by: Annotated[str | None, Indexed()] = None
+    link: Link | None = None
+    #: The turns it shares, oldest first. Its own begin behind the last of them.
+    line: tuple[Stretch, ...] = ()
+    #: What its own chain is tied to: the link of the last shared piece.
+    root: bytes = b""
+    #: How its history is shown, and in how many tokens; empty and 0: as configured.
+    strategy: str = ""
+    budget: int = 0
+
+    @property
+    def forked_at(self) -> int:
+        """The last turn that it shares; 0 if it is no fork."""
+        return self.line[-1].turn if self.line else 0
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Its tags, and what of its state can be one: importers keep the branch there, say."""
+        found = {name: value for name, value in self.state.items() if isinstance(value, str)}
+        return found | self.tags
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """Turns from `first` to `last`."""
+
+    first: int
+    last: int
+
+
+@system_record("heads")
+class Head(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Where a session stands."""
+
+    id: Annotated[str, Key()]
+    mark: ConversationState = ConversationState()
+    #: Pieces, and messages, in its line so far.
+    pieces: int = 0
+    messages: int = 0
+    #: The hash of the newest piece, over all that came before it.
+    link: bytes = b""
+    #: When the newest message was written. Microseconds.
+    time: int = 0
+    #: When it was said, which is earlier if it was imported. Microseconds.
+    said: int = 0
+    #: The newest turn was closed by hand.
+    closed: bool = False
+    #: Turns that were taken back.
+    undone: tuple[Span, ...] = ()
+    #: How often turns of its line were forgotten: what was read of them before is void.
+    forgets: int = 0
+    #: Turns that an answer is arriving for, or was when its process died: they have a draft.
+    answering: tuple[int, ...] = ()
+
+    @property
+    def turn(self) -> int:
+        """The newest turn's number; 0 if there is none."""
+        return self.mark.turn
+
+    @property
+    def newest(self) -> int:
+        """Like `turn`, counting one that has begun with an answer and is not written yet."""
+        return max(self.mark.turn, *self.answering) if self.answering else self.mark.turn
+
+    def is_undone(self, turn: int) -> bool:
+        return bool(self.undone) and any(s.first <= turn <= s.last for s in self.undone)
+
+
+@system_record("turns", indexes=[Index(("session", "time"))])
+class Piece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
+    """Neighbouring messages of one turn, as one append wrote them."""
+
+    id: Annotated[str, Key()]
+    #: The stored form of the messages; empty once they are forgotten.
+    content: Annotated[bytes, Compressed()] = b""
+    #: Hides the content from whoever knows the hash alone.
+    salt: bytes = b""
+    link: bytes
+    #: The round of the first message, and the places in `content` where further rounds begin.
+    round: int
+    breaks: tuple[int, ...] = ()
+    #: When its first and its last message were said. Microseconds.
+    time: int
+    ended: int
+    #: The hash of salt and content, in their stead once they are forgotten.
+    commitment: bytes = b""
+    #: Its session, if it opens a turn: so turns, and not their pieces, are found by time.
+    session: str | None = None
+    #: Secrets that were masked in it: how many of which kind.
+    masked: dict[str, int] = {}
+    tags: Annotated[dict[str, str], Tags()] = {}
+
+    @property
+    def turn(self) -> int:
+        return int(self.id[-17:-9])
+
+    @property
+    def number(self) -> int:
+        """Its place in the chain, from 1."""
+        return int(self.id[-8:])
+
+    @property
+    def forgotten(self) -> bool:
+        return bool(self.commitment)
+
+    def messages(self) -> tuple[Message, ...]:
+        """Raises `Corrupted` if the content is not what a log writes."""
+        if self.forgotten:
+            return ()
+        try:
+            return canonical.decode(self.content)
+        except msgspec.MsgspecError as exc:
+            raise Corrupted(
+                f"The content of {self.id} cannot be read: {exc}.",
+                hint="Run `perdure verify`; restore the bank from a backup.",
+                record=f"perdure_turns/{self.id}",
+            ) from exc
+
+    def by_round(self) -> list[tuple[int, tuple[Message, ...]]]:
+        """Its messages, round by round."""
+        said = self.messages()
+        if not self.breaks:
+            return [(self.round, said)]
+        edges = (0, *self.breaks, len(said))
+        return [
+            (self.round + step, said[start:end])
+            for step, (start, end) in enumerate(pairwise(edges))
+        ]
+
+
+class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What so many messages of a round take, in o200k tokens."""
+
+    tokens: int = 0
+    messages: int = 0
+
+
+@system_record("counts")
+class TurnCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the rounds of a turn take. A row for each round would take more than it says."""
+
+    id: Annotated[str, Key()]  # session/turn
+    tokens: Annotated[int, Indexed()] = 0
+    rounds: Annotated[int, Indexed()] = 0
+    counted: tuple[Counted, ...] = ()
+
+    @property
+    def turn(self) -> int:
+        return int(self.id[-8:])
+
+    def of(self, round: int) -> Counted:
+        """What is known about a round; nothing, if it was not counted."""
+        return self.counted[round - 1] if round <= self.rounds else Counted()
+
+    def having(self, round: int, counted: Counted) -> TurnCount:
+        """The same with one round counted."""
+        missing = (Counted(),) * (round - self.rounds)
+        rounds = [*self.counted, *missing]
+        rounds[round - 1] = counted
+        tokens = sum(each.tokens for each in rounds)
+        return TurnCount(self.id, tokens, len(rounds), tuple(rounds))
+
+
+@system_record("receipts")
+class Receipt(msgspec.Struct, frozen=True):
+    """An append that carried a key was written, and where: so it is not written twice."""
+
+    id: Annotated[str, Key()]  # session/hash of the key
+    first: int
+    last: int
+
+
+@system_record("drafts")
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that is arriving: what there is of it so far."""
+
+    id: Annotated[str, Key()]  # session/turn
+    content: Annotated[bytes, Compressed()]
+    started: int
+    #: When it last grew. Microseconds.
+    updated: int
+
+
+@system_record("uses")
+class Use(msgspec.Struct, frozen=True):
+    """An artifact is referred to by a turn.
+
+    The hash is not where a backend would keep it beyond the row: it says what the content was.
+    """
+
+    id: Annotated[str, Key()]  # session/turn.hash
+    artifact: Annotated[str, Indexed()]
+
+
+def agent_of(session: object) -> str:
+    """The agent of a session's name.
+
+    Raises `InvalidInput` if it is not ``agent/name``.
+    """
+    text = session if isinstance(session, str) else ""
+    agent, slash, name = text.partition("/")
+    length = len(text.encode("utf-8", "surrogatepass"))
+    if not slash or not _name(agent) or not _name(name) or length > MAX_NAME:
+        raise InvalidInput(
+            f"{session!r} cannot be the name of a session.",
+            hint=f"Write agent/name: no '#', no control characters, at most {MAX_NAME} bytes.",
+        )
+    return agent
+
+
+def checked_agent(agent: object) -> str:
+    """The name itself, if an agent can be called that. Raises `InvalidInput`."""
+    if not isinstance(agent, str):
+        raise InvalidInput(
+            f"{agent!r} cannot be an agent.", hint="Give the agent's name as text, like 'coder'."
+        )
+    try:
+        return agent_of(f"{agent}/x")
+    except InvalidInput:
+        raise InvalidInput(
+            f"{agent!r} cannot be an agent.", hint="Name the agent, not a session of it."
+        ) from None
+
+
+def piece_key(session: str, turn: int, piece: int) -> str:
+    return f"{session}/{numbered(turn)}.{numbered(piece)}"
+
+
+def turn_prefix(session: str, turn: int) -> str:
+    """What the keys of a turn's pieces and rounds begin with."""
+    return f"{session}/{numbered(turn)}."
+
+
+def turn_key(session: str, turn: int) -> str:
+    """The key of what is kept about a turn as a whole: its count, its draft."""
+    return f"{session}/{numbered(turn)}"
+
+
+#: More than any session will have.
+ENDLESS = 2**53
+
+
+class Owned(msgspec.Struct, frozen=True):
+    """Turns of a line that lie in one session's log, and the last piece of it that counts."""
+
+    session: str
+    first: int
+    last: int
+    piece: int = ENDLESS
+
+
+def owners(record: SessionRecord, first: int, last: int) -> Iterator[Owned]:
+    """Whose log holds the turns from `first` to `last` of this session's line, oldest first."""
+    start = 1
+    for stretch in record.line:
+        if start <= last and stretch.turn >= first:
+            found = Owned(
+                stretch.session, max(first, start), min(last, stretch.turn), stretch.piece
+            )
+            if found.first <= found.last:
+                yield found
+        start = stretch.turn + 1
+    if max(first, start) <= last:
+        yield Owned(record.id, max(first, start), last)
+
+
+def line_at(record: SessionRecord, turn: int, piece: int) -> tuple[Stretch, ...]:
+    """The line of a fork that leaves this session behind `turn`, whose last piece is `piece`."""
+    shared = tuple(stretch for stretch in record.line if stretch.turn < turn)
+    owner = next(owners(record, turn, turn))
+    return (*shared, Stretch(owner.session, turn, min(piece, owner.piece)))
+
+
+def newest(head: Head) -> int:
+    """The newest turn that was not taken back; 0 if there is none."""
+    number = head.turn
+    while head.is_undone(number):
+        number -= 1
+    return number
+
+
+def undone_at(head: Head, turn: int) -> tuple[Span, ...]:
+    """What is undone in a fork behind `turn`: forking from a turn takes it, and its span, back."""
+    return tuple(span for span in head.undone if span.last < turn)

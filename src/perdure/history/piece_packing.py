@@ -1,0 +1,137 @@
+"""How an append's messages become turns, rounds and pieces. No I/O: `log` writes what comes out.
+
+`cut` gives every message its place behind what a session holds already, whoever else is writing to
+it. `grouped` packs the rounds of a turn into pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from perdure.core import messages as canonical
+from perdure.core.errors import InvalidValue
+from perdure.core.messages import Message
+from perdure.core.turns import ConversationState, TurnSplitter, is_prompt
+from perdure.history.log_records import Head
+
+#: Rounds of a turn that are written together share a piece up to so many bytes: they compress
+#: better, and a row costs more than its content when that is short.
+PIECE_BYTES = 192 * 1024
+
+
+class RoundWritten(msgspec.Struct, frozen=True, gc=False):
+    """Messages that were added to a round."""
+
+    turn: int
+    round: int
+    messages: tuple[Message, ...]
+    #: How many messages the round had before.
+    before: int
+
+
+class Group(msgspec.Struct, gc=False):
+    """Rounds of one turn that become one piece."""
+
+    turn: int
+    round: int
+    before: int
+    messages: tuple[Message, ...]
+    content: bytes
+    breaks: tuple[int, ...]
+
+
+def cut(
+    head: Head, own: ConversationState | None, messages: Iterable[Message], *, fresh: bool = False
+) -> tuple[list[RoundWritten], ConversationState, ConversationState]:
+    """The messages in rounds; where the newest turn then stands; where this writer's does."""
+    # Also overtaken is a turn that was undone: what still comes for it stays in it.
+    overtaken = own is not None and not fresh and own.turn < head.turn
+    if own is not None and not fresh and not own.fresh and own.turn == head.turn:
+        overtaken = head.mark.fresh
+    base = own if own is not None and overtaken else head.mark
+    # A prompt may be part of the one before it if that is ours, and nothing has been answered yet.
+    joins = own is not None and own.turn == head.turn not in head.answering
+    if fresh or (head.closed and not overtaken):
+        base = ConversationState(head.turn, fresh=True)
+    cutter = TurnSplitter(base)
+    begun = base.turn, base.round
+    found = list[tuple[tuple[int, int], list[Message]]]()
+    for message in messages:
+        if is_prompt(message) and not joins and cutter.turn == begun[0]:
+            overtaken, cutter = False, TurnSplitter(ConversationState(head.turn, fresh=True))
+            joins = True
+        place = cutter.feed(message)
+        if overtaken and place[0] != begun[0]:
+            overtaken, cutter = False, TurnSplitter(ConversationState(head.turn, fresh=True))
+            place = cutter.feed(message)
+        if not found or found[-1][0] != place:
+            found.append((place, []))
+        found[-1][1].append(message)
+    rounds = [
+        RoundWritten(turn, round, tuple(said), base.said if (turn, round) == begun else 0)
+        for (turn, round), said in found
+    ]
+    mark = cutter.mark
+    return rounds, head.mark if overtaken else mark, mark
+
+
+def grouped(rounds: Sequence[RoundWritten]) -> Iterable[Group]:
+    """Pieces: rounds of one turn together, as long as they are short."""
+    start = 0
+    while start < len(rounds):
+        end = start + 1
+        while end < len(rounds) and rounds[end].turn == rounds[start].turn:
+            end += 1
+        yield from _pieces_of(rounds[start:end])
+        start = end
+
+
+def _pieces_of(rounds: Sequence[RoundWritten]) -> Iterable[Group]:
+    whole = _group(rounds)
+    if len(whole.content) <= PIECE_BYTES or len(rounds) == 1:
+        yield whole
+        return
+    together, size = list[RoundWritten](), 0
+    for round in rounds:
+        length = len(_encoded(round.messages))
+        if together and size + length > PIECE_BYTES:
+            yield _group(together)
+            together, size = [], 0
+        together.append(round)
+        size += length
+    yield _group(together)
+
+
+def _group(rounds: Sequence[RoundWritten]) -> Group:
+    first = rounds[0]
+    if len(rounds) == 1:
+        said, breaks = first.messages, tuple[int, ...]()
+    else:
+        said = tuple(message for round in rounds for message in round.messages)
+        ends, total = list[int](), 0
+        for round in rounds[:-1]:
+            total += len(round.messages)
+            ends.append(total)
+        breaks = tuple(ends)
+    return Group(first.turn, first.round, first.before, said, _encoded(said), breaks)
+
+
+def _encoded(said: tuple[Message, ...]) -> bytes:
+    """The stored form. Structs do not check what they hold: what could not be read is refused."""
+    try:
+        content = canonical.encode(said)
+        canonical.decode(content)
+        return content
+    except (
+        UnicodeEncodeError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        msgspec.MsgspecError,
+    ) as exc:
+        raise InvalidValue(
+            f"A message cannot be stored: {exc}.",
+            hint="Use plain data, integers below 2**64, and text without half surrogate pairs.",
+        ) from exc

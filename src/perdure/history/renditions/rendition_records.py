@@ -1,0 +1,202 @@
+"""What is stored of renditions: a row for each round with its S and C, for each turn with its T.
+
+A row holds *variants*, the newest last: what the algorithm made, what a model made later, what was
+made of a round before more was said in it. A variant is never changed or taken away, so an epoch
+can name the one that it showed by its place in the row, and show the same words years later.
+
+The rows of a turn lie in the session that owns the turn. A fork that shares only a part of a turn
+has variants of its own in them: each says how many messages it is made from.
+
+A row also says whether a model is still to work on it, and when: whoever looks for work reads a
+partial index that holds only such rows.
+
+Keys: ``planner/auth/00000183.00000004`` for a round, ``planner/auth/00000183`` for a turn.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from perdure.history.log_records import turn_prefix
+from perdure.storage.keys import numbered
+from perdure.storage.layouts import Index
+from perdure.storage.records import Compressed, Key, system_record
+
+#: ``pending`` waits for a model; ``failed`` does so again, after it failed; ``given up`` failed for
+#: the last time, and keeps what the algorithm made; ``stale`` was made by an older recipe, and is
+#: used until it is shown the next time.
+Status = Literal["pending", "stale", "failed", "given up", "done"]
+
+#: Recipes of models begin like this; those of the algorithm do not.
+BY_MODEL = "m"
+#: What recipes of models begin with today: the version of `renditions.prompts`. What was made by
+#: another is stale.
+PROMPT = f"{BY_MODEL}1"
+#: A manifest names a variant in one byte.
+MOST_VARIANTS = 255
+
+V = TypeVar("V", "Variant", "TinyVariant")
+_DUE = Index(("due",), where=(("waits", 1),))
+
+
+class Variant(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """S and C of a round."""
+
+    #: See `renditions.packing`. Empty if its words are forgotten.
+    packed: bytes
+    #: In o200k tokens, escaped as a prompt would carry them.
+    smooth: int
+    compact: int
+    #: Made from so many messages of the round: its first ones.
+    messages: int
+    #: Who made it, by which version: ``a1``; ``m1 openai/gpt-5``. Empty if it is forgotten.
+    recipe: str
+
+
+class TinyVariant(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """T of a turn."""
+
+    text: str
+    tokens: int
+    #: Made from so many messages of the turn: its first ones.
+    messages: int
+    recipe: str
+
+
+class Work(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a model has still to do, and what came of it so far."""
+
+    #: When it is to be tried, in microseconds; None if nothing is to do.
+    due: int | None = None
+    #: How often it failed, and with what at last.
+    attempts: int = 0
+    problem: str = ""
+
+
+@system_record("renditions", indexes=[_DUE])
+class Rendition(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A round at S and C."""
+
+    id: Annotated[str, Key()]  # session/turn.round
+    variants: tuple[Variant, ...] = ()
+    due: int | None = None
+    #: 1 while `due` is set.
+    waits: int = 0
+    attempts: int = 0
+    problem: str = ""
+
+    @property
+    def turn(self) -> int:
+        return int(self.id[-17:-9])
+
+    @property
+    def round(self) -> int:
+        return int(self.id[-8:])
+
+    def best(self, messages: int) -> int | None:
+        """Which variant to use for so many messages: the newest made from them."""
+        return _best(self.variants, messages)
+
+    @property
+    def newest(self) -> Variant | None:
+        """The newest of those that are made from the most messages."""
+        return _newest(self.variants)
+
+
+@system_record("tinies", indexes=[_DUE])
+class Tiny(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A turn at T."""
+
+    id: Annotated[str, Key()]  # session/turn
+    variants: Annotated[tuple[TinyVariant, ...], Compressed()] = ()
+    due: int | None = None
+    waits: int = 0
+    attempts: int = 0
+    problem: str = ""
+
+    @property
+    def turn(self) -> int:
+        return int(self.id[-8:])
+
+    def best(self, messages: int) -> int | None:
+        return _best(self.variants, messages)
+
+    @property
+    def newest(self) -> TinyVariant | None:
+        return _newest(self.variants)
+
+
+def rendition_key(session: str, turn: int, round: int) -> str:
+    return f"{turn_prefix(session, turn)}{numbered(round)}"
+
+
+def work_of(row: Rendition | Tiny) -> Work:
+    return Work(row.due, row.attempts, row.problem)
+
+
+def working(row: Rendition, work: Work) -> Rendition:
+    """The row with what a model has still to do."""
+    return Rendition(
+        row.id, row.variants, work.due, int(work.due is not None), work.attempts, work.problem
+    )
+
+
+def working_tiny(row: Tiny, work: Work) -> Tiny:
+    return Tiny(
+        row.id, row.variants, work.due, int(work.due is not None), work.attempts, work.problem
+    )
+
+
+def status_of(row: Rendition | Tiny, *, recipe: str, prompt: str | None) -> Status:
+    """How a row stands.
+
+    `recipe` is the algorithm's of today; `prompt` what recipes of models begin with today, None if
+    none is asked: what a model made then is as good as any.
+    """
+    if row.waits:
+        return "failed" if row.attempts else "pending"
+    newest = row.newest
+    if newest is None or is_stale(newest.recipe, recipe=recipe, prompt=prompt):
+        return "stale"
+    return "given up" if row.problem else "done"
+
+
+def is_stale(made_by: str, *, recipe: str, prompt: str | None) -> bool:
+    """Whether a newer recipe would make something else."""
+    if made_by.startswith(BY_MODEL):
+        return prompt is not None and made_by.partition(" ")[0] != prompt
+    return made_by != recipe
+
+
+def without_later(row: Rendition, messages: int, id: str) -> Rendition:
+    """The row under another key, without the words of what is made from more messages."""
+    kept = tuple(
+        each if each.messages <= messages else Variant(b"", 0, 0, each.messages, "")
+        for each in row.variants
+    )
+    return Rendition(id, kept)
+
+
+def tiny_without_later(row: Tiny, messages: int, id: str) -> Tiny:
+    kept = tuple(
+        each if each.messages <= messages else TinyVariant("", 0, each.messages, "")
+        for each in row.variants
+    )
+    return Tiny(id, kept)
+
+
+def _best(variants: tuple[Variant, ...] | tuple[TinyVariant, ...], messages: int) -> int | None:
+    for place in range(len(variants) - 1, -1, -1):
+        variant = variants[place]
+        if variant.messages == messages and variant.recipe:
+            return place
+    return None
+
+
+def _newest(variants: tuple[V, ...]) -> V | None:
+    if not variants:
+        return None
+    most = max(each.messages for each in variants)
+    return next(each for each in reversed(variants) if each.messages == most)

@@ -1,0 +1,332 @@
+"""What a tool was asked and what came of it: at a third of its length, and in one line.
+
+    tool shell(pytest -q) → 3 failed, 12 passed in 1.2s          S, shortened where it is long
+    shell `pytest -q` was called: 3 failed, 12 passed in 1.2s    C
+
+Neither looks like the markup of a real call: a model that reads it must not learn to write it. Most
+bytes of a conversation pass through here, so work is in proportion to what is kept, but for
+counting lines, taking the JSON off, and looking for the errors of what failed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from perdure.core.display import plural
+from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult
+from perdure.history.excerpt import ends, looks_failed, unwrap
+from perdure.history.gist import asked, described
+from perdure.history.renditions.unit_weights import is_idle
+
+#: Of a tool's words, S keeps so much, and these many characters in any case.
+SHARE, SHORT = 0.31, 360
+#: Short outputs are mostly an answer, long ones mostly a listing: so the first stay whole, and of
+#: the others a little less is kept, so that all together come to a third.
+_LONGEST_ASKED = {"S": 240, "C": 90}
+_LONGEST_CAME = 160
+_LONGEST_LINE = 600
+_LONGEST_WORD = 60
+#: What failed is shown whole if it is no longer, and the rest was dots.
+_FAILURES = 1_200
+_MANY_LINES = 5_000
+#: Of a larger output, only what is kept of it is cleaned.
+_LARGE = 50_000
+#: Where a program says how it went: so many characters from the end.
+_WINDOW = 2_000
+
+# Lines that tell what came of a command.
+_summary = re.compile(
+    r"\b\d+ (?:passed|failed|skipped|errors?|warnings?|tests?|files? changed|problems?|insertions?"
+    r"|packages?|vulnerabilities|rows?|matches|results?|items?)\b|\b(?:[Ss]uccessfully|succeeded"
+    r"|Success\b[.:!]|completed|[Ff]inished|created|[Uu]pdated|installed|[Cc]ompiled|[Bb]uilt|Done|OK"
+    r"|PASS|BUILD)\b"
+).search
+_LAST_LINES = 6
+_error = re.compile(
+    r"^.*(?:(?:Error|Exception)\b.*|\b(?:error|fatal|panic|failed|FAILED|FAIL|ERROR"
+    r"|denied|not found|No such file|cannot|Cannot|Unable|unable|does not|is not|missing)\b.*)$",
+    re.MULTILINE,
+)
+_exit_code = re.compile(
+    r"\b(?:exit(?:ed)?(?: with)?[ _-]?(?:code|status)|return[ _]?code)\b[^\w\n-]{0,4}(-?\d+)",
+    re.IGNORECASE,
+)
+_telling = re.compile(r"[^\W\d_]{2}").search
+_escapes = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
+_progress = re.compile(r"^[^\n]*\r(?!\n)", re.MULTILINE)
+_blank_lines = re.compile(r"\n[ \t]*(?:\n[ \t]*)+\n")
+# Rows that say of each test only that it passed.
+_passed = re.compile(r"^(?:\S{1,200} )?[.sx]{3,200}(?: +\[ *\d+%\])?\n", re.MULTILINE).search
+_passed_lines = re.compile(r"(?:^(?:\S{1,200} )?[.sx]{3,200}(?: +\[ *\d+%\])?\n){2,}", re.MULTILINE)
+_failed_test = re.compile(r"^(?:FAILED|ERROR) (\S.*)$", re.MULTILINE).findall
+_wrapping = re.compile(
+    r"^</?(?:tool_use_error|error|stdout|stderr|output|result)>|</(?:tool_use_error|error|stdout|stderr|output|result)>\s*$"
+)
+
+
+class Printed(NamedTuple):
+    """What a tool printed, without the JSON around it; cleaned, unless it is large."""
+
+    output: str
+    failed: bool = False
+    code: int | None = None
+    #: It failed, or looks as if it had.
+    trouble: bool = False
+
+
+class Used(NamedTuple):
+    """A call and its result; either can be missing."""
+
+    call: ToolCall | None
+    result: ToolResult | None
+    printed: Printed
+
+    @classmethod
+    def of(cls, call: ToolCall | None, result: ToolResult | None) -> Used:
+        return cls(call, result, _printed(result) if result is not None else Printed(""))
+
+    @property
+    def name(self) -> str:
+        name = self.call.name if self.call else self.result.name if self.result else ""
+        return name or "tool"
+
+
+def excerpt(text: str, place: str, *, trouble: bool = False) -> str:
+    """The ends of a text and, if it tells of a failure, its errors: so much of it, and a stub."""
+    if len(text) <= SHORT:
+        return text
+    cap = max(int(len(text) * SHARE), SHORT * 3 // 4)
+    if trouble and len(text) <= _LARGE and _passed(text):
+        text = _passed_lines.sub(_counted, text)
+        if len(text) <= max(cap, _FAILURES):
+            return text
+    short = ends(text, _MANY_LINES, _MANY_LINES, cap, place, look=True, failed=trouble)
+    return _between_words(text, short) if len(short) < len(text) * 0.8 else text
+
+
+def _counted(rows: re.Match[str]) -> str:
+    many = rows[0].count("\n")
+    return f"[… {plural(many, 'line')} of dots]\n"
+
+
+def _between_words(text: str, short: str) -> str:
+    """An excerpt whose ends, if they are no ends of lines, are at least ends of words."""
+    begin, notice, rest = short.partition("\n[… ")
+    if not notice or not text.startswith(begin):
+        return short
+    if begin and text[len(begin) : len(begin) + 1].strip():
+        space = begin.rfind(" ", len(begin) - _LONGEST_WORD)
+        begin = f"{begin[:space]}…" if space > 0 else begin
+    said, _, tail = rest.partition("]\n")
+    if "but for these" in said:
+        middle, mark, tail = tail.partition("[…]\n")
+        lines = (_to_a_word(text, line) for line in middle.splitlines())
+        said = "".join((f"{said}]\n", *(f"{line}\n" for line in lines), mark))
+    else:
+        said = f"{said}]\n"
+    if tail and len(tail) < len(text) and text.endswith(tail) and text[-len(tail) - 1].strip():
+        space = tail.find(" ", 0, _LONGEST_WORD)
+        tail = f"…{tail[space:]}" if space >= 0 else tail
+    return f"{begin}{notice}{said}{tail}"
+
+
+def _to_a_word(text: str, line: str) -> str:
+    """A line of the text that was cut at its end, without the word that was cut."""
+    end = text.find(line) + len(line)
+    space = line.rfind(" ", 1)
+    return f"{line[:space]}…" if space > 0 and text[end : end + 1].strip() else line
+
+
+def smooth_use(used: Used, place: str) -> str:
+    """S of a call and what came of it."""
+    begin = f"tool {used.name}({_short(_asked(used.call), _LONGEST_ASKED['S'])})"
+    body = _body(used.call, place)
+    if body:
+        begin = f"{begin} with\n{body}\n"
+    else:
+        begin += " "
+    if used.result is None:
+        return f"{begin}→ no result"
+    words = _smooth_result(used.result, used.printed, place)
+    return f"{begin}→\n{words}" if "\n" in words else f"{begin}→ {words}"
+
+
+def compact_use(used: Used, *, brief: bool = False) -> str:
+    """C of a call and what came of it: one line. Briefly, without saying that it was called."""
+    whole = _asked(used.call)
+    what = _short(whole, _LONGEST_ASKED["C"]).replace("`", "'")
+    begin = f"{used.name} `{what}`" if what else used.name
+    if not brief:
+        begin += " was called"
+    if used.result is None:
+        return begin
+    came = came_of(used.result, used.printed)
+    if len(whole) > 8:
+        came = came.replace(whole, "…")  # its path, said once more
+    return f"{begin}: {came}"
+
+
+def came_of(result: ToolResult, printed: Printed) -> str:
+    """What came of a call, in a few words: its summary or its error, and the exit code."""
+    output, failed, code, trouble = printed
+    lines = output.count("\n") + 1 if output else 0
+    tail = cleaned(output[-_WINDOW:])
+    if failed or (lines > 1 and trouble):
+        line = (
+            _failed_tests(tail)
+            or _error_line(output)
+            or _summary_line(tail)
+            or output.partition("\n")[0]
+        )
+        said = _short(line, _LONGEST_CAME)
+        exit_code = f" (exit code {code})" if code else ""
+        # Not everything that looks like it did fail.
+        if not failed:
+            return f"{said}{exit_code}" if said else "done"
+        return f"failed{exit_code}: {said}" if said else f"failed{exit_code}"
+    notes = _notes(result)
+    if not output:
+        return notes or "no output"
+    if lines <= 4 and len(output) <= _LONGEST_CAME:
+        output = cleaned(output)
+        telling = [line for line in output.splitlines() if _telling(line)]
+        return " ".join([*" ".join(telling or [output]).split(), *filter(None, [notes])])
+    line = _summary_line(tail) if lines > 1 else ""
+    if not line:
+        head = _short(_first_line(output), 60)
+        line = f"{plural(lines, 'line')}: {head}" if lines > 1 else head
+    elif lines > 12:
+        line = f"{line} ({plural(lines, 'line')})"
+    return " ".join(filter(None, [_short(line, _LONGEST_CAME), notes]))
+
+
+def _smooth_result(result: ToolResult, printed: Printed, place: str) -> str:
+    output, failed, code, trouble = printed
+    words = excerpt(output, place, trouble=trouble)
+    if len(output) > _LARGE:
+        words = cleaned(words)
+    if failed:
+        said = f"failed (exit code {code})" if code else "failed"
+        words = f"{said}: {words}" if words and "\n" not in words else f"{said}\n{words}".strip()
+    notes = _notes(result)
+    return "\n".join(filter(None, [words, notes])) or "nothing"
+
+
+def _printed(result: ToolResult) -> Printed:
+    texts = [part.text for part in result.content if isinstance(part, Text) and part.text]
+    heads = [part.head for part in result.content if isinstance(part, ArtifactPointer)]
+    text = "\n".join((*texts, *heads)) if len(texts) + len(heads) != 1 else (texts or heads)[0]
+    whole = unwrap(text)
+    output = "\n".join(each.strip("\n") for each in whole.texts if each).strip("\n")
+    failed = result.is_error or whole.failed
+    code = None
+    if failed:
+        wrapping = whole.wrap([""] * len(whole.texts)) if output != text.strip("\n") else text[:200]
+        found = _exit_code.search(wrapping)
+        code = int(found[1]) if found and len(found[1]) < 12 else None
+    if len(output) <= _LARGE:
+        output = cleaned(output)
+    return Printed(output, failed, code, failed or looks_failed(output))
+
+
+def cleaned(output: str) -> str:
+    """An output without colours, without what was overwritten, and without runs of blank lines."""
+    if "\x1b" in output:
+        output = _escapes.sub("", output)
+    if "\x00" in output or "\x08" in output:
+        output = output.replace("\x00", "").replace("\x08", "")
+    if "\r" in output:
+        output = _progress.sub("", output.replace("\r\n", "\n"))
+    if "\n\n\n" in output:
+        output = _blank_lines.sub("\n\n", output)
+    if output.startswith("<") and len(output) < 4_000:
+        output = _wrapping.sub("", _wrapping.sub("", output)).strip("\n")
+    return output
+
+
+def _notes(result: ToolResult) -> str:
+    media = [described(part) for part in result.content if isinstance(part, Media)]
+    return " ".join(f"[{each}]" for each in media)
+
+
+def _asked(call: ToolCall | None) -> str:
+    return asked(call) if call is not None else ""
+
+
+def _short(text: str, longest: int) -> str:
+    """On one line, at most so long."""
+    line = " ".join(text[: longest * 4].split())
+    if len(line) <= longest and len(text) <= longest * 4:
+        return line
+    cut = line[: longest - 1]
+    space = cut.rfind(" ", longest * 2 // 3)
+    return f"{cut[:space] if space > 0 else cut}…"
+
+
+def _body(call: ToolCall | None, place: str) -> str:
+    """The long arguments of a call: what was written to a file, a patch, a script."""
+    if call is None or len(call.arguments) <= _LONGEST_ASKED["S"] + 60:
+        return ""
+    strings = _long_strings(call.arguments)
+    if not strings:
+        return ""
+    text = "\n".join(strings)
+    return excerpt(text, place) if len(text) > SHORT else ""
+
+
+def _long_strings(arguments: str) -> list[str]:
+    """The strings in JSON that are longer than a line; all of what is no JSON."""
+    if not arguments.lstrip().startswith(("{", "[")):
+        return [arguments]
+    try:
+        left: list[Any] = [json.loads(arguments)]
+    except (ValueError, RecursionError):
+        return [arguments]
+    found: list[str] = []
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            if len(value) > _LONGEST_LINE or "\n" in value:  # shorter ones are told by `asked`
+                found.append(value)
+        elif isinstance(value, dict):
+            left += reversed(value.values())
+        elif isinstance(value, list):
+            left += reversed(value)
+    return found
+
+
+def _summary_line(tail: str) -> str:
+    """How it went, as far as one of the last lines says so."""
+    lines = [line for line in tail.splitlines()[-_LAST_LINES:] if _summary(line)]
+    return lines[-1].strip(" =-") if lines else ""
+
+
+def _failed_tests(tail: str) -> str:
+    """The count and the names of the tests that failed, if a summary tells them."""
+    failed = _failed_test(tail)
+    if not failed or not all("::" in each for each in failed):
+        return ""
+    names = failed if len(failed) == 1 else [each.partition(" - ")[0] for each in failed]
+    count = _summary_line(tail)
+    return f"{count}: {', '.join(names)}" if count else ", ".join(names)
+
+
+def _first_line(output: str) -> str:
+    """The first line that says something, of an output that may begin with courtesies."""
+    lines = [line for line in output[:_WINDOW].splitlines()[:12] if line.strip()]
+    telling = (line for line in lines if " " in line.strip() and not is_idle(line))
+    return next(telling, lines[0] if lines else "")
+
+
+def _error_line(output: str) -> str:
+    """The line that says what went wrong: the last one of a trace, or the first with an error."""
+    for part in (output[-_WINDOW:], output[:_WINDOW]):
+        lines = [found[0].strip() for found in _error.finditer(part)]
+        named = [line for line in lines if re.match(r"(?:E\s+)?[\w.]*(?:Error|Exception)\b", line)]
+        if named:
+            return named[-1]
+        if lines:
+            return lines[0]
+    return ""

@@ -1,0 +1,491 @@
+"""The turn log: the truth, written once.
+
+`TurnLog.write` cuts messages into turns, turns into pieces, links each piece to the chain, and
+commits pieces and head in one transaction. It reads nothing and changes one small row, so it costs
+the same at turn 10 and at turn 100,000. Whoever wrote first wins; the other plans again on the new
+head, unless it said which turn it expects to be the newest.
+
+Two writers may have a turn open at the same time. Each one's messages go to the turn that it opened
+itself, so turns are never mixed, and a turn that has been overtaken can still be finished.
+
+The first append after a pause leaves a mark in its transaction (`jobs.marks`). Whoever has work to
+do with what is appended, such as counting its tokens, listens: it is told of each append in this
+process, and of turns that a killed process left a mark about. The mark goes when all that work,
+which covers `TURNS`, is done. No append waits for it.
+
+A turn that refers to artifacts commits only if none of them is condemned: see
+`perdure.artifacts.collecting`. Content that was deleted between our put and our commit, because
+nothing referred to it yet, is put again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import msgspec
+
+from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore
+from perdure.core import clock
+from perdure.core import messages as canonical
+from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.messages import Message
+from perdure.core.turns import ConversationState
+from perdure.history import chain
+from perdure.history.log_records import (
+    Draft,
+    Head,
+    Piece,
+    Receipt,
+    SessionRecord,
+    Use,
+    piece_key,
+    turn_key,
+    turn_prefix,
+)
+from perdure.history.piece_packing import RoundWritten, cut, grouped
+from perdure.jobs import GoOn, Runner
+from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.options import DEFAULT, STRONG, Options
+from perdure.storage.records import type_of
+from perdure.storage.references import CONDEMNED, NEEDED, Condemned
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+#: A session's `active` time is at most so much behind its newest turn.
+_TOUCH_AFTER = 60 * clock.SECOND
+_NEW = Options(expected=0)
+#: Begins the keys of uses that are not a turn's; no session's name begins with a space.
+KEPT = " kept/"
+_PIECES, _HEADS = type_of(Piece), type_of(Head)
+#: The kind of mark that an append leaves, about its session, from its first turn on.
+TURNS = "turns"
+#: Seconds between two looks for marks of dead processes, and before the first.
+_RECOVER_EVERY, _RECOVER_AFTER = 60.0, 5.0
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """What one append writes: given to hooks inside its transaction."""
+
+    session: SessionRecord
+    head: Head
+    pieces: tuple[Piece, ...]
+    rounds: tuple[RoundWritten, ...]
+    #: The keyed append was written before: nothing was written now.
+    repeated: tuple[int, int] | None = None
+    #: See `Order.bulk`.
+    bulk: bool = False
+
+    @property
+    def first(self) -> int:
+        """The first turn that messages were added to."""
+        return self.rounds[0].turn if self.rounds else self.repeated[0] if self.repeated else 0
+
+    @property
+    def last(self) -> int:
+        return self.rounds[-1].turn if self.rounds else self.repeated[1] if self.repeated else 0
+
+
+#: Is told of each append of this process, once it is committed. Must be quick.
+Listener = Callable[[Written], None]
+#: Is told of turns of a session that a killed process may have left undone.
+Recovery = Callable[[SessionRecord, int, int], None]
+#: Runs inside the append's transaction, perhaps more than once; what it puts there is committed
+#: with the turn or not at all.
+Hook = Callable[[Transaction, Written], Awaitable[None]]
+
+
+class Writer(msgspec.Struct):
+    """What one `Session` knows between its appends."""
+
+    record: SessionRecord
+    head: Head | None = None
+    version: int = 0
+    created: int = 0  # the head, in microseconds
+    #: Where the turn stands that this writer wrote to last.
+    own: ConversationState | None = None
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What an append is asked to do."""
+
+    messages: tuple[Message, ...]
+    tags: dict[str, str] = {}
+    masked: dict[str, int] = {}
+    key: str | None = None
+    expected: int | None = None
+    #: The answer to this turn has arrived: its draft goes, which must have this version.
+    answered: int | None = None
+    draft: int | None = None
+    #: The first message opens a turn, whatever it is and whatever is open.
+    fresh: bool = False
+    #: One of very many, by an importer: it is counted in a hook, and leaves no mark.
+    bulk: bool = False
+    #: When it began and ended, instead of what the messages and the clock say. Microseconds.
+    times: tuple[int, int] | None = None
+    #: Contents that moved out. Small ones are written with the turn; large ones are stored already.
+    artifacts: tuple[bytes, ...] = ()
+    #: Artifacts that were there before: if no turn refers to them, they are somebody's own.
+    there: tuple[str, ...] = ()
+    #: Artifacts that messages refer to and that were deleted, with no content to put them again.
+    lost: tuple[str, ...] = ()
+    options: Options = DEFAULT
+
+
+class TurnLog:
+    """Writes turns into a store."""
+
+    def __init__(self, store: Store, artifacts: ArtifactStore, jobs: Runner) -> None:
+        self._store = store
+        self._artifacts = artifacts
+        self._jobs = jobs
+        self._hooks: list[Hook] = []
+        self._listeners: list[tuple[Listener, Recovery]] = []
+        #: Sessions in which others may have left something undone.
+        self._doubtful: dict[str, SessionRecord] = {}
+        self._recover_soon = jobs.idle("recovering turns", self._recover, covers=TURNS)
+        jobs.every("abandoned turns", _RECOVER_EVERY, self._find_abandoned, first=_RECOVER_AFTER)
+        self._made = False
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+
+    def join(self, hook: Hook) -> None:
+        """Have a hook run inside every append's transaction, so that an index can join it."""
+        self._hooks.append(hook)
+
+    def listen(self, note: Listener, missed: Recovery) -> None:
+        """Have somebody told of what is appended, and of what a killed process left undone."""
+        self._listeners.append((note, missed))
+
+    async def write(self, writer: Writer, order: Order, hooks: Sequence[Hook] = ()) -> Written:
+        """Append messages. See the module's docstring.
+
+        Raises `Conflict` if the newest turn is not the expected one, or if others keep writing
+        first for a very long time; `InvalidInput` if the session is gone.
+        """
+        with self._jobs.writing():
+            written = await self._write(writer, order, hooks)
+            if written.rounds:
+                for note, _ in self._listeners:
+                    note(written)
+        return written
+
+    async def _write(self, writer: Writer, order: Order, hooks: Sequence[Hook]) -> Written:
+        for attempt in range(ATTEMPTS):
+            if writer.head is None:
+                await self.refresh(writer)
+            assert writer.head is not None  # noqa: S101 (for the type checker)
+            if order.expected not in (None, writer.head.turn):
+                repeated = await self._unless_expected(writer, order)
+                if repeated is not None:
+                    return repeated
+            written, own = self._plan(writer, order)
+            try:
+                await self._commit(writer, order, written, hooks)
+            except Conflict as exc:
+                if exc.collection == "perdure_receipts":
+                    repeated = await self._repeated(writer, order.key)
+                    if repeated is not None:
+                        return repeated
+                if attempt == ATTEMPTS - 1 or exc.collection == "perdure_drafts":
+                    raise
+                if exc.collection == CONDEMNED:
+                    order = await self._put_again(order, exc)
+                await self._reload(writer)
+                if attempt:
+                    await back_off(attempt)
+            else:
+                writer.head, writer.own = written.head, own
+                self.notify(writer.record.id)
+                return written
+        raise AssertionError("unreachable")
+
+    async def refresh(self, writer: Writer) -> Head:
+        """Learn where the session stands."""
+        found = await self._store.collection(Head).fetch(writer.record.id)
+        if found is None:
+            raise InvalidInput(
+                f"The session {writer.record.id} does not exist any more.",
+                hint="It was forgotten; open it again with bank.session(…) to begin anew.",
+            )
+        writer.head, writer.version = found.value, found.version
+        writer.created = found.created_us
+        return found.value
+
+    async def change_head(
+        self,
+        writer: Writer,
+        change: Callable[[Head], Head],
+        within: Callable[[Transaction, Head], Awaitable[None]] | None = None,
+    ) -> Head:
+        """Change a session's head, again if others write first."""
+        for attempt in range(ATTEMPTS):
+            head = await self.refresh(writer)
+            changed = change(head)
+            try:
+                async with self._store.transaction() as transaction:
+                    await transaction.collection(Head).put(
+                        changed, Options(expected=writer.version)
+                    )
+                    transaction.expect("perdure_heads", head.id, writer.version, writer.created)
+                    if within is not None:
+                        await within(transaction, changed)
+            except Conflict:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                await back_off(attempt)
+            else:
+                writer.head = changed
+                writer.version = transaction.version("perdure_heads", changed.id)
+                self.notify(writer.record.id)
+                return changed
+        raise AssertionError("unreachable")
+
+    # What others left undone ------------------------------------------------------------------
+
+    def look(self, record: SessionRecord) -> None:
+        """See whether others have left a mark about a session."""
+        self._doubtful[record.id] = record
+        self._recover_soon()
+
+    async def _recover(self, go_on: GoOn) -> bool:
+        """Tell of turns that others marked. Living ones, too: nobody has to wait for them."""
+        while self._doubtful:
+            name, record = self._doubtful.popitem()
+            try:
+                await self._recover_session(record)
+            except BaseException:
+                self._doubtful.setdefault(name, record)
+                raise
+            if not go_on():
+                break
+        return bool(self._doubtful)
+
+    async def _recover_session(self, record: SessionRecord) -> None:
+        marks = await self._jobs.marks(TURNS, record.id)
+        if marks:
+            head = await self._store.collection(Head).get(record.id)
+            first = max(min(mark.first for mark in marks), record.forked_at + 1)
+            if head is not None and first <= head.turn:
+                for _, missed in self._listeners:
+                    missed(record, first, head.turn)
+            for mark in marks:
+                await self._jobs.adopt(mark)
+
+    async def _find_abandoned(self) -> None:
+        now, sessions = self._store.now(), self._store.collection(SessionRecord)
+        for mark in await self._jobs.marks(TURNS):
+            if mark.is_abandoned(now):
+                record = await sessions.get(mark.key)
+                if record is not None:
+                    self.look(record)
+                else:
+                    await self._jobs.adopt(mark)
+
+    # Watching ---------------------------------------------------------------------------------
+
+    def watch(self, session: str) -> asyncio.Event:
+        """An event that is set when this process writes to the session. Give it back to `leave`."""
+        event = asyncio.Event()
+        self._watchers.setdefault(session, set()).add(event)
+        return event
+
+    def leave(self, session: str, event: asyncio.Event) -> None:
+        watching = self._watchers.get(session, set())
+        watching.discard(event)
+        if not watching:
+            self._watchers.pop(session, None)
+
+    def notify(self, session: str) -> None:
+        """Wake whoever follows the session in this process."""
+        for event in self._watchers.get(session, ()):
+            event.set()
+
+    # ------------------------------------------------------------------------------------------
+
+    def _plan(self, writer: Writer, order: Order) -> tuple[Written, ConversationState]:
+        """What to write on top of the head that the writer knows; where its turn then stands."""
+        head = writer.head
+        assert head is not None  # noqa: S101 (for the type checker)
+        session, now = writer.record.id, self._store.now()
+        rounds, newest, own = cut(head, writer.own, order.messages, fresh=order.fresh)
+        pieces, link = list[Piece](), head.link
+        number = head.pieces
+        for group in grouped(rounds):
+            number += 1
+            turn, first, content, breaks = group.turn, group.round, group.content, group.breaks
+            opens = first == 1 and group.before == 0
+            said = [message.time for message in group.messages if message.time is not None]
+            began, ended = order.times or (
+                said[0] if said else now,
+                group.messages[-1].ended or (said[-1] if said else now),
+            )
+            piece = Piece(
+                id=piece_key(session, turn, number),
+                content=content,
+                salt=chain.new_salt(),
+                link=b"",
+                round=first,
+                breaks=breaks,
+                time=began,
+                ended=ended,
+                session=session if opens else None,
+                masked={} if pieces else order.masked,
+                tags=order.tags if opens else {},
+            )
+            link = chain.link(link, number, turn, first, chain.commit(piece))
+            pieces.append(msgspec.structs.replace(piece, link=link))
+        answering = head.answering
+        if order.answered is not None:
+            answering = tuple(turn for turn in answering if turn != order.answered)
+        changed = Head(
+            session,
+            newest,
+            number,
+            head.messages + len(order.messages),
+            link,
+            now,
+            pieces[-1].ended if pieces else head.said,
+            closed=head.closed and newest == head.mark,  # written to was an older turn
+            undone=head.undone,
+            forgets=head.forgets,
+            answering=answering,
+        )
+        written = Written(writer.record, changed, tuple(pieces), tuple(rounds), bulk=order.bulk)
+        return written, own
+
+    async def _commit(
+        self, writer: Writer, order: Order, written: Written, hooks: Sequence[Hook]
+    ) -> None:
+        record, head = writer.record, written.head
+        if not self._made:
+            await self._store.declare(Piece, Head)
+            self._made = True
+        async with self._store.transaction(order.options) as transaction:
+            # Straight to the writes: the way through two collections takes as long again.
+            writes = [_PIECES.encode(piece, None, 0) for piece in written.pieces]
+            writes.append(_HEADS.encode(head, None, writer.version))
+            await transaction.write(writes, DEFAULT)
+            transaction.expect("perdure_heads", record.id, writer.version, writer.created)
+            if order.key is not None:
+                receipt = Receipt(receipt_key(record.id, order.key), written.first, written.last)
+                await transaction.collection(Receipt).put(receipt, _NEW)
+            if uses := list(_uses(record.id, written.rounds)):
+                await self._refer(transaction, order, uses)
+            if order.answered is not None:
+                key = turn_key(record.id, order.answered)
+                await transaction.collection(Draft).delete(key, Options(expected=order.draft))
+            if record.active is None or head.time - _micro(record) > _TOUCH_AFTER:
+                record = await self._touched(transaction, record)
+            for hook in (*self._hooks, *hooks):
+                await hook(transaction, written)
+            if written.rounds and not order.bulk:
+                await self._jobs.mark(transaction, TURNS, record.id, written.first)
+        writer.version = transaction.version("perdure_heads", record.id)
+        writer.record = record
+
+    async def _refer(self, transaction: Transaction, order: Order, uses: list[Use]) -> None:
+        """Note what the turn refers to, and see to it that it is there when the turn is."""
+        known = transaction.collection(Use)
+        for artifact in order.there:
+            used = await known.query().where("artifact", "=", artifact).exists()
+            # Then it is somebody's own; unless it was a turn's that was forgotten meanwhile.
+            if not used and not await self._is_condemned(artifact):
+                await known.put(Use(f"{KEPT}{artifact.partition(':')[2]}", artifact))
+        for content in order.artifacts:
+            if len(content) < INLINE_BELOW:
+                await self._artifacts.put(content, transaction=transaction)
+        await known.put_many(uses)
+        if self._store.capabilities >= NEEDED:
+            await transaction.ready(type_of(Condemned))
+            needed = [use.artifact for use in uses if use.artifact not in order.lost]
+            await transaction.write((), DEFAULT, [(CONDEMNED, artifact) for artifact in needed])
+
+    async def _is_condemned(self, artifact: str) -> bool:
+        if not self._store.capabilities >= NEEDED:
+            return False
+        return await self._store.collection(Condemned).get(artifact, STRONG) is not None
+
+    async def _put_again(self, order: Order, exc: Conflict) -> Order:
+        """Store content anew that somebody deleted.
+
+        If it is not at hand, the message keeps a reference to what is gone, which `verify` names:
+        what was said is not lost because of it.
+        """
+        for content in order.artifacts:
+            if (await asyncio.to_thread(Artifact.of, content)).hash == exc.key:
+                await self._artifacts.put(content)
+                there = tuple(artifact for artifact in order.there if artifact != exc.key)
+                return msgspec.structs.replace(order, there=there)
+        return msgspec.structs.replace(order, lost=(*order.lost, exc.key))
+
+    async def _touched(self, transaction: Transaction, record: SessionRecord) -> SessionRecord:
+        """Note that the session is in use; one that was archived comes back."""
+        records = transaction.collection(SessionRecord)
+        found = await records.get(record.id)
+        if found is None:
+            return record
+        moment = clock.to_datetime(self._store.now())
+        touched = msgspec.structs.replace(found, active=moment, archived=None)
+        await records.put(touched)
+        return touched
+
+    async def _unless_expected(self, writer: Writer, order: Order) -> Written | None:
+        """Raises `Conflict` if the newest turn is another than expected: what we know may be old.
+
+        Unless it was us who wrote it: who did not hear the answer asks again in the same words.
+        """
+        head = await self.refresh(writer)
+        if order.expected is None or order.expected == head.turn:
+            return None
+        repeated = await self._repeated(writer, order.key)
+        if repeated is None:
+            raise _unexpected(head, order.expected)
+        return repeated
+
+    async def _reload(self, writer: Writer) -> None:
+        """Others wrote: where the session stands, and whether it is archived, has to be read."""
+        found = await self._store.collection(SessionRecord).get(writer.record.id)
+        writer.record = found or writer.record
+        writer.head = None
+
+    async def _repeated(self, writer: Writer, key: str | None) -> Written | None:
+        """What an append of this key wrote, if there was one."""
+        if key is None:
+            return None
+        found = await self._store.collection(Receipt).get(receipt_key(writer.record.id, key))
+        if found is None:
+            return None
+        head = await self.refresh(writer)
+        return Written(writer.record, head, (), (), repeated=(found.first, found.last))
+
+
+def _uses(session: str, rounds: Iterable[RoundWritten]) -> Iterable[Use]:
+    for round in rounds:
+        for artifact in canonical.references(round.messages):
+            yield use_of(artifact, session, round.turn)
+
+
+def use_of(artifact: str, session: str, turn: int) -> Use:
+    return Use(f"{turn_prefix(session, turn)}{artifact.partition(':')[2]}", artifact)
+
+
+def receipt_key(session: str, key: str) -> str:
+    """Hashed: a caller's key may be long, or hold what a key of the store cannot."""
+    return f"{session}/{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+def _micro(record: SessionRecord) -> int:
+    return 0 if record.active is None else clock.from_datetime(record.active)
+
+
+def _unexpected(head: Head, expected: int) -> Conflict:
+    wanted = f"T-{expected}" if expected else "none"
+    found = f"T-{head.turn}" if head.turn else "none"
+    return Conflict(
+        "perdure_heads",
+        head.id,
+        expected=expected,
+        found=head.turn,
+        message=f"The newest turn of {head.id} was expected to be {wanted} but is {found}.",
+    )

@@ -1,0 +1,226 @@
+"""Searching a session's turns by words, over what was said.
+
+Simple on purpose: it looks at the turns themselves and needs no index. It is bounded, so that it
+answers in a moment; what is older than that is found by recall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import unicodedata
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from perdure.core.messages import Message, Text, ToolCall, ToolResult, words_of
+from perdure.core.turns import Position, Turn
+from perdure.history.log_records import Head, SessionRecord
+from perdure.history.turn_reader import Reader
+
+#: Turns that are looked at, and read at once.
+MOST_TURNS, _STEP = 5_000, 50
+#: Of a query, so many words count at most, and characters: a pattern is made of each.
+MOST_WORDS, _QUERY = 100, 4_000
+# Words, and what is written as one: names of tickets, files, modules, versions.
+_terms = re.compile(r"\w+(?:[-./:_@]+\w+)*").findall
+#: Characters around the first word found.
+_BEFORE, _LINE = 60, 200
+#: Turns that are looked at for a phrase behind enough others that have all words.
+_FURTHER = 500
+
+_marks = re.compile("[\u0300-\u036f]+")
+#: Letters with a stroke, which no accent is taken from.
+_STROKES = str.maketrans("øłđħŧı", "oldhti")
+
+# Simple forms of English words.
+_after_consonant = re.compile(r"(\w{2,}[^aeiou])(?:y|ies|ied)").fullmatch
+_at_work = re.compile(r"(\w{4,})(?:ed|ing)").fullmatch
+_DOUBLED = "bdfgklmnprtvz"
+_LEAST_WORD = 4
+#: The letters that an expression for them begins with.
+_letters = re.compile(r"[a-z]+(?![?])").match
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A round in which words were found."""
+
+    #: ``T-12.3``.
+    id: str
+    line: str
+    #: How many of the words it has.
+    words: int
+    #: It has all of them as they were asked for, one behind the other.
+    phrase: bool = False
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """What is looked for, in folded text."""
+
+    words: tuple[re.Pattern[str], ...]
+    phrase: re.Pattern[str]
+    #: How each word begins where it is stored, but for its case, if all of them are names.
+    names: tuple[bytes, ...] = ()
+
+    @classmethod
+    def of(cls, query: str) -> _Wanted:
+        query = query[:_QUERY]
+        terms = _terms(folded(query))[:MOST_WORDS]
+        words = tuple(_pattern(_inflected(term)) for term in dict.fromkeys(terms))
+        phrase = _pattern(r"\W+".join(map(re.escape, terms)))
+        if not query.isascii() or not all(map(is_name, _terms(query))):
+            return cls(words, phrase)
+        return cls(words, phrase, tuple(_beginning(term).encode() for term in terms))
+
+
+async def search(
+    reader: Reader,
+    record: SessionRecord,
+    head: Head,
+    query: str,
+    limit: int,
+    *,
+    ignore: Collection[str] = (),
+) -> list[Found]:
+    """The rounds that have most words of the query, but at least half of them.
+
+    Among those that have the same number, first come the ones with the phrase itself, then the
+    newest. One round for each turn, of the newest `MOST_TURNS` turns; if enough are found that have
+    all words, phrases are looked for a little further only.
+
+    Of a long query the beginning counts: `MOST_WORDS` words.
+
+    Case and accents do not matter, nor do simple endings of English (`token` finds `tokens`). What
+    is written as one (``FIN-20``, ``auth.py``) is one. Turns that were taken back or forgotten are
+    left out, and so is what the tools named in `ignore` were asked and said: what was fetched from
+    the past would be found again and again.
+    """
+    wanted = _Wanted.of(query)
+    if not wanted.words or limit < 1:
+        return []
+    found = list[Found]()
+    last = head.newest
+    oldest, whole, phrases = max(1, last - MOST_TURNS + 1), 0, 0
+    while last >= oldest and phrases < limit:
+        first = max(oldest, last - _STEP + 1)
+        turns = await _turns(reader, record, head, (first, last), wanted)
+        for turn in reversed(turns):
+            await asyncio.sleep(0)  # a turn may be long, and who asked may not wait for the others
+            if turn.status in {"undone", "forgotten"}:
+                continue
+            best = _best(turn, wanted, ignore)
+            if best is not None and 2 * best.words >= len(wanted.words):
+                found.append(best)
+                phrases += best.phrase
+                whole += best.words == len(wanted.words)
+        last = first - 1
+        if whole >= limit:
+            oldest = max(oldest, last - _FURTHER)
+    found.sort(key=lambda each: (-each.words, not each.phrase))  # stable: the newest of equals
+    return found[:limit]
+
+
+async def _turns(
+    reader: Reader, record: SessionRecord, head: Head, span: tuple[int, int], wanted: _Wanted
+) -> list[Turn]:
+    """These turns; only those that may have something, if that is told without reading them."""
+    if not wanted.names:
+        return await reader.turns(record, head, *span, counted=False)
+    numbers = await reader.holding(record, head, *span, wanted.names)
+    found = list[Turn]()
+    for number in numbers:
+        found += await reader.turns(record, head, number, number, counted=False)
+    return found
+
+
+def folded(text: str) -> str:
+    """The text without case and accents. Places in it may have moved a little."""
+    if text.isascii():
+        return text.lower()
+    bare = _marks.sub("", unicodedata.normalize("NFKD", text.casefold()))
+    return unicodedata.normalize("NFC", bare).translate(_STROKES)
+
+
+def is_name(word: str) -> bool:
+    """Whether a word is written as programmers write names: ``head_count``, ``fooBar``, ``1.2``."""
+    return not (word.isalpha() and (word.islower() or word.isupper() or word[1:].islower()))
+
+
+def _pattern(expression: str) -> re.Pattern[str]:
+    """Finds what does not go on to either side."""
+    return re.compile(rf"(?<!\w)(?:{expression})(?!\w)")
+
+
+def _inflected(term: str) -> str:
+    """An expression for a word and its simple forms: retry, retries, retried, retrying."""
+    if not (term.isascii() and term.isalpha()):
+        return re.escape(term)
+    if len(term) < _LEAST_WORD:
+        return f"{term}s?"
+    if (found := _after_consonant(term)) is not None:
+        return f"{found[1]}(?:y|ies|ied|ying)"
+    if (found := _at_work(term)) is not None:  # planned, caching: the word itself may end with an e
+        stem = found[1]
+        bare = stem[:-1] if stem[-1] == stem[-2] and stem[-1] in _DOUBLED else stem
+        return f"{bare}(?:e|e?s|{_doubled(bare)}(?:ed|ing))?|{stem}s?"
+    base = term[:-1] if term.endswith("s") and not term.endswith("ss") else term
+    if not base.endswith("e"):
+        return f"{base}(?:e?s|{_doubled(base)}(?:ed|ing))?"
+    stem = base[:-1]
+    # The plural of box ends like that of file.
+    sibilant = len(stem) >= _LEAST_WORD - 1 and stem.endswith(("s", "x", "z", "ch", "sh"))
+    alone = "?" if base != term and sibilant else ""
+    return f"{stem}(?:e|es|ed|ing){alone}"
+
+
+def _beginning(term: str) -> str:
+    """What all forms of a word begin with."""
+    found = _letters(_inflected(term)) if term.isalpha() else None
+    return term if found is None else found[0]
+
+
+def _doubled(stem: str) -> str:
+    return f"{stem[-1]}?" if stem[-1] in _DOUBLED else ""
+
+
+def _best(turn: Turn, wanted: _Wanted, ignore: Collection[str]) -> Found | None:
+    """The round of a turn that has most of the words, the first of equals."""
+    best: Found | None = None
+    ignored = set[str]()
+    for round in turn.rounds:
+        text = "\n".join(_said(round.messages, ignore, ignored))
+        plain = folded(text)
+        there = [found.start() for word in wanted.words if (found := word.search(plain))]
+        if not there or (best is not None and len(there) < best.words):
+            continue
+        phrase = wanted.phrase.search(plain) if len(there) == len(wanted.words) else None
+        if best is None or (len(there), phrase is not None) > (best.words, best.phrase):
+            at = min(there) if phrase is None else phrase.start()
+            id = str(Position(turn.number, round.number))
+            best = Found(id, _line(text, at), len(there), phrase is not None)
+    return best
+
+
+def _said(
+    messages: tuple[Message, ...], ignore: Collection[str], ignored: set[str]
+) -> Iterator[str]:
+    for message in messages:
+        if message.role == "event":
+            continue
+        for part in message.parts:
+            if isinstance(part, ToolCall) and part.name in ignore:
+                ignored.add(part.id)
+            elif isinstance(part, ToolResult):
+                if part.call not in ignored:
+                    yield words_of(part)
+            elif isinstance(part, Text | ToolCall):
+                yield words_of(part)
+
+
+def _line(text: str, at: int) -> str:
+    """What stands around a place, on one line. Folding may have moved it a little."""
+    start = max(0, at - _BEFORE)
+    if start:
+        start = text.find(" ", start, at) + 1 or start
+    cut = " ".join(text[start : start + _LINE].split())
+    return f"{'…' if start else ''}{cut}{'…' if start + _LINE < len(text) else ''}"
