@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from perdure.history.lines import Owned
-from perdure.history.log_records import Piece, SessionRecord, agent_of
+from perdure.history.log_records import Owned, Piece, SessionRecord, agent_of
 from perdure.history.turn_log import TURNS, Written
 from perdure.history.turn_reader import Reader
 from perdure.jobs import GoOn, PendingMark, Runner
