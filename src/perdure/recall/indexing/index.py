@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.core.errors import Corrupted, InvalidInput
-from perdure.history.log_records import Piece, SessionRecord
+from perdure.history.log_records import SessionRecord, TurnPiece
 from perdure.history.turn_log import Written
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.jobs import Runner, Wake
 from perdure.recall.embedders import Embedder
 from perdure.recall.indexing.embedding import Embeddings, Waiting
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 #: Puts again all that it has, with `RecallIndex.put`.
 Refill: TypeAlias = Callable[[], Awaitable[object]]
 
-_TURNS = type_of(Piece).name
+_TURNS = type_of(TurnPiece).name
 #: Seconds until the first look whether the index is complete, so that short commands do without;
 #: between two looks.
 _DELAY, _CARE_EVERY = 0.5, 300.0
@@ -51,7 +51,7 @@ class RecallIndex:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        reader: TurnReader,
         jobs: Runner,
         config: RecallConfig,
         embedder: Embedder,

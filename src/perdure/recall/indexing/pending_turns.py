@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from perdure.history.log_records import Owned, Piece, SessionRecord, agent_of
+from perdure.history.log_records import Owned, SessionRecord, TurnPiece, agent_of
 from perdure.history.turn_log import TURNS, Written
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.jobs import GoOn, PendingMark, Runner
 from perdure.recall.indexing.embedding import Embeddings, Waiting, always
 from perdure.recall.indexing.filling import Filler
@@ -52,7 +52,7 @@ class PendingTurns:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        reader: TurnReader,
         jobs: Runner,
         *,
         groups: Groups,
@@ -157,7 +157,7 @@ class PendingTurns:
         """Index appends. The commit fails, and this is repeated, if one is forgotten meanwhile."""
         found = list[tuple[int, Moment]]()
         ids = [piece.id for written in appends for piece in written.pieces]
-        pieces = zip(ids, await transaction.collection(Piece).get_many(ids), strict=True)
+        pieces = zip(ids, await transaction.collection(TurnPiece).get_many(ids), strict=True)
         there = {id for id, piece in pieces if piece is not None and not piece.forgotten}
         for written in appends:
             number = await self._groups.relied_on(transaction, written.session.id)
@@ -218,7 +218,7 @@ class _OpenTurn(NamedTuple):
 class OpenTurns:
     """What is remembered of the open turns of sessions, so that they need not be read again."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: TurnReader) -> None:
         self._reader = reader
         self._known: dict[str, _OpenTurn] = {}
 
