@@ -37,7 +37,7 @@ class Desk:
         self.bank, self.index = bank, index
         reader = TurnReader(bank.store)
         scopes = Scopes(bank.store, index)
-        self.showing = Showing(bank.store, bank.services.scribe, reader)
+        self.showing = Showing(bank.store, bank.services.scribe, reader, marked=index.marked)
         self.pipeline = Pipeline(
             Searcher(bank.store, index.embedder),
             scopes.of,
@@ -45,6 +45,7 @@ class Desk:
             patient(),
             scan=Scan(reader),
             covers=index.covers,
+            catch_up=index.catch_up,
             **further,
         )
 
