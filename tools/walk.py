@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import msgspec
 
 import perdure
+from perdure.search.engine import SearchEngine, engine_of
 from perdure.storage.adapter import Adapter
 
 WALKS = ("append", "context", "recall", "put")
@@ -84,7 +85,8 @@ class Trace:
 
 def count_calls(target: object, calls: list[str]) -> None:
     """Have public coroutines of a backend noted; those that they call themselves are not."""
-    for name, _ in inspect.getmembers(Adapter, inspect.iscoroutinefunction):
+    interface = Adapter if isinstance(target, Adapter) else SearchEngine
+    for name, _ in inspect.getmembers(interface, inspect.iscoroutinefunction):
         if not name.startswith("_") and name not in {"generation", "identity", "close"}:
             setattr(target, name, _counted(name, getattr(target, name), calls))
 
@@ -162,6 +164,7 @@ async def walk(name: str, url: str) -> Trace:
         await bank.settle()
         calls = list[str]()
         count_calls(bank.store.adapter, calls)
+        count_calls(engine_of(bank.store.adapter), calls)
         trace = Trace()
         with traced(trace, calls):
             match name:
