@@ -4,9 +4,11 @@
 
 For the second `append`, `context`, `recall` or `put` of a process on a bank of 30 turns, after
 another process appended to it, so that nothing is answered from a cache of results. `…_full` is a
-bank with memories, reference layers, shares and a board. `functions` counts named functions (no comprehensions, no lambdas),
-`module_switches` calls from one module into another, `storage_calls` calls of the backend and of
-the search index. `--show` lists the functions in the order of their first call.
+bank with memories, reference layers, shares and a board.
+
+`functions` counts named functions (no comprehensions, no lambdas), `module_switches` calls from one
+module into another, `storage_calls` calls of the backend and of the search index. `--show` lists
+the functions in the order of their first call.
 """
 
 from __future__ import annotations
