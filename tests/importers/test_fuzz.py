@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import perdure
 from perdure.core.messages import encode
-from perdure.history.import_cursors import Place
+from perdure.history.import_cursors import FilePosition
 from perdure.importers import import_files, importer_for
 from perdure.importers.feed import FAILED, Feed
 from perdure.importers.steps import Say, Step
@@ -44,7 +44,7 @@ def steps(format_: str, content: bytes) -> list[Step]:
         path = Path(folder) / FILES[format_]
         path.write_bytes(content)
         (transcript,) = importer.transcripts(path)
-        feed = Feed(importer, transcript, Place())
+        feed = Feed(importer, transcript, FilePosition())
         try:
             found = list[Step]()
             more = True

@@ -12,7 +12,7 @@ after that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,17 +24,17 @@ from perdure.artifacts import ArtifactStore
 from perdure.artifacts.addresses import PlaceAddress, S3Address
 from perdure.artifacts.artifact import INLINE_BELOW, Place
 from perdure.artifacts.sources import PIECE
-from perdure.bank.backup_folder import LATEST, BackupFolder, Manifest, translated
+from perdure.bank.backup_folder import LATEST, BackupFolder, translated
+from perdure.bank.backup_manifest import BackupManifest
 from perdure.bank.bank import Bank
 from perdure.bank.folders import make_folder
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, Corrupted, InvalidInput, KeyRefused
-from perdure.storage import assembly, urls
+from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot, not_empty
-from perdure.storage.rows import Delivered, Entry
+from perdure.storage.concurrency import in_thread
 from perdure.storage.snapshots import HeldCollection, HeldSnapshot, WatchedSnapshot, closing
 from perdure.storage.store import Progress, Store
-from perdure.storage.threads import in_thread
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class BankCopy(msgspec.Struct, frozen=True):
     #: What the check found in the end; None if it was left out.
     problems: tuple[Problem, ...] | None = None
     #: The backup that was restored.
-    snapshot: Manifest | None = None
+    snapshot: BackupManifest | None = None
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -83,9 +83,8 @@ async def restore(
 
     First every file of the backup is checked; nothing is changed if one is damaged. With
     `skip_damaged`, artifacts that are damaged or missing in the backup are left out, and named in
-    `BankCopy.problems`; records are all there or none. A bank that holds records is only written to
-    if `overwrite` says so: they are all gone then. Nobody may have it open. With `verify`, the
-    restored bank is checked, too.
+    `BankCopy.problems`. A bank that holds records is only written to if `overwrite` says so: they
+    are all gone then. Nobody may have it open. With `verify`, the restored bank is checked, too.
 
     Interrupted, even by kill -9, the target has all records or is as it was before, apart from
     artifacts that nothing refers to. One case is left: an artifact that the target had already,
@@ -104,7 +103,7 @@ async def restore(
         await target.refuse(overwrite=overwrite)
         sizes = {tagged: n for tagged, n in manifest.artifacts.items() if tagged not in faults}
         content: Content = lambda tagged: place.contents.chunks(tagged, PIECE)  # noqa: E731
-        async with place.records(manifest) as records:
+        async with place.records(manifest.id, manifest.taken) as records:
             made = await target.fill(records, sizes, content, faults, overwrite=overwrite)
     return await target.checked(made, verify=verify, snapshot=manifest)
 
@@ -175,7 +174,7 @@ class _CopyTarget:
         capabilities = self._store().adapter.capabilities
         if not {Capability.SNAPSHOTS, Capability.DURABLE} <= capabilities:
             raise InvalidInput(
-                f"A bank at {urls.shown(self.url)} cannot be filled from another one.",
+                f"A bank at {registry.shown(self.url)} cannot be filled from another one.",
                 hint="Use sqlite:///… or postgresql://….",
             )
 
@@ -235,7 +234,7 @@ class _CopyTarget:
                 for tagged in later:
                     if not await _is_sound(bank.artifacts, tagged):
                         copied += await self._put(bank.artifacts, tagged, content)
-        return BankCopy(urls.shown(self.url), rows, len(sizes) + found, copied)
+        return BankCopy(registry.shown(self.url), rows, len(sizes) + found, copied)
 
     async def checked(
         self,
@@ -243,7 +242,7 @@ class _CopyTarget:
         *,
         verify: bool,
         shared_artifacts: bool = False,
-        snapshot: Manifest | None = None,
+        snapshot: BackupManifest | None = None,
     ) -> BankCopy:
         """With what could not be delivered and, if asked for, what is wrong with the target."""
         found = list(self._problems)
@@ -291,15 +290,7 @@ class _CopyTarget:
             yield bank
 
     async def _load(self, source: Snapshot, keys: Snapshot, *, overwrite: bool) -> int:
-        done: dict[str, int] = {}
-
-        def see(collection: str, page: Sequence[Entry | Delivered]) -> None:
-            done[collection] = done.get(collection, 0) + len(page)
-            what = f"loading {collection or 'events'}"
-            self.progress(what, done[collection], total.get(collection, 0))
-
-        watched = WatchedSnapshot(source, see, keys)
-        total = {each.name: await watched.count(each.name) for each in await watched.layouts()}
+        watched = WatchedSnapshot(source, self.progress, instead=keys)
         async with self._store() as store:
             return await store.adapter.load(watched, replace=overwrite)
 
@@ -349,7 +340,7 @@ async def _is_sound(store: ArtifactStore, tagged: str) -> bool | None:
 
 def _is_same(one: str, other: str) -> bool:
     """Whether two addresses name the same bank, as far as they tell."""
-    first, second = urls.parse(one), urls.parse(other)
+    first, second = registry.parse(one), registry.parse(other)
     if first.scheme == second.scheme == "sqlite":
         return Path(first.path).resolve() == Path(second.path).resolve()
     return one == other

@@ -15,14 +15,15 @@ from perdure.core.errors import Closed, Unsupported
 from perdure.history.artifact_uses import Uses
 from perdure.history.epochs import Epochs
 from perdure.history.forget_sessions import Forgetting
-from perdure.history.renditions.rendition_service import Scribe
+from perdure.history.log_records import SessionRecord
+from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TurnLog, Written
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.services import Services
-from perdure.storage import assembly, urls
+from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability
 from perdure.storage.middleware import Middleware
 from perdure.storage.store import Progress, Store
@@ -84,7 +85,7 @@ def make_services(
     artifacts.join(Uses(store))
     if chain.encryption is not None:
         chain.encryption.join(SealedObjects(artifacts))
-    reader = Reader(store)
+    reader = TurnReader(store)
     jobs = Runner(store, concurrency=config.jobs.concurrency)
     meter = TokenCounts(store, reader, artifacts, jobs)
     log, epochs = TurnLog(store, artifacts, jobs), Epochs(store)
@@ -105,6 +106,7 @@ def make_services(
             store,
             reader,
             services.scribe,
+            jobs,
             config,
             gateway=lambda: services.gateway,
             counter=lambda: meter.counter,
@@ -122,8 +124,14 @@ def make_services(
         return Masker(config.secrets)
 
     async def index(transaction: Transaction, written: Written) -> None:
-        await services.recall.start()
-        await services.recall.index.hook(transaction, written)
+        if written.bulk:
+            await services.recall.hook(transaction, written)
+
+    def note(written: Written) -> None:
+        services.recall.note(written)
+
+    def missed(record: SessionRecord, first: int, last: int) -> None:
+        services.recall.missed(record, first, last)
 
     services = Services(
         url=url,
@@ -137,7 +145,7 @@ def make_services(
         log=log,
         reader=reader,
         meter=meter,
-        scribe=Scribe(
+        scribe=RenditionService(
             store,
             reader,
             artifacts,
@@ -154,6 +162,7 @@ def make_services(
     log.join(index)
     log.listen(meter.note, meter.missed)
     log.listen(services.scribe.note, services.scribe.missed)
+    log.listen(note, missed)
     return services
 
 
@@ -179,7 +188,7 @@ def _check_backend(url: str, store: Store) -> None:
     missing = sorted(_NEEDED - store.adapter.capabilities)
     if missing:
         raise Unsupported(
-            f"{urls.shown(url)} cannot hold a bank: it has no {', '.join(missing)}.",
+            f"{registry.shown(url)} cannot hold a bank: it has no {', '.join(missing)}.",
             hint="Use it for records alone, with perdure.open_store(…); open the bank on"
             " sqlite:// or postgresql://.",
         )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perdure.core.messages import encode
-from perdure.history.import_cursors import Place
+from perdure.history.import_cursors import FilePosition
 from perdure.importers.decoding import Broken
 from perdure.importers.importer import Importer, Transcript
 from perdure.importers.source import Damaged, Line
@@ -26,14 +26,14 @@ class Taken(NamedTuple):
     """A step, and the place behind it."""
 
     step: Step
-    place: Place
+    place: FilePosition
 
 
 class Batch(NamedTuple):
     """Steps, and the place behind all of them."""
 
     steps: list[Taken]
-    place: Place
+    place: FilePosition
     #: The file goes on.
     more: bool
     #: Steps that were taken before and matter again: who started whom; the tags of the turn; what a
@@ -55,14 +55,14 @@ class Feed:
     Raises OSError if the file cannot be opened or read; its methods do the same.
     """
 
-    def __init__(self, importer: Importer, transcript: Transcript, behind: Place) -> None:
+    def __init__(self, importer: Importer, transcript: Transcript, behind: FilePosition) -> None:
         #: What was read and skipped behind that place.
         self.report = Report()
         self._reader = importer.reader(transcript)
         self._source = importer.open(transcript)
         self._behind = behind
         self._ends = list(behind.ends)  # where the reader has yet to be asked for what it holds
-        self._place = Place()
+        self._place = FilePosition()
         self._taken: list[Taken] = []
         self._again: list[Step] = []
         self._opened: dict[str, Open] = {}  # the turn that was opened last, by conversation
@@ -111,11 +111,13 @@ class Feed:
         """What the reader held back: the file ends here, for now."""
         end = self._place
         if not self.document:
-            self._place = Place(end.offset, 0, end.checksum, (*end.ends, end.offset), ending=True)
+            self._place = FilePosition(
+                end.offset, 0, end.checksum, (*end.ends, end.offset), ending=True
+            )
         for step in self._reader.finish():
             self._take(step)
         if not self.document:
-            self._place = Place(end.offset, 0, end.checksum, (end.offset,))
+            self._place = FilePosition(end.offset, 0, end.checksum, (end.offset,))
         return self._batch(more=False)
 
     # ------------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ class Feed:
             raise Changed
         else:
             self._bytes = zlib.crc32(line.data, self._bytes)
-            self._place = Place(line.end, 0, self._bytes, self._place.ends)
+            self._place = FilePosition(line.end, 0, self._bytes, self._place.ends)
         return True
 
     def _decoded(self, line: Line) -> Any:
@@ -223,7 +225,7 @@ class Feed:
             at = self._ends.pop(0)
             partly = self._behind.ending and not self._ends
             place = self._place
-            self._place = Place(at, 0, place.checksum, self._behind.ends, ending=partly)
+            self._place = FilePosition(at, 0, place.checksum, self._behind.ends, ending=partly)
             self._reader.report = Report()
             for step in self._reader.finish():
                 if partly:

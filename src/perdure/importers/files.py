@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from perdure.history.import_cursors import Cursor, Place, Stamp
+from perdure.history.import_cursors import Cursor, FilePosition, Stamp
 from perdure.importers.cursors import Bookmark, Overtaken
 from perdure.importers.feed import Batch, Changed, Feed
 from perdure.importers.importer import Transcript
@@ -128,7 +128,7 @@ class ImportedFile:
                 session = await self._run.bank.session(self._sessions.name())
                 self._scribe.known = await Known.of(session, cursor.turns)
                 with readable():
-                    feed = Feed(self._run.importer, self._transcript, Place())
+                    feed = Feed(self._run.importer, self._transcript, FilePosition())
             self._feed = feed
             if feed is not None:
                 return feed
@@ -142,7 +142,7 @@ class ImportedFile:
         self._sessions.turn = bookmark.cursor.turn
         return bookmark.cursor
 
-    async def _fitting(self, place: Place) -> Feed | None:
+    async def _fitting(self, place: FilePosition) -> Feed | None:
         """The file from this place on, if it is still the file that was imported up to there."""
         with readable():
             feed = Feed(self._run.importer, self._transcript, place)
@@ -179,7 +179,7 @@ class ImportedFile:
         found = self._run.result.of(self._sessions.name())
         found.read += lines
         found.skip({self._transcript.skip: lines})
-        await self._bookmark.put(self._bookmark.at(Place(), self._stamp))
+        await self._bookmark.put(self._bookmark.at(FilePosition(), self._stamp))
 
     async def _write(self, feed: Feed, batch: Batch, end: Stamp | None = None) -> None:
         await self._scribe.write(batch, end)
