@@ -17,7 +17,7 @@ from perdure.history.export import jsonl
 from perdure.history.imports import bury_cursors
 from perdure.history.records import Link
 from perdure.importers import import_files
-from perdure.importers.sessions import FORGOTTEN
+from perdure.importers.import_run import FORGOTTEN
 from perdure.session import Session
 from tests.importers.outcomes import names
 

@@ -21,8 +21,7 @@ import msgspec
 
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS
-from perdure.artifacts.artifact import ALGORITHM, hash_of_key
-from perdure.artifacts.sources import PIECE
+from perdure.artifacts.artifact import ALGORITHM, PIECE, hash_of_key
 from perdure.bank.backup_folder import BackupCheck, BackupFolder, Manifest, made_by, translated
 from perdure.bank.bank import Bank
 from perdure.bank.bank_copy import large_artifacts, silent

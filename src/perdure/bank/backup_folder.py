@@ -41,8 +41,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from perdure.artifacts.artifact import PIECE
 from perdure.artifacts.sealing import Sealer
-from perdure.artifacts.sources import PIECE
 from perdure.core.clock import from_datetime, to_datetime
 from perdure.core.errors import (
     AccessDenied,
@@ -62,7 +62,7 @@ from perdure.storage.store import Progress
 from perdure.storage.threads import in_thread
 
 if TYPE_CHECKING:
-    from perdure.artifacts.contents import Contents
+    from perdure.artifacts.artifact_contents import ArtifactContents
     from perdure.storage.encryption.masters import MasterKeys
 
 #: Raised when the files change; a newer one than ours is refused.
@@ -205,12 +205,12 @@ class BackupFolder:
         return b"".join(derived(self._key, f"backup {name} {half}") for half in "12")
 
     @cached_property
-    def contents(self) -> Contents:
+    def contents(self) -> ArtifactContents:
         """The large artifacts of all backups."""
-        from perdure.artifacts.contents import Contents
+        from perdure.artifacts.artifact_contents import ArtifactContents
 
         sealer = None if self._key is None else Sealer(_FolderKey(self._key))
-        return Contents(self.artifacts, sealer)
+        return ArtifactContents(self.artifacts, sealer)
 
     # Reading ----------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.core.errors import InvalidInput, StreamBroken
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class AskComplexity(StrEnum):
 
 @common_options()
 def ask(
-    settings: Settings,
+    settings: CommandSettings,
     question: Annotated[
         list[str] | None,
         typer.Argument(
@@ -293,7 +293,7 @@ def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
 
 
 async def _ask(
-    settings: Settings, request: Request, asked: calls.Ask, voice: AnswerPrinter
+    settings: CommandSettings, request: Request, asked: calls.Ask, voice: AnswerPrinter
 ) -> tuple[Reply, float]:
     """The answer, and the seconds until it was there, from the first try on."""
     import time

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
@@ -28,7 +28,7 @@ VerifyOption = Annotated[
 
 @common_options()
 def backup(
-    settings: Settings,
+    settings: CommandSettings,
     folder: FolderArgument,
     *,
     keep: Annotated[
@@ -68,7 +68,7 @@ def backup(
 
 @common_options(without=("bank",))
 def list_(
-    settings: Settings,
+    settings: CommandSettings,
     folder: FolderArgument,
     *,
     verify: Annotated[
@@ -101,7 +101,7 @@ def list_(
 
 @common_options()
 def restore(
-    settings: Settings,
+    settings: CommandSettings,
     folder: FolderArgument,
     *,
     snapshot: Annotated[
@@ -137,7 +137,7 @@ def restore(
 
 @common_options()
 def copy(
-    settings: Settings,
+    settings: CommandSettings,
     target: Annotated[
         str,
         typer.Argument(metavar="URL", help="The address of the other bank.", show_default=False),
@@ -171,7 +171,7 @@ def copy(
 
 
 async def _backup(
-    settings: Settings, folder: Path, keep: int | None, *, plain: bool, verify: bool
+    settings: CommandSettings, folder: Path, keep: int | None, *, plain: bool, verify: bool
 ) -> Backup:
     from perdure.cli import bank_access
     from perdure.cli.terminal import ProgressBar
@@ -183,7 +183,7 @@ async def _backup(
             )
 
 
-async def _list(settings: Settings, folder: Path, *, verify: bool) -> list[BackupCheck]:
+async def _list(settings: CommandSettings, folder: Path, *, verify: bool) -> list[BackupCheck]:
     from perdure.bank.backup import check_backups
     from perdure.cli.terminal import ProgressBar
 
@@ -192,7 +192,7 @@ async def _list(settings: Settings, folder: Path, *, verify: bool) -> list[Backu
 
 
 async def _restore(
-    settings: Settings,
+    settings: CommandSettings,
     folder: Path,
     snapshot: str,
     *,
@@ -216,7 +216,12 @@ async def _restore(
 
 
 async def _copy(
-    settings: Settings, target: str, target_config: Path | None, *, overwrite: bool, verify: bool
+    settings: CommandSettings,
+    target: str,
+    target_config: Path | None,
+    *,
+    overwrite: bool,
+    verify: bool,
 ) -> BankCopy:
     from perdure import config
     from perdure.cli import bank_access
@@ -298,7 +303,7 @@ def _line(each: BackupCheck, *, verified: bool) -> tuple[str, ...]:
     )
 
 
-def _show_moved(settings: Settings, moved: BankCopy) -> None:
+def _show_moved(settings: CommandSettings, moved: BankCopy) -> None:
     if settings.json:
         terminal.emit(
             {

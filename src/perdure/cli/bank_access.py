@@ -13,7 +13,7 @@ from perdure.core.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.cli.options import Settings
+    from perdure.cli.command_options import CommandSettings
     from perdure.config import Config
     from perdure.session import Session
 
@@ -28,7 +28,9 @@ _LISTED = 5
 
 
 @asynccontextmanager
-async def existing_bank(settings: Settings, config: Config | None = None) -> AsyncIterator[Bank]:
+async def existing_bank(
+    settings: CommandSettings, config: Config | None = None
+) -> AsyncIterator[Bank]:
     """The bank that is meant, without background work.
 
     Raises `Unavailable` if there is none: opening an address would make it, and whoever only looks
@@ -49,7 +51,7 @@ async def existing_bank(settings: Settings, config: Config | None = None) -> Asy
 
 
 @asynccontextmanager
-async def changed_bank(settings: Settings) -> AsyncIterator[Bank]:
+async def changed_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
     """The bank, for a change of what recall finds. Say what came of it before you leave.
 
     What was written gets its vectors on leaving, if the model comes with Perdure, which takes most
