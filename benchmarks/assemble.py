@@ -28,9 +28,9 @@ from typing import Any
 from benchmarks import long_project, ours
 from benchmarks.harness import Block, Report, alternate, growth, millis, percentile, work_folder
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.context.tools import HISTORY_TOOLS
 from perdure.core.messages import Message
-from perdure.session import Session
 from perdure.testing import project_turn
 
 _SYSTEM = "You are the engineer of this project. Be brief, and say what you have checked."

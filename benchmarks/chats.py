@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import perdure
 from benchmarks import transcripts
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.core.messages import Message, Text
-from perdure.session import Session
 
 FILE = "locomo_dev.json"
 _DEFAULT = Path(__file__).parent.parent.parent / "shared/data"

@@ -13,6 +13,7 @@ from benchmarks import disk_turns, ours, transcripts
 from benchmarks.harness import Report, bytes_in, work_folder
 from benchmarks.importing import import_all
 from perdure.recall.places import INDEX
+from perdure.search.engine import engine_of
 
 
 async def run(report: Report, *, quick: bool) -> None:
@@ -27,14 +28,14 @@ async def run(report: Report, *, quick: bool) -> None:
         async with ours.open_bank(file, recall=True) as bank:
             for info in await bank.sessions(archived=True):
                 session = await bank.existing_session(info.name)
-                await bank.scribe.catch_up(session.record)
+                await bank.services.scribe.catch_up(session.record)
             await bank.settle()
-            missing = sum(each.missing for each in await bank.scribe.status())
+            missing = sum(each.missing for each in await bank.services.scribe.status())
             index = await bank.index.check()
         stored = bytes_in(Path(name))
         text = await disk_turns.text_in(file)
         async with ours.open_bank(file, recall=True) as bank:
-            await bank.store.adapter.erase_search(INDEX.name)
+            await engine_of(bank.store.adapter).erase(INDEX.name)
             await bank.store.adapter.scrub()
         searching = stored - bytes_in(Path(name))
     report.figures["ratio"] = round(stored / text, 3)

@@ -1,7 +1,4 @@
-"""Bytes on disk per byte of text: 10k messages of 1 KB, written one after another, then closed.
-
-Dictionaries are trained by the bank itself, while it is being written to, as for any user.
-"""
+"""Bytes on disk per byte of text: 10k messages of 1 KB, written one after another, then closed."""
 
 from __future__ import annotations
 

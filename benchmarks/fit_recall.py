@@ -29,13 +29,13 @@ import numpy as np
 from benchmarks import chats
 from benchmarks.chats import Asked, Chat
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.history.records import Head, SessionRecord
 from perdure.recall.places import spot
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.searching.features import GROUPS, NAMES
 from perdure.recall.searching.searcher import Found, Searcher
 from perdure.recall.values import Question
-from perdure.session import Session
 
 Array: TypeAlias = np.ndarray
 

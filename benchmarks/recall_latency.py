@@ -48,9 +48,9 @@ from perdure.recall.scoping.scope import Scopes
 from perdure.recall.searching import ranking
 from perdure.recall.searching.searcher import Found, Searcher
 from perdure.recall.values import Question
+from perdure.search.engine import Embedding, Near, TextFound, TextSearch, VectorSearch, engine_of
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.registry import adapter_for
-from perdure.storage.searching import Embedding, Near, TextFound, TextSearch, VectorSearch
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _Shelf:
         """Write and embed everything as an append and its background would; returns seconds."""
         start = perf_counter()
         adapter = self.store.adapter
-        await adapter.prepare_search(INDEX)
+        await engine_of(adapter).prepare(INDEX)
         for session, said in groupby(self.lines, attrgetter("session")):
             own = list(said)
             await self._session(session, len(own))
@@ -95,7 +95,7 @@ class _Shelf:
                 raise AssertionError(session)
             for first in range(0, len(own), _TOGETHER):
                 await self._write(number, own[first : first + _TOGETHER])
-        while await adapter.tend_search(INDEX.name):
+        while await engine_of(adapter).tend(INDEX.name):
             pass
         return perf_counter() - start
 
@@ -138,10 +138,10 @@ class _Shelf:
         ]
         places = [Spot(number, line.turn).place for line in lines]
         async with self.store.transaction() as transaction:
-            transaction.index(*map(document, places, made))
+            transaction.include(*map(document, places, made))
         vectors = await self.embedder.embed([each.plain for each in made])
         embeddings = [Embedding(*each) for each in zip(places, vectors, strict=True)]
-        await self.store.adapter.embed(INDEX.name, self.embedder.name, embeddings)
+        await engine_of(self.store.adapter).embed(INDEX.name, self.embedder.name, embeddings)
 
 
 async def run(report: Report, *, quick: bool) -> None:
@@ -252,7 +252,7 @@ async def _missed(shelf: _Shelf, asked: Asked, exact: _Exact) -> float:
     search = VectorSearch(
         index=INDEX.name, model=shelf.embedder.name, vector=vector, limit=_NEAREST
     )
-    near = await shelf.store.adapter.search_vectors(search, DEFAULT)
+    near = await engine_of(shelf.store.adapter).search_vectors(search)
     truth = {each.place for each in exact.nearest(search)}
     return 1 - len(truth & {each.place for each in near}) / len(truth)
 
@@ -271,10 +271,10 @@ class _Exact:
         import numpy as np
 
         places, after = list[int](), -1
-        while page := await self._adapter.places(INDEX.name, after, 10_000):
+        while page := await engine_of(self._adapter).places(INDEX.name, after, 10_000):
             places += page
             after = page[-1]
-        found = await self._adapter.vectors(INDEX.name, model, places)
+        found = await engine_of(self._adapter).vectors(INDEX.name, model, places)
         self._places = np.array(places, np.int64)[found.at]
         vectors = found.rows.astype(np.float32)
         self._vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -294,19 +294,22 @@ class _Exact:
 
 
 class _Everything:
-    """A backend that reads every occurrence, and compares every vector."""
+    """An engine that reads every occurrence, and compares every vector; and its backend."""
 
     def __init__(self, adapter: Adapter, exact: _Exact) -> None:
-        self._adapter, self._exact = adapter, exact
+        self._engine, self._exact = engine_of(adapter), exact
+
+    def extension(self, _: str) -> _Everything:
+        return self
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._adapter, name)
+        return getattr(self._engine, name)
 
-    async def search_text(self, search: TextSearch, options: Options) -> TextFound:
+    async def search_text(self, search: TextSearch, options: Options = DEFAULT) -> TextFound:
         whole = msgspec.structs.replace(search, most=_ALL)
-        return await self._adapter.search_text(whole, options)
+        return await self._engine.search_text(whole, options)
 
-    async def search_vectors(self, search: VectorSearch, _: Options) -> list[Near]:
+    async def search_vectors(self, search: VectorSearch, _: Options = DEFAULT) -> list[Near]:
         return self._exact.nearest(search)
 
 

@@ -30,11 +30,11 @@ from examples import storage_tour
 from examples.new_process import NAME, compose, digest
 from examples.storage_tour import console, goodbye, show, size
 from perdure.bank import Bank, SessionInfo
+from perdure.bank.session import Session
 from perdure.cli.charts import BandChart
 from perdure.context.context import Context
 from perdure.core.levels import LEVELS
 from perdure.core.messages import Message
-from perdure.session import Session
 from perdure.testing import fill_project, planted, project_turn
 
 BUDGET = 100_000
@@ -78,7 +78,7 @@ async def make_up(bank: Bank, session: Session, turns: int) -> None:
         def shortened(_what: str, done: int, total: int) -> None:
             progress.update(task, completed=done, total=total)
 
-        await bank.scribe.catch_up(session.record, shortened)
+        await bank.services.scribe.catch_up(session.record, shortened)
     made = time.perf_counter() - start - written
     info = await told(bank)
     show(

@@ -4,7 +4,8 @@ A test is in the quick lane unless one of these rules puts it into the long one:
 
 - it is marked ``@pytest.mark.slow``;
 - it runs on PostgreSQL and stands above storage, where the same test also runs on SQLite;
-- it is marked ``@pytest.mark.repeated`` and is no property: it kills processes in a loop.
+- it is marked ``@pytest.mark.repeated`` and is no property: it kills processes in a loop;
+- it runs a benchmark (`tests/benchmarks`).
 
 A property (a test of hypothesis) is in both: with 15 examples in the quick lane and 60 in the long
 one, unless it is marked slow. Without ``--lane``, pytest runs everything with 60.
@@ -29,6 +30,8 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 QUICK, LONG, ALL = "quick", "long", "all"
 #: Folders whose tests on PostgreSQL are in the quick lane: what it stores is decided there.
 _ON_SERVERS = ("storage",)
+#: Folders whose tests all are in the long lane.
+_LONG_FOLDERS = ("benchmarks",)
 #: Files that are listed.
 _MOST = 20
 #: Seconds after the report of a test that hangs (``faulthandler_timeout``) when it fails.
@@ -88,9 +91,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def lanes_of(item: pytest.Item) -> tuple[str, ...]:
     """The lanes in which a test runs."""
     is_property = is_hypothesis_test(getattr(item, "obj", None))
+    folder = item.path.relative_to(_HERE).parts[0]
     if (
-        item.get_closest_marker("slow")
-        or _is_on_postgresql(item)
+        folder in _LONG_FOLDERS
+        or item.get_closest_marker("slow")
+        or (folder not in _ON_SERVERS and _is_on_postgresql(item))
         or (item.get_closest_marker("repeated") and not is_property)
     ):
         return (LONG,)
@@ -98,8 +103,6 @@ def lanes_of(item: pytest.Item) -> tuple[str, ...]:
 
 
 def _is_on_postgresql(item: pytest.Item) -> bool:
-    if item.path.relative_to(_HERE).parts[0] in _ON_SERVERS:
-        return False
     given = getattr(item, "callspec", None)
     return given is not None and "postgresql" in given.params.values()
 

@@ -78,31 +78,6 @@ async def test_events_are_delivered_soon_after_the_commit(store_url: str) -> Non
         await until(arrived)
 
 
-async def test_dictionaries_are_trained_and_used_by_the_next_process(store_url: str) -> None:
-    if store_url == "memory://":
-        return  # nothing stays for a next process
-    # Long enough to halve whichever of them the dictionary was trained with.
-    texts = [
-        f"The {n}th lesson is that tests which cannot fail prove nothing, and that those which"
-        " fail now and then prove less, because nobody believes them any more."
-        for n in range(1500)
-    ]
-    async with perdure.open(store_url) as bank:
-        notes = bank.collection(Note)
-        for text in texts:
-            await notes.put(Note(f"a/{text.split()[1]}", text))
-        await bank.settle()
-    async with perdure.open(store_url) as bank:
-        notes = bank.collection(Note)
-        await notes.put(Note("b", texts[0]))
-        (row,) = await bank.store.adapter.get("bank_notes", ["b"], perdure.Options())
-        assert row is not None
-        assert row.content_type == "application/msgpack;zstd=1"
-        assert len(row.value) < len(texts[0]) / 2
-        assert await notes.get("a/7th") == Note("a/7th", texts[7])
-        assert await notes.get("b") == Note("b", texts[0])
-
-
 async def test_compression_can_be_switched_off_and_what_is_compressed_stays_readable(
     tmp_path: Path,
 ) -> None:

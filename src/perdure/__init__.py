@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from perdure.bank import Bank, open
     from perdure.bank.backup import check_backups
     from perdure.bank.bank_copy import restore
+    from perdure.bank.session import Session
+    from perdure.bank.session_reader import Said
     from perdure.config import Config
     from perdure.context.desk import Rendering
     from perdure.context.tools import HISTORY_TOOLS, MEMORY_TOOLS
@@ -84,7 +86,6 @@ if TYPE_CHECKING:
     from perdure.history.records import Link
     from perdure.jobs import Job
     from perdure.recall.values import Hit, Recalled
-    from perdure.session import Said, Session
     from perdure.storage.assembly import open_store
     from perdure.storage.collection import Collection, Stored
     from perdure.storage.contexts import Context, ContextStore
@@ -125,7 +126,8 @@ _LAZY = {
     "perdure.history.pruning": ("prune_tool_results",),
     "perdure.history.records": ("Link",),
     "perdure.recall.values": ("Hit", "Recalled"),
-    "perdure.session": ("Said", "Session"),
+    "perdure.bank.session": ("Session",),
+    "perdure.bank.session_reader": ("Said",),
     "perdure.jobs": ("Job",),
     "perdure.storage.assembly": ("open_store",),
     "perdure.storage.layouts": ("Index",),

@@ -134,6 +134,7 @@ TOURS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "steps"), TOURS.items())
 def test_tours(command: tuple[str, ...], steps: list[str]) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -191,6 +191,7 @@ def test_the_guide(run: Run, home: Path) -> None:
         assert re.search(rf"`{name}\b", words), name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the transcripts for measuring are not here")
 def test_real_transcripts(ask: Ask) -> None:
     code, found = ask("simulate", str(DATA / "codex"), "--budget", "30000")

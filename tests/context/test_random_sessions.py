@@ -14,6 +14,7 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.context.context import Context
 from perdure.context.tools import HISTORY_TOOLS
 from perdure.core.messages import (
@@ -27,7 +28,6 @@ from perdure.core.messages import (
     user,
 )
 from perdure.core.tokens import count_messages, o200k
-from perdure.session import Session
 from perdure.wire import codec
 from tests.context.test_sessions import WIRES, blocks, body_of
 

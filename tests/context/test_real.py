@@ -17,6 +17,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="there are no transcripts beside us")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("folder", ["claude_code", "codex"])
 async def test_each_request_is_valid_and_extends_the_one_before(folder: str, wire: Any) -> None:

@@ -19,7 +19,7 @@ async def session() -> perdure.Session:  # type: ignore[misc]
 
 
 async def find(session: perdure.Session, query: str, limit: int = 5) -> list[Found]:
-    reader = Reader(session._rooms.store)
+    reader = Reader(session._services.store)
     ignore = {"history_get_turn"}
     head = await session.head()
     return await search(reader, session.record, head, query, limit, ignore=ignore)

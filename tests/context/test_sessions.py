@@ -10,10 +10,10 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.context import tools as history_tools
 from perdure.context.context import Context
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
-from perdure.session import Session
 from perdure.testing import ManualClock, project_turn
 from perdure.wire import codec
 
@@ -84,6 +84,7 @@ async def live(
         await session.append(waiting, context=context if is_first else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recall", [True, False])
 async def test_a_long_session_stays_valid_within_its_budget_and_only_grows(
     bank: Bank, session: Session, *, recall: bool

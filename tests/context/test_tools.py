@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perdure.context import board as boards
 from perdure.context.board import Board
-from perdure.context.desk import Finding, Findings
+from perdure.context.desk import Finding, Findings, SessionTools
 from perdure.context.references import parse
 from perdure.context.toolbox import MOST_TEXT
 from perdure.context.tools import HISTORY_TOOLS, MEMORY_TOOLS, MOST_OF_RANGE, definitions, run
@@ -20,15 +20,16 @@ from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.tokens import o200k
 from perdure.core.turns import Position
+from perdure.recall.memories.memory_tools import MemoryTools
 from perdure.recall.tool_names import NAMES
 from tests.wire.strategies import VALUES
 
 
-class Table:
-    """A desk with sixty turns of three rounds."""
+class Table(SessionTools):
+    """Sixty turns of three rounds, in no bank."""
 
-    def __init__(self) -> None:
-        self.board = Board("a/b")
+    def __init__(self) -> None:  # nothing of a bank is asked for
+        self.notes = Board("a/b")
         self.set: list[tuple[int, Level, bool]] = []
         self.long = False
 
@@ -47,16 +48,16 @@ class Table:
         return f"T-{turn} stands at {level} from the next epoch on."
 
     async def board_post(self, text: str, turns_to_live: int) -> str:
-        self.board, entry = boards.post(
-            self.board, text, turn=60, counter=o200k(), turns_to_live=turns_to_live
+        self.notes, entry = boards.post(
+            self.notes, text, turn=60, counter=o200k(), turns_to_live=turns_to_live
         )
         return entry.id
 
     async def board_pull(
         self, position: Position, level: Level, text: str, turns_to_live: int
     ) -> str:
-        self.board, entry = boards.pull(
-            self.board,
+        self.notes, entry = boards.pull(
+            self.notes,
             str(position),
             level,
             text,
@@ -67,11 +68,11 @@ class Table:
         return entry.id
 
     async def board_clear(self, id: str | None) -> Sequence[str]:
-        self.board, gone = boards.clear(self.board, id)
+        self.notes, gone = boards.clear(self.notes, id)
         return gone
 
     async def board_ids(self) -> Sequence[str]:
-        return [entry.id for entry in self.board.entries]
+        return [entry.id for entry in self.notes.entries]
 
     async def is_elsewhere(self, session: str, turn: int) -> bool:
         return session != "planner/auth"
@@ -97,6 +98,9 @@ class Table:
 
     async def memory_edit(self, id: str, text: str) -> str:
         return f"{id} {text}"
+
+    async def memories(self) -> MemoryTools:
+        return cast("MemoryTools", self)
 
     async def memory_merge(self, ids: Sequence[str], text: str | None) -> str:
         return f"{' '.join(ids)} {text}"

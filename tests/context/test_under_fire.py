@@ -37,7 +37,7 @@ logs = st.lists(turns(), max_size=8).map(lambda each: sum(each, ())) | histories
 
 _FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 #: Times three wire formats.
-CASES = settings(max_examples=34_000 if _FUZZ else 340)
+CASES = settings(max_examples=34_000 if _FUZZ else settings().max_examples * 5)
 
 
 @pytest.mark.repeated

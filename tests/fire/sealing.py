@@ -43,7 +43,7 @@ class Sealing:
 
     def __init__(self, url: str, masters: Sequence[str] = (master(0),)) -> None:
         self.encryption = Encryption(MasterKeys(lambda: masters), scope="agent")
-        self.compression = Compression(scope_of=self.encryption.scope_of)
+        self.compression = Compression()
         self.store = Store(adapter_for(url), middleware=[self.compression, self.encryption])
         self.secrets = self.store.collection(Secret)
 

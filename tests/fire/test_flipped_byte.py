@@ -89,6 +89,7 @@ async def test_in_the_declaration_of_a_table_in_sqlite(bank_file: Path) -> None:
     assert "store: The declaration of the table perdure_folders is damaged." in found.noticed
 
 
+@pytest.mark.slow
 def test_anywhere_in_sqlite(bank_file: Path, zygote: Zygote) -> None:
     url = f"sqlite:///{bank_file}"
     workers = [

@@ -313,6 +313,7 @@ async def test_1000_calls_with_a_dead_and_a_healthy_provider() -> None:
             assert_nothing_left_open(gateway)
 
 
+@pytest.mark.slow
 async def test_a_thousand_cancelled_calls_leave_nothing_behind() -> None:
     dice = random.Random(5)
     async with FaultyServer() as server:

@@ -14,6 +14,7 @@ PROCESSES = 8
 TIMES = 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
 async def test_eight_processes_write_one_bank(store_url: str, zygote: Zygote) -> None:
     # They also open it at the same time, and find nothing there.

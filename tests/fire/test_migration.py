@@ -44,6 +44,7 @@ async def audit(url: str, keys: list[str], *, migrated: bool) -> None:
             await program.assert_readable(keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
 def test_a_migration_that_is_killed_again_and_again(store_url: str, zygote: Zygote) -> None:
     dice = random.Random("migrations")
@@ -120,6 +121,7 @@ async def _audit_index(url: str, keys: list[str]) -> None:
         await program.assert_indexed(keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
 def test_whoever_adds_an_index_is_killed_again_and_again(store_url: str, zygote: Zygote) -> None:
     dice = random.Random("indexes")

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.history.manifest import Place
 from perdure.history.renditions import algorithm, packing
 from perdure.history.renditions.records import Rendition, Tiny
-from perdure.session import Session
 from tests.fire.shortening import OWN, SESSION, turn
 from tests.fire.talkers import bank_at
 from tests.fire.zygote import ROOT
@@ -33,7 +33,7 @@ async def prepare(url: str, folder: str) -> None:
         session = await bank.session(SESSION)
         for number in range(1, TURNS + 1):
             await session.append(turn(number), count=True)
-        bank.scribe._bulk.clear()  # as if it had been killed right now
+        bank.services.scribe._bulk.clear()  # as if it had been killed right now
         for kind in (Rendition, Tiny):
             await bank.collection(kind).query().prefix(f"{SESSION}/").delete()
 
@@ -52,7 +52,7 @@ async def check(bank: Bank, session: Session) -> int:
     for tiny in tinies:
         (short,) = tiny.variants
         told = [round.messages for round in turns[tiny.turn]]
-        assert short.text == algorithm.tiny(told, bank.meter.counter)
+        assert short.text == algorithm.tiny(told, bank.services.meter.counter)
     return len(rows) + len(tinies)
 
 
@@ -71,6 +71,7 @@ def killed(url: str, folder: str, portions: int, seconds: float) -> None:
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_killed_worker_loses_nothing_and_leaves_nothing_half_made(
     store_url: str, tmp_path: Path
@@ -92,10 +93,10 @@ def test_a_killed_worker_loses_nothing_and_leaves_nothing_half_made(
             for name in (SESSION, OWN):
                 session = await bank.session(name)
                 await bank.settle()
-                await bank.scribe.catch_up(session.record)
+                await bank.services.scribe.catch_up(session.record)
                 turns = (await session.head()).turn
                 assert await check(bank, session) == 3 * turns
-                (standing,) = await bank.scribe.status(name)
+                (standing,) = await bank.services.scribe.status(name)
                 assert (standing.missing, standing.turns) == (0, turns)
             assert [problem async for problem in bank.verify()] == []
 

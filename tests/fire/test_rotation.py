@@ -27,6 +27,7 @@ async def prepare(url: str) -> list[str]:
     return keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
 async def test_some_processes_rotate_while_others_write(store_url: str, zygote: Zygote) -> None:
     keys = await prepare(store_url)
@@ -54,6 +55,7 @@ async def test_some_processes_rotate_while_others_write(store_url: str, zygote: 
         await another.assert_holds(keys)
 
 
+@pytest.mark.slow
 @killing
 def test_a_rotation_of_data_keys_that_is_killed(store_url: str, zygote: Zygote) -> None:
     dice = random.Random("data keys")
@@ -82,6 +84,7 @@ def test_a_rotation_of_data_keys_that_is_killed(store_url: str, zygote: Zygote) 
     asyncio.run(audit(finish=True))
 
 
+@pytest.mark.slow
 @killing
 def test_a_rotation_of_the_master_key_that_is_killed(store_url: str, zygote: Zygote) -> None:
     dice = random.Random("master keys")

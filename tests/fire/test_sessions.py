@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, assistant, user
 from perdure.core.tokens import count_messages, o200k
 from perdure.core.turns import Turn
-from perdure.session import Session
 from tests.conftest import DURABLE
 from tests.fire.talkers import (
     BEAT,
@@ -264,6 +264,7 @@ def _kept(reply: Message) -> tuple[str, str]:
 # Many processes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_eight_processes_append_to_one_session(
     store_url: str, folder: str, zygote: Zygote
 ) -> None:
@@ -293,6 +294,7 @@ async def test_eight_processes_append_to_one_session(
         assert await problems(bank) == []
 
 
+@pytest.mark.slow
 async def test_eight_processes_append_to_eight_sessions(
     store_url: str, folder: str, zygote: Zygote
 ) -> None:
@@ -317,6 +319,7 @@ async def test_eight_processes_append_to_eight_sessions(
         assert await problems(bank) == []
 
 
+@pytest.mark.slow
 async def test_of_many_that_expect_the_same_turn_one_wins(
     store_url: str, folder: str, zygote: Zygote
 ) -> None:
@@ -333,6 +336,7 @@ async def test_of_many_that_expect_the_same_turn_one_wins(
         assert await problems(bank) == []
 
 
+@pytest.mark.slow
 async def test_two_processes_write_one_round(store_url: str, folder: str, zygote: Zygote) -> None:
     calls = [f"c{number}" for number in range(12)]
     async with bank_at(store_url, folder) as bank:

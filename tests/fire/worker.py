@@ -21,12 +21,10 @@ import perdure.sync
 from perdure.bank import Bank
 from perdure.config import Config, StorageConfig
 from perdure.core.clock import SECOND, now
-from perdure.storage.compression import renewal
 from perdure.storage.options import STRONG
 from perdure.storage.subscriptions import EventReceived
 from perdure.storage.transaction import Transaction
 from tests.fire import caching, damage, disks, migrants, sealing, talkers
-from tests.fire.compressing import Compressing
 from tests.fire.records import (
     Counter,
     Entry,
@@ -166,35 +164,6 @@ async def hold(tell: Tell, url: str, seconds: float) -> None:
     tell("free")
 
 
-# Replacing dictionaries ---------------------------------------------------------------------------
-
-
-async def put_compressed(tell: Tell, url: str, name: str) -> None:
-    """Write records, alone and in batches, and read some, until there is one that says "stop".
-
-    Tells their keys.
-    """
-    async with Compressing(url) as process:
-        number = 0
-        while await process.entries.get("stop") is None:
-            number += 1
-            keys = [f"{name}/{number}/{part}" for part in range(1 + number % 5)]
-            await process.entries.put_many([entry(key) for key in keys])
-            assert await process.entries.get(keys[0]) == entry(keys[0])
-            for key in keys:
-                tell(key)
-            await asyncio.sleep(0.01)  # so that there are not too many in the end
-
-
-async def renew(tell: Tell, url: str, times: int, rows: int) -> None:
-    """Replace the dictionaries of the records, in pages of so many rows; tells of each time."""
-    renewal._ROWS = renewal._FIRST_ROWS = rows
-    async with Compressing(url) as process:
-        tell("ready")
-        for _ in range(times):
-            tell(str(await process.compression.renew(process.entries.name)))
-
-
 # Events -------------------------------------------------------------------------------------------
 
 
@@ -323,9 +292,7 @@ TASKS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
         flip,
         hold,
         limited,
-        put_compressed,
         receive,
-        renew,
         share,
         trespass,
         write,

@@ -382,6 +382,7 @@ def unused_port() -> int:
         return port
 
 
+@pytest.mark.slow
 async def test_memory_stays_flat() -> None:
     async with ScriptedModel() as model, opened(model) as gateway:
         await gateway.complete("x")

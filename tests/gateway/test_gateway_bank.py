@@ -65,7 +65,7 @@ async def test_a_bank_calls_models(url: str) -> None:
 async def test_a_bank_that_calls_nobody_has_no_gateway_and_no_tables(url: str) -> None:
     async with ScriptedModel() as model, open_bank(model, url) as bank:
         await (await bank.session("planner/auth")).append([user("Hi"), assistant("Hello")])
-        assert bank._gateway is None
+        assert not bank.services.made("gateway")
         names = {size.collection for size in await bank.store.adapter.sizes()}
         assert not names & {"perdure_outcomes", "perdure_answers", "perdure_budgets"}
 

@@ -423,6 +423,7 @@ def go(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
 async def test_eight_processes_spend_one_budget(store_url: str, make_store: MakeStore) -> None:
     with processes(store_url, "spend", PROCESSES) as started:

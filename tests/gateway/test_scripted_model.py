@@ -345,6 +345,7 @@ async def test_a_body_in_chunks_is_read(http: httpx2.AsyncClient) -> None:
     assert model.requests[0].body == {"model": "m", "messages": []}
 
 
+@pytest.mark.slow
 async def test_a_thousand_connections_at_the_same_time() -> None:
     together = asyncio.Event()
 

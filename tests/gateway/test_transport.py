@@ -164,6 +164,7 @@ async def test_half_of_an_emoji_in_an_answer_is_no_reason_to_lose_it(
     assert (await post(transport, server)).body == {"choices": ["cut \ufffd"]}
 
 
+@pytest.mark.slow
 async def test_fifty_megabytes_are_read_and_too_much_is_not(server: FaultyServer) -> None:
     transport = Transport()
     server.script(faulty.large(50), faulty.large(68))
@@ -439,6 +440,7 @@ async def test_cancelled_calls_leave_the_pool_usable(
     await transport.close()
 
 
+@pytest.mark.slow
 async def test_a_thousand_calls_at_once(server: FaultyServer) -> None:
     transport = Transport()
     faults = [faulty.reset(), faulty.failing(500), faulty.truncated_json()] * 100

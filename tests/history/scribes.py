@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import RenditionsConfig
 from perdure.core.levels import Level
 from perdure.core.messages import Message, assistant, user
@@ -12,8 +13,7 @@ from perdure.gateway.gateway import Gateway
 from perdure.history.manifest import Place
 from perdure.history.reading import Reader
 from perdure.history.renditions.records import Rendition, Tiny
-from perdure.history.renditions.scribe import Made, Scribe, Wanted
-from perdure.session import Session
+from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
 from tests.history.talk import call, result
 
 END = 10**6
@@ -32,18 +32,18 @@ def scribe_for(
         bank.store,
         Reader(bank.store),
         bank.artifacts,
-        bank.meter,
+        bank.services.meter,
         bank.jobs,
         config=config,
         gateway=gateway,
     )
-    bank.log.listen(scribe.note, scribe.missed)
+    bank.services.log.listen(scribe.note, scribe.missed)
     return scribe
 
 
 def without_scribe(bank: Bank) -> None:
     """Let nobody take note of what is to be shortened."""
-    bank.log._listeners.pop()
+    bank.services.log._listeners.pop()
 
 
 def labour(number: int, lines: int = 60) -> list[Message]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.core.turns import Turn
 from perdure.history.records import (
@@ -19,7 +20,6 @@ from perdure.history.records import (
     Use,
 )
 from perdure.jobs import PendingMark
-from perdure.session import Session
 from perdure.storage.middleware import Call, Commit, Get, Handler, Rewrite, Summarize
 from perdure.storage.records import type_of
 

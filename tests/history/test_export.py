@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import Config, HistoryConfig
 from perdure.core import messages as canonical
 from perdure.core.errors import ArtifactMissing, InvalidInput, NewerSchema, PerdureError
@@ -35,7 +36,6 @@ from perdure.core.turns import Round, Turn
 from perdure.history.export import End, Header, Opening, Spoken, jsonl, parse, read_export
 from perdure.history.records import Link, SessionRecord
 from perdure.importers import import_files
-from perdure.session import Session
 from perdure.testing.clock import ManualClock
 
 CALL = ToolCall("c1", "Bash", '{"command": "ls"}')

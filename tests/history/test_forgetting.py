@@ -13,6 +13,7 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Text, assistant, user
@@ -20,7 +21,6 @@ from perdure.core.turns import Position
 from perdure.history import chain
 from perdure.history.forgetting import WITHOUT_CONTENT, Forgotten, Scope
 from perdure.history.records import Draft, Link, Piece, Receipt, TurnCount, Use
-from perdure.session import Session
 from perdure.storage import records
 from perdure.storage.contexts import Context
 from perdure.storage.delivery import Parked
@@ -326,6 +326,7 @@ class _FailsAt:
         return await proceed(call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["turn", "session", "reroot"])
 @pytest.mark.parametrize("store_url", ["memory"], indirect=True)
 async def test_forgetting_can_be_interrupted_anywhere_and_repeated(
@@ -519,7 +520,7 @@ async def test_what_others_make_of_a_session_while_it_is_forgotten_goes_too(bank
 
         async def forget(self, scope: Scope) -> None:
             await bank.collection(TurnCount).query().prefix("planner/auth/").delete()
-            bank.meter.missed(session.record, 1, 9)
+            bank.services.meter.missed(session.record, 1, 9)
             await bank.jobs.settle_idle()
 
     bank.forgetting.places.append(Busy())

@@ -112,6 +112,7 @@ def test_ranges_merge_into_wider_ranges() -> None:
     assert len(manifest.elements) < 60
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_turns_are_planned_from_nothing() -> None:
     rounds = even(100_000)
     manifest = plan(Manifest(), window(rounds, 100_000))

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import Config, SecretsConfig
 from perdure.core.messages import Message, Role
 from perdure.core.turns import rounds
 from perdure.history.records import Piece
-from perdure.session import Session
 from perdure.storage.middleware import Call, Find, Get, Handler
 from tests.history.conftest import MakeBank, config_for
 from tests.history.talk import chat, numbers, one, problems, said, whole
@@ -135,7 +135,8 @@ async def test_a_long_session(make_bank: MakeBank) -> None:
 
 @pytest.mark.repeated
 @pytest.mark.skipif(
-    os.environ.get("HYPOTHESIS_PROFILE") != "fuzz", reason="a minute: `make fuzz` runs it"
+    os.environ.get("HYPOTHESIS_PROFILE") != "fuzz",
+    reason="needs HYPOTHESIS_PROFILE=fuzz: `make fuzz` runs it",
 )
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_a_session_of_a_hundred_thousand_turns(make_bank: MakeBank, tmp_path: Path) -> None:

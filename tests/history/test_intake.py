@@ -12,6 +12,7 @@ import pytest
 import perdure
 from perdure.artifacts import Artifact
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import Config, SecretsConfig
 from perdure.core.messages import (
     Media,
@@ -27,7 +28,6 @@ from perdure.core.messages import (
 )
 from perdure.core.tokens import Estimate
 from perdure.history.records import Piece, Use
-from perdure.session import Session
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Put
 from tests.history.conftest import MakeBank, config_for, everywhere
@@ -60,13 +60,14 @@ def reference_of(message: Message) -> Reference:
 # Large content --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_a_tool_result_of_fifty_megabytes(
     make_bank: MakeBank, tmp_path: Path, store_url: str
 ) -> None:
     bank = await make_bank()
     session = await bank.session("coder/build")
-    bank.meter._counter = Estimate()  # counting is not what this is about
+    bank.services.meter._counter = Estimate()  # counting is not what this is about
     output = "0" + "compiling the next one\n" * (50 * MEGABYTE // 23)
     messages = [user("build it"), call("c1"), result("c1", text=output), assistant("done")]
     await session.append(messages)
@@ -183,7 +184,7 @@ async def test_half_surrogate_pairs_in_large_content(bank: Bank, session: Sessio
 
 async def test_memory_does_not_grow_with_copies(bank: Bank, session: Session) -> None:
     """A result is held a few times over, not once for each look at it."""
-    bank.meter._counter = Estimate()
+    bank.services.meter._counter = Estimate()
     text = "line of output\n" * (20 * MEGABYTE // 15)
     messages = [user("go"), call("c"), result("c", text=text)]
     tracemalloc.start()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, PerdureError
 from perdure.core.messages import (
@@ -31,7 +32,6 @@ from perdure.core.messages import (
 from perdure.core.turns import Round, Turn
 from perdure.history.export import jsonl
 from perdure.history.markdown import fenced, flowing, markdown, section
-from perdure.session import Session
 from perdure.testing.clock import ManualClock
 
 

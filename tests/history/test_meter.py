@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.core.errors import Unavailable
 from perdure.core.messages import (
     Media,
@@ -26,7 +27,6 @@ from perdure.core.tokens import count_messages, o200k
 from perdure.core.turns import Turn
 from perdure.history.records import TurnCount
 from perdure.jobs import PendingMark
-from perdure.session import Session
 from perdure.storage.middleware import Call, Commit
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE
@@ -164,9 +164,9 @@ async def test_what_nobody_counted_is_found_at_the_next_opening(
     await fill(session, 3)
     await dying.settle()
     await fill(session, 4, first=4)
-    dying.meter._noted.clear()  # as it is after kill -9; see tests/fire for a real one
+    dying.services.meter._noted.clear()  # as it is after kill -9; see tests/fire for a real one
     dying.jobs._marks._own.clear()
-    dying.scribe._noted.clear()
+    dying.services.scribe._noted.clear()
     await dying.close()
 
     bank = await make_bank()
@@ -189,14 +189,14 @@ async def test_gaps_that_a_dead_process_left_are_found(
     await dying.settle()
     await lost.append(result("c"))
     await seen.append(chat(3))
-    dying.meter._noted.clear()
+    dying.services.meter._noted.clear()
     dying.jobs._marks._own.clear()
-    dying.scribe._noted.clear()
+    dying.services.scribe._noted.clear()
     await dying.close()
 
     bank = await make_bank()
     other = await bank.session("a/b")
-    bank.log._doubtful.clear()  # as if it had been open all the time
+    bank.services.log._doubtful.clear()  # as if it had been open all the time
     await other.append(chat(4))
     await bank.settle()
     assert await uncounted(other) == [1]  # T-3 was looked at, to see whether it is closed
@@ -318,10 +318,10 @@ async def test_models_are_calibrated_from_what_their_providers_count(bank: Bank)
         )
         await session.append([user("go"), reply])
     await bank.settle()
-    calibration = await bank.meter.calibrations.of("acme/large")
+    calibration = await bank.services.meter.calibrations.of("acme/large")
     assert calibration.samples == 4
     assert calibration.factor == pytest.approx(1.25, rel=0.01)
-    assert (await bank.meter.calibrations.of("unheard of")).samples == 0
+    assert (await bank.services.meter.calibrations.of("unheard of")).samples == 0
 
 
 async def test_samples_that_compare_different_things_are_left_out(bank: Bank) -> None:
@@ -340,7 +340,7 @@ async def test_samples_that_compare_different_things_are_left_out(bank: Bank) ->
     for model in ("", "a//b"):  # which cannot be a key
         await session.append([user("go"), Message("assistant", (text,), model=model, usage=usage)])
     await bank.settle()
-    assert (await bank.meter.calibrations.of("m")).samples == 0
+    assert (await bank.services.meter.calibrations.of("m")).samples == 0
 
 
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)

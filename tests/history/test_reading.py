@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
+from perdure.bank.session_reader import Said
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.turns import Position
 from perdure.history.records import Piece
-from perdure.session import Said, Session
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE
 from tests.history.conftest import MakeBank, everywhere
@@ -211,6 +212,7 @@ async def test_one_turn_or_one_round_of_it(session: Session) -> None:
         await session.turn("planner/other#T-2")
 
 
+@pytest.mark.slow
 async def test_a_turn_of_a_thousand_rounds(bank: Bank, session: Session) -> None:
     messages = [user("go")]
     for number in range(1_000):
@@ -250,7 +252,7 @@ async def test_reading_does_not_see_what_comes_after_its_head(bank: Bank, sessio
     await session.append(user("1"))
     head = await session.head()
     await session.append([assistant("1"), *chat(2)])
-    reader = session._rooms.reader
+    reader = session._services.reader
     (turn,) = await reader.turns(session.record, head, 1, 99)
     assert texts(turn.messages) == ["1"]
     assert turn.status == "open"
@@ -284,7 +286,7 @@ class Follower:
 
     async def begun(self) -> None:
         """Wait until it waits for what comes next."""
-        watchers, name = self._session._rooms.log._watchers, self._session.name
+        watchers, name = self._session._services.log._watchers, self._session.name
         await until(lambda: any(event._waiters for event in watchers.get(name, ())))
 
     async def until(self, count: int) -> list[str]:
@@ -392,9 +394,9 @@ async def test_tail_hears_another_bank(make_bank: MakeBank) -> None:
 async def test_whoever_stops_following_leaves_nothing_behind(bank: Bank, session: Session) -> None:
     follower = Follower(session)
     await follower.begun()
-    assert bank.log._watchers
+    assert bank.services.log._watchers
     await follower.stop()
-    assert not bank.log._watchers
+    assert not bank.services.log._watchers
     await session.append(chat(1))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 from hypothesis import given
@@ -25,6 +24,7 @@ from perdure.core.messages import (
 from perdure.core.tokens import o200k
 from perdure.history.renditions.algorithm import both, compact, merge, raw, smooth, tiny, truncate
 from perdure.history.renditions.measures import words_said
+from tests.growth import assert_linear
 from tests.history.talk import note
 from tests.history.test_renditions_words import words
 
@@ -320,28 +320,21 @@ MEGABYTE = 1_000_000
         "T-1: ",
     ],
 )
-def test_a_mass_of_anything_takes_no_time_to_speak_of(piece: str) -> None:
-    text = piece * (MEGABYTE // 5 // len(piece))
-    began = time.process_time()
-    round = (user(text), *used("x", text, error=True))
-    s, c = both(round, "T-1.1")
-    tiny([round], counter)
-    merge([text, c], 300, counter)
-    assert time.process_time() - began < 4  # 0.3 on an idle machine
-    assert len(s) <= len(raw(round)) + 100
+def test_the_work_grows_with_the_text_and_no_faster(piece: str) -> None:
+    def make(text: str) -> None:
+        round = (user(text), *used("x", text, error=True))
+        s, c = both(round, "T-1.1")
+        tiny([round], counter)
+        merge([text, c], 300, counter)
+        assert len(s) <= len(raw(round)) + 100
+
+    small = piece * (MEGABYTE // 256 // len(piece))
+    assert_linear(make, small, small * 8)
 
 
 def test_long_output_of_a_tool_is_cheap() -> None:
-    output = "2026-01-01 INFO some line of a log that goes on and on\n" * (MEGABYTE // 55)
-    round = used("cat log", output)
-    best = min(_seconds(round) for _ in range(5))
-    assert best < 0.1  # 10 ms on an idle machine
-
-
-def _seconds(round: tuple[Message, ...]) -> float:
-    began = time.process_time()
-    both(round, "T-1.1")
-    return time.process_time() - began
+    small = "2026-01-01 INFO some line of a log that goes on and on\n" * (MEGABYTE // 440)
+    assert_linear(lambda output: both(used("cat log", output), "T-1.1"), small, small * 8)
 
 
 def test_words_said_are_those_of_people_and_models() -> None:

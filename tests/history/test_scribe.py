@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.core.errors import Unavailable
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.tokens import o200k
@@ -25,14 +26,12 @@ from perdure.history.records import (
     turn_key,
 )
 from perdure.history.renditions import algorithm
-from perdure.history.renditions.craft import Craft
-from perdure.history.renditions.making import Maker, Wish
 from perdure.history.renditions.records import Rendition, Tiny, Work, working
-from perdure.history.renditions.scribe import Made, Scribe, Wanted
-from perdure.history.renditions.sources import Sources
+from perdure.history.renditions.rendition_maker import RenditionMaker
+from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
+from perdure.history.renditions.rendition_store import RenditionStore, Wish
 from perdure.history.tags import escape
 from perdure.jobs import PendingMark
-from perdure.session import Session
 from perdure.storage.middleware import Call, Commit, Find
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE
@@ -43,7 +42,7 @@ from tests.history.talk import Fault, Ledger, call, chat, fill, result, work
 
 @pytest.fixture
 def scribe(bank: Bank) -> Scribe:
-    return bank.scribe
+    return bank.services.scribe
 
 
 async def assert_sound(scribe: Scribe, session: Session) -> list[Made]:
@@ -124,7 +123,7 @@ async def test_a_turn_is_closed_by_the_next(bank: Bank, session: Session, scribe
 
 
 async def test_what_is_missing_is_made_at_once(bank: Bank, session: Session) -> None:
-    scribe = bank.scribe
+    scribe = bank.services.scribe
     without_scribe(bank)
     await session.append([*labour(1), *labour(2), *work(3)], count=True)
     assert not await rows(bank, session.name)
@@ -154,7 +153,7 @@ async def test_an_open_round_is_made_as_far_as_it_is_there(
 async def test_a_long_turn_is_not_read_from_its_beginning(make_bank: MakeBank) -> None:
     ledger = Ledger()
     bank = await make_bank(middleware=(ledger,))
-    scribe = bank.scribe
+    scribe = bank.services.scribe
     session = await bank.session("planner/auth")
     await session.append(user(LONG))
     for number in range(30):
@@ -181,7 +180,7 @@ async def test_what_another_process_left_is_found(make_bank: MakeBank) -> None:
     await session.append(labour(1))
     one.jobs._idle._last = float("inf")  # it never comes to it: it is about to die
     assert await other.collection(PendingMark).query().count() == 1
-    scribe = other.scribe
+    scribe = other.services.scribe
     again = await other.session("planner/auth")
     await assert_sound(scribe, again)
     await other.settle()
@@ -240,19 +239,19 @@ async def test_what_is_forgotten_while_it_is_made_is_not_stored(
     bank: Bank, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await session.append(labour(1), count=True)
-    sources = Sources(bank.store, Reader(bank.store), bank.artifacts)
-    craft = Craft(sources, bank.meter, bank.jobs)
-    maker = Maker(bank.store, sources, craft, bank.meter)
-    true_variant = craft.variant
+    reader = Reader(bank.store)
+    maker = RenditionMaker(bank.store, reader, bank.artifacts, bank.services.meter, bank.jobs)
+    store = RenditionStore(bank.store, maker, bank.services.meter)
+    true_variant = maker.variant
 
     async def variant(messages: tuple[Message, ...], place: Place) -> object:
-        monkeypatch.setattr(craft, "variant", true_variant)
+        monkeypatch.setattr(maker, "variant", true_variant)
         await bank.forget(session.name, turns=[1])
         return await true_variant(messages, place)
 
-    monkeypatch.setattr(craft, "variant", variant)
+    monkeypatch.setattr(maker, "variant", variant)
     head = await session.head()
-    found = await maker.make(Owned(session.name, 1, 1), head, Wish(incomplete=True, tiny=True))
+    found = await store.make(Owned(session.name, 1, 1), head, Wish(incomplete=True, tiny=True))
     assert not found
     assert not await bank.collection(Rendition).query().count()
     assert not await bank.collection(Tiny).query().count()
@@ -330,7 +329,7 @@ async def test_a_new_recipe_makes_only_what_is_shown_anew(
     texts = await words(scribe, session, before)
     monkeypatch.setattr(algorithm, "RECIPE", "a99")
     monkeypatch.setattr(algorithm, "both", lambda _, place: (f"S {place}", "C"))
-    monkeypatch.setattr("perdure.history.renditions.standing.RECIPE", "a99")
+    monkeypatch.setattr("perdure.history.renditions.rendition_status.RECIPE", "a99")
     (standing,) = await scribe.status(session.name)
     assert (standing.stale, standing.missing) == (6, 0)
     assert await sizes(scribe, session) == before
@@ -369,14 +368,14 @@ async def test_what_was_imported_is_made_in_the_background(bank: Bank, session: 
     await pieces.put(replace(piece, content=b"\xc1"))
     await bank.settle()
     assert sorted(await tinies(bank, session.name)) == [n for n in range(1, 60) if n != 30]
-    assert not await bank.scribe.work(lambda: True)
+    assert not await bank.services.scribe.work(lambda: True)
 
 
 async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) -> None:
     without_scribe(bank)
     for number in range(1, 60):
         await session.append(work(number), count=True)
-    scribe = bank.scribe
+    scribe = bank.services.scribe
     (standing,) = await scribe.status(session.name)
     assert (standing.rounds, standing.turns, standing.missing) == (118, 59, 177)
     steps = list[tuple[str, int, int]]()
@@ -404,7 +403,7 @@ async def test_a_damaged_turn_does_not_keep_others_from_theirs(
 
 async def test_moved_content_is_put_back(make_bank: MakeBank, tmp_path: Path) -> None:
     bank = await make_bank(offload_over=256)
-    scribe = bank.scribe
+    scribe = bank.services.scribe
     session = await bank.session("planner/auth")
     await session.append([*labour(1), user("and " + LONG * 10)])
     await bank.settle()
@@ -413,7 +412,7 @@ async def test_moved_content_is_put_back(make_bank: MakeBank, tmp_path: Path) ->
 
 
 async def test_work_stops_when_it_is_told_to(bank: Bank, session: Session) -> None:
-    scribe = bank.scribe
+    scribe = bank.services.scribe
     without_scribe(bank)  # no work but ours
     turns = [message for n in range(1, 9) for message in labour(n, lines=3)]
     await session.append(turns, count=True)
@@ -503,18 +502,18 @@ async def test_whatever_happens_everything_is_there(dice: random.Random) -> None
                 case "fork" if newest(await session.head()) and len(sessions) < 5:
                     sessions.append(await session.fork(f"a/{len(sessions)}"))
                 case "work":
-                    await bank.scribe.work(lambda: dice.random() < 0.5)
+                    await bank.services.scribe.work(lambda: dice.random() < 0.5)
                 case "sizes":
-                    await sizes(bank.scribe, session)
+                    await sizes(bank.services.scribe, session)
             bank.jobs._idle._last = float("inf")
         if dice.random() < 0.5:
             await bank.settle()
         for session in sessions:
-            before = await assert_sound(bank.scribe, session)
-            assert await sizes(bank.scribe, session) == before
+            before = await assert_sound(bank.services.scribe, session)
+            assert await sizes(bank.services.scribe, session) == before
         await bank.settle()
-        assert not await bank.scribe.work(lambda: True)
+        assert not await bank.services.scribe.work(lambda: True)
         for session in sessions:
-            await bank.scribe.catch_up(session.record)
-            (standing,) = await bank.scribe.status(session.name)
+            await bank.services.scribe.catch_up(session.record)
+            (standing,) = await bank.services.scribe.status(session.name)
             assert standing.missing == 0

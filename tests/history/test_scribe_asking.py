@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import (
     ArtifactsConfig,
     BudgetConfig,
@@ -25,11 +26,10 @@ from perdure.config import (
 from perdure.core.clock import SECOND
 from perdure.core.messages import Message, assistant, user
 from perdure.history.manifest import Place
-from perdure.history.renditions import asking, calling
+from perdure.history.renditions import model_renditions, rendition_service
 from perdure.history.renditions.records import Rendition, Tiny
-from perdure.history.renditions.scribe import Scribe, Wanted
-from perdure.history.renditions.standing import Standing
-from perdure.session import Session
+from perdure.history.renditions.rendition_service import Scribe, Wanted
+from perdure.history.renditions.rendition_status import Standing
 from perdure.testing import Answer, Fault, ManualClock, Received, Script, ScriptedModel
 from tests.history.scribes import LONG, labour, rows, scribe_for, sizes, tinies
 from tests.history.talk import call, result
@@ -299,10 +299,10 @@ async def test_what_a_killed_process_had_taken_comes_up_again(
     settling = asyncio.create_task(desk.scribe.settle())
     while not desk.model.requests:  # noqa: ASYNC110 (nobody tells)
         await asyncio.sleep(0.01)
-    for task in desk.scribe.asker._running.values():
+    for task in desk.scribe.models._running.values():
         task.cancel()  # as if the process had died
     await asyncio.gather(settling, return_exceptions=True)
-    desk.scribe.asker._jobs.clear()
+    desk.scribe.models._tasks.clear()
     other = scribe_for(desk.bank, RenditionsConfig(), lambda: desk.bank.gateway)
     await other.settle()
     assert len(desk.model.requests) == 1
@@ -406,7 +406,7 @@ async def test_a_new_prompt_makes_old_ones_stale(
     desk = await make_desk(good)
     await desk.session.append(labour(1))
     await desk.settle()
-    for module in (asking, calling):
+    for module in (model_renditions, rendition_service):
         monkeypatch.setattr(module, "PROMPT", "m2")
     standing = await desk.settle()
     assert (standing.stale, len(desk.model.requests)) == (3, 1)
@@ -461,5 +461,5 @@ async def test_text_that_gives_orders_is_given_as_a_record(make_desk: MakeDesk) 
 
 
 def test_the_lease_outlasts_a_call() -> None:
-    assert asking._LEASE > calling.DEADLINE * SECOND
-    assert asking._LEASE > asking._ALONG < asking._BACK_OFF
+    assert model_renditions._LEASE > model_renditions._DEADLINE * SECOND
+    assert model_renditions._LEASE > model_renditions._ALONG < model_renditions._BACK_OFF

@@ -9,8 +9,7 @@ import base64
 import json
 import random
 import string
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from perdure.history.secrets import Masked, Masker, rules
 from perdure.history.secrets.finder import usual_finder
 from perdure.history.secrets.own import OWN
 from perdure.history.secrets.rules import published
+from tests.growth import assert_linear
 from tools import secret_rules
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -783,15 +783,5 @@ HOSTILE = [
 
 @pytest.mark.parametrize("unit", HOSTILE, ids=lambda unit: repr(unit)[:24])
 def test_work_grows_with_the_text_and_no_faster(masker: Masker, unit: str) -> None:
-    """Eight times the text takes about eight times as long; a square would be sixty-four."""
-    small, large = (unit * (size // len(unit)) for size in (12_500, 100_000))
-    assert fastest(lambda: masker.text(large)) < 30 * fastest(lambda: masker.text(small)) + 0.02
-
-
-def fastest(run: Callable[[], object]) -> float:
-    times = []
-    for _ in range(2):
-        began = time.process_time()
-        run()
-        times.append(time.process_time() - began)
-    return min(times)
+    small = unit * (12_500 // len(unit))
+    assert_linear(masker.text, small, small * 8)

@@ -11,6 +11,7 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, event
 from perdure.core.turns import Turn
 from perdure.history.export import jsonl
@@ -18,7 +19,6 @@ from perdure.history.imports import bury_cursors
 from perdure.history.records import Link
 from perdure.importers import import_files
 from perdure.importers.import_run import FORGOTTEN
-from perdure.session import Session
 from tests.importers.outcomes import names
 
 

@@ -792,6 +792,7 @@ def spawn(url: str, log: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", _VICTIM, url, str(log)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 async def test_kill_9_of_a_worker_loses_no_job(store_url: str, tmp_path: Path) -> None:
     async with Store(SQLiteAdapter(store_url)) as store:

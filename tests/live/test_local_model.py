@@ -22,7 +22,7 @@ from perdure.gateway.model_status import models
 URL = os.environ.get("PERDURE_LIVE_URL", "")
 MODEL = os.environ.get("PERDURE_LIVE_MODEL", "model")
 
-pytestmark = pytest.mark.skipif(not URL, reason="`make test-local-model` runs it")
+pytestmark = pytest.mark.skipif(not URL, reason="needs a model: `make test-local-model` runs it")
 
 REQUEST = Request(
     messages=(user("My name is Ada."), assistant("Hello, Ada."), user("Say one short sentence.")),

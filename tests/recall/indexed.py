@@ -21,9 +21,9 @@ from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot, spot
 from perdure.recall.values import Note
 from perdure.recall.words import terms
+from perdure.search.engine import TextSearch, engine_of
 from perdure.storage.middleware import Middleware
 from perdure.storage.options import DEFAULT
-from perdure.storage.searching import TextSearch
 
 
 class Letters:
@@ -72,7 +72,7 @@ async def indexed(
             embedder or Letters(),
             encrypts=encrypts,
         )
-        bank.log.join(index.hook)
+        bank.services.log.join(index.hook)
         place = IndexPlace(index)
         bank.forgetting.join(place)
         bank.forgetting.rerooting.append(place.inherit)
@@ -95,7 +95,7 @@ def embed_later(monkeypatch: pytest.MonkeyPatch) -> None:
 async def found(index: RecallIndex, words: str) -> list[tuple[str, Spot]]:
     """Where all terms of these words stand: the group's name, and the place taken apart."""
     search = TextSearch(index=INDEX.name, terms=tuple(dict.fromkeys(terms(words))))
-    answer = await index.store.adapter.search_text(search, DEFAULT)
+    answer = await engine_of(index.store.adapter).search_text(search, DEFAULT)
     places = [{int(row[0]) for row in posting.found} for posting in answer.terms]
     names = {number: name for name, number in (await index.groups()).items()}
     common = sorted(set.intersection(*places)) if places else []
@@ -112,6 +112,6 @@ async def note_at(index: RecallIndex, session: str, turn: int, round: int = 1) -
     number = await index.group(session)
     assert number is not None
     place = Spot(number, turn, round).place
-    (note,) = await index.store.adapter.notes(INDEX.name, [place])
+    (note,) = await engine_of(index.store.adapter).notes(INDEX.name, [place])
     assert note is not None
     return msgspec.msgpack.decode(note, type=Note)

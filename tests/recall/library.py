@@ -16,8 +16,8 @@ from perdure.recall.scoping.scope import Groups, Scope
 from perdure.recall.searching.searcher import Searcher
 from perdure.recall.values import Filters, Note, Question
 from perdure.recall.words import tells_time, terms
+from perdure.search.engine import Document, Embedding, engine_of
 from perdure.storage.registry import adapter_for
-from perdure.storage.searching import Document, Embedding
 from perdure.storage.store import Store
 
 SESSION, OTHER = "planner/auth", "planner/other"
@@ -89,10 +89,10 @@ class Library:
         )
         texts = tuple(" ".join(field) for field in fields)
         async with self.store.transaction() as transaction:
-            transaction.index(Document(INDEX.name, place, texts, _encode(known)))
+            transaction.include(Document(INDEX.name, place, texts, _encode(known)))
         if self.embedder is not None:
             [vector] = await self.embedder.embed([f"{said} {answered}"])
-            await self.store.adapter.embed(
+            await engine_of(self.store.adapter).embed(
                 INDEX.name, self.embedder.name, [Embedding(place, vector)]
             )
 
@@ -105,5 +105,5 @@ class Library:
 @asynccontextmanager
 async def library(embedder: Embedder | None = None) -> AsyncIterator[Library]:
     async with Store(adapter_for("memory://")) as store:
-        await store.adapter.prepare_search(INDEX)
+        await engine_of(store.adapter).prepare(INDEX)
         yield Library(store, embedder)

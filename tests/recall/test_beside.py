@@ -10,11 +10,11 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.context.context import Context
 from perdure.context.injections import Injection
 from perdure.core.messages import assistant, user
 from perdure.core.tokens import o200k
-from perdure.session import Session
 from tests.recall.tied import bank_with, memory_layer, recall_of, remember, talk
 
 SAID = "OAuth tokens rotate every hour; the refresh job is nightly.sh."

@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.history.records import Piece
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX
 from perdure.recall.values import Note
-from perdure.session import Session
+from perdure.search.engine import engine_of
 from perdure.storage.middleware import Call, Get, Handler, collection_of
 from perdure.storage.records import type_of
 from tests.conftest import BACKENDS, url_on
@@ -215,5 +216,7 @@ async def _brief(index: RecallIndex) -> int:
 
 async def _notes(index: RecallIndex) -> dict[int, bytes | None]:
     """Everything in the index: the notes tell the lengths of all texts."""
-    places = await index.store.adapter.places(INDEX.name, -1, 10_000)
-    return dict(zip(places, await index.store.adapter.notes(INDEX.name, places), strict=True))
+    places = await engine_of(index.store.adapter).places(INDEX.name, -1, 10_000)
+    return dict(
+        zip(places, await engine_of(index.store.adapter).notes(INDEX.name, places), strict=True)
+    )

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from perdure.bank.session import Session
 from perdure.core.messages import assistant, user
 from perdure.recall.indexing import embedding
 from perdure.recall.places import INDEX, Spot, memories_of
 from perdure.recall.values import Note
-from perdure.session import Session
+from perdure.search.engine import VectorSearch, engine_of
 from perdure.storage.options import DEFAULT
-from perdure.storage.searching import VectorSearch
 from tests.conftest import BACKENDS
 from tests.recall.indexed import Letters, embed_later, indexed
 
@@ -46,7 +46,7 @@ async def test_a_turn_has_its_vector_before_long(store_url: str, tmp_path: Path)
         search = VectorSearch(
             index=INDEX.name, model=embedder.name, vector=bytes([1, *[0] * 4, 9, *[0] * 21])
         )
-        nearest = await bank.store.adapter.search_vectors(search, DEFAULT)
+        nearest = await engine_of(bank.store.adapter).search_vectors(search, DEFAULT)
         group = await index.group("planner/auth")
         assert group is not None
         assert nearest[0].place == Spot(group, 2, 1, 0).place

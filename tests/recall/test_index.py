@@ -10,8 +10,8 @@ import pytest
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.recall.places import INDEX, memories_of, turns
 from perdure.recall.values import Note
+from perdure.search.engine import Document, Withdrawal, engine_of
 from perdure.storage.middleware import Call, Find, Get, Handler, collection_of
-from perdure.storage.searching import Document, Withdrawal
 from tests.conftest import BACKENDS, url_on
 from tests.recall.indexed import Letters, embed_later, found, indexed, note_at, turns_found
 
@@ -115,7 +115,7 @@ async def test_a_failed_append_leaves_nothing_in_the_index(store_url: str, tmp_p
         async def fails(*_: object) -> None:
             raise RuntimeError("no")
 
-        bank.log.join(fails)
+        bank.services.log.join(fails)
         with pytest.raises(RuntimeError):
             await session.append(user("zebra"))
         assert await turns_found(index, "zebra") == []
@@ -147,7 +147,7 @@ async def test_a_number_is_not_given_again(store_url: str, tmp_path: Path) -> No
         await session.append([user("zebra"), assistant("Yes")])
         first = await index.group("planner/auth")
         await bank.forget("planner/auth")
-        assert await index.store.adapter.places(INDEX.name, -1, 10) == []
+        assert await engine_of(index.store.adapter).places(INDEX.name, -1, 10) == []
         again = await bank.session("planner/auth")
         await again.append([user("zebra"), assistant("Yes")])
         assert await index.group("planner/auth") == (first or 0) + 1
@@ -263,7 +263,7 @@ async def test_what_was_written_without_an_index_is_filled_in(
     store_url: str, tmp_path: Path
 ) -> None:
     if store_url.startswith("memory"):
-        pytest.skip("nothing stays")
+        pytest.skip("needs a store that keeps what is written")
     async with indexed(store_url, tmp_path, on=False) as (bank, index):
         session = await bank.session("planner/auth")
         for number in range(70):
@@ -295,7 +295,7 @@ async def test_a_rebuild_mends_what_is_wrong(store_url: str, tmp_path: Path) -> 
         assert group is not None
         gone, stray = turns(group, 2, 2), turns(group + 7, 1, 1)
         async with bank.transaction() as transaction:
-            transaction.index(
+            transaction.include(
                 Withdrawal(INDEX.name, *gone),
                 Document(INDEX.name, stray[0], ("zebra", "", "")),
                 Document(INDEX.name, turns(group, 9, 9)[0], ("zebra", "", "")),
@@ -316,7 +316,7 @@ async def test_an_index_that_is_gone_is_made_anew(store_url: str, tmp_path: Path
     async with indexed(store_url, tmp_path) as (bank, index):
         session = await bank.session("planner/auth")
         await session.append([user("zebra"), assistant("Yes")])
-        await bank.store.adapter.erase_search(INDEX.name)
+        await engine_of(bank.store.adapter).erase(INDEX.name)
         assert (await index.check()).problems
         await index.rebuild()
         assert await turns_found(index, "zebra") == ["planner/auth#T-1.1"]
@@ -352,6 +352,7 @@ async def test_what_is_forgotten_meanwhile_is_not_filled_in(store_url: str, tmp_
         assert len(await turns_found(index, "zebra")) == 60 - len(range(1, 60, 7))
 
 
+@pytest.mark.slow
 async def test_a_killed_rebuild_is_completed_by_the_next_to_open(tmp_path: Path) -> None:
     url = url_on_sqlite(tmp_path)
     async with indexed(url, tmp_path) as (bank, index):
@@ -363,7 +364,7 @@ async def test_a_killed_rebuild_is_completed_by_the_next_to_open(tmp_path: Path)
         begun = False
         while not begun:
             await asyncio.sleep(0)
-            begun = bool(await bank.store.adapter.places(INDEX.name, -1, 1))
+            begun = bool(await engine_of(bank.store.adapter).places(INDEX.name, -1, 1))
         rebuilding.cancel()
         with pytest.raises(asyncio.CancelledError):
             await rebuilding
@@ -388,8 +389,8 @@ async def test_what_is_stored_encrypted_is_not_indexed(tmp_path: Path) -> None:
         session = await bank.session("planner/auth")
         await session.append([user("lion"), assistant("Yes")])
         assert not index.covers("planner/auth")
-        assert await bank.store.adapter.prepare_search(INDEX)
-        assert await bank.store.adapter.places(INDEX.name, -1, 5) == []
+        assert await engine_of(bank.store.adapter).prepare(INDEX)
+        assert await engine_of(bank.store.adapter).places(INDEX.name, -1, 5) == []
         report = await index.check()
         assert (report.on, report.problems) == (False, ())
         await bank.forget("planner/auth")

@@ -20,7 +20,7 @@ import perdure
 from perdure.cli.app import app
 from perdure.core.messages import assistant, user
 from perdure.recall.places import INDEX, turns
-from perdure.storage.searching import Withdrawal
+from perdure.search.engine import Withdrawal
 
 
 def _run(*args: str) -> Result:
@@ -51,7 +51,7 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             group = await bank.index.group("planner/auth")
             assert group is not None
             async with bank.transaction() as transaction:
-                transaction.index(Withdrawal(INDEX.name, *turns(group, 2, 2)))
+                transaction.include(Withdrawal(INDEX.name, *turns(group, 2, 2)))
 
     asyncio.run(fill())
     return url
@@ -181,6 +181,7 @@ def test_a_search_says_that_its_vectors_are_of_another_model(bank: str, tmp_path
     assert "vector of" not in _run("recall", "planner/auth", "zebra").stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGKILL])
 def test_a_rebuild_that_is_interrupted_loses_nothing(
     signal_: signal.Signals, bank: str, tmp_path: Path

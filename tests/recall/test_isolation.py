@@ -13,13 +13,13 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.messages import assistant, user
 from perdure.recall.memories.memory_records import Memory, memory_id
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.values import Filters, Question
-from perdure.session import Session
 from tests.recall.plain_index import PlainIndex
 from tests.recall.who_sees import AGENTS, EVERYBODY, Talk, World, deeds
 
@@ -38,6 +38,7 @@ def test_a_scope_is_exactly_what_may_be_seen(deeds: Deeds) -> None:
     asyncio.run(_is_exact(deeds))
 
 
+@pytest.mark.slow
 @pytest.mark.repeated
 @given(deeds=deeds)
 @settings(max_examples=30)
@@ -130,6 +131,7 @@ def test_recall_and_tools_show_no_more_than_that(deeds: Deeds) -> None:
     asyncio.run(_shows_no_more(deeds))
 
 
+@pytest.mark.slow
 @pytest.mark.repeated
 @given(deeds=deeds)
 @settings(max_examples=8, phases=_AS_IT_IS)

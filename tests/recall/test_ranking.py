@@ -12,7 +12,7 @@ from perdure.recall.searching.evidence import Tally, sittings
 from perdure.recall.searching.features import GROUPS, NAMES
 from perdure.recall.searching.rounds import inside
 from perdure.recall.searching.weights import LIKELY, WEIGHTS
-from perdure.storage.searching import Postings, TextFound
+from perdure.search.engine import Postings, TextFound
 from tests.recall.library import OTHER, Library, library, question, scope
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from perdure.bank import Bank
 from perdure.bank.bank_copy import restore
+from perdure.bank.session import Session
 from perdure.config import ArtifactsConfig, Config
 from perdure.core.errors import Unavailable
 from perdure.core.messages import assistant, user
@@ -19,11 +20,11 @@ from perdure.recall.indexing import index as index_module
 from perdure.recall.indexing.filling import Filler
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot
-from perdure.session import Session
-from perdure.storage.backends.sqlite import SQLiteAdapter, connections, filing, nearness
+from perdure.search import attach, sqlite_documents, sqlite_vectors
+from perdure.search.engine import Document, Embedding, VectorSearch, Withdrawal, engine_of
+from perdure.storage.backends.sqlite import SQLiteAdapter, connections
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch
-from perdure.storage.searching import Document, Embedding, VectorSearch, Withdrawal
 from tests.conftest import DURABLE
 from tests.patience import patient
 from tests.recall.indexed import indexed, note_at, turns_found
@@ -138,8 +139,8 @@ async def test_damage_that_a_search_comes_upon_is_mended_in_the_background(tmp_p
 async def test_appends_go_on_when_nothing_can_be_filed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filing, "MOST_UNFILED", 8)
-    monkeypatch.setattr(filing, "_LOOK", 4)
+    monkeypatch.setattr(sqlite_documents, "MOST_UNFILED", 8)
+    monkeypatch.setattr(sqlite_documents, "_LOOK", 4)
     file = tmp_path / "bank.db"
     async with indexed(f"sqlite:///{file}", tmp_path) as (bank, index):
         session = await bank.session("planner/auth")
@@ -270,27 +271,28 @@ def _vector(number: int) -> bytes:
 
 async def _embedded(adapter: SQLiteAdapter, places: range, shift: int = 0) -> None:
     documents = [Document(_X, place, ("word",) * len(INDEX.fields)) for place in places]
-    await adapter.commit(Batch(documents=tuple(documents)), DEFAULT)
+    await adapter.commit(Batch(changes=tuple(documents)), DEFAULT)
     vectors = [Embedding(place, _vector(place + shift)) for place in places]
-    await adapter.embed(_X, "m", vectors)
+    await engine_of(adapter).embed(_X, "m", vectors)
 
 
 async def _opened(file: Path) -> SQLiteAdapter:
     adapter = SQLiteAdapter(f"sqlite:///{file}")
+    attach(adapter)
     await adapter.initialize()
-    await adapter.prepare_search(INDEX)
+    await engine_of(adapter).prepare(INDEX)
     return adapter
 
 
 async def _nearest(adapter: SQLiteAdapter, number: int, limit: int = 1) -> list[int]:
     search = VectorSearch(index=_X, model="m", vector=_vector(number), limit=limit)
-    return [near.place for near in await adapter.search_vectors(search, DEFAULT)]
+    return [near.place for near in await engine_of(adapter).search_vectors(search)]
 
 
 async def test_a_graph_of_a_later_copy_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearness, "EXACT", 100)
+    monkeypatch.setattr(sqlite_vectors, "EXACT", 100)
     file, early = tmp_path / "bank.db", tmp_path / "early.db"
     adapter = await _opened(file)
     await _embedded(adapter, range(150))
@@ -298,7 +300,7 @@ async def test_a_graph_of_a_later_copy_is_not_used(
     shutil.copy(file, early)
     adapter = await _opened(file)
     await _embedded(adapter, range(150, 400))
-    while await adapter.tend_search(_X):
+    while await engine_of(adapter).tend(_X):
         pass
     await adapter.close()
     assert list(tmp_path.glob("*.vectors"))
@@ -314,8 +316,8 @@ async def test_who_sees_less_does_not_lose_what_others_saw(tmp_path: Path) -> No
     file = tmp_path / "bank.db"
     adapter = await _opened(file)
     await _embedded(adapter, range(200))
-    await adapter.commit(Batch(documents=(Withdrawal(_X, 0, 149),)), DEFAULT)
-    near = nearness.Nearness(_X, 1, None)
+    await adapter.commit(Batch(changes=(Withdrawal(_X, 0, 149),)), DEFAULT)
+    near = sqlite_vectors.Nearness(_X, 1, None)
     search = VectorSearch(index=_X, model="m", vector=_vector(250), limit=1)
     late, early = (connections.connect(file, None) for _ in range(2))
     early.execute("BEGIN")
@@ -345,10 +347,10 @@ async def test_an_index_that_another_process_erases(
         await index.settle()
         other = Bank(store_url, config=_config(tmp_path))
         await other.store.open()
-        await other.store.adapter.erase_search(INDEX.name)
+        await engine_of(other.store.adapter).erase(INDEX.name)
         await _talk(session, 5)
         assert (await index.check()).problems
-        await other.store.adapter.prepare_search(INDEX)  # it has made an empty one
+        await engine_of(other.store.adapter).prepare(INDEX)  # it has made an empty one
         await other.store.close()
         await _talk(session, 5)
         assert (await index.check()).problems
@@ -384,7 +386,7 @@ async def test_a_rebuild_that_is_cut_short_is_begun_again(tmp_path: Path) -> Non
         assert number is not None
         wrong = Document(_X, Spot(number, 2).place, ("lion",) * len(INDEX.fields))
         async with bank.transaction() as transaction:
-            transaction.index(wrong)
+            transaction.include(wrong)
         await index.filler.begin(anew=True)  # and then nothing more
     async with indexed(url, tmp_path) as (bank, index):
         await index.settle()

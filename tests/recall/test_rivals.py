@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.core.messages import assistant, user
 from perdure.recall.memories.contradictions import in_reading_order as together
 from perdure.recall.steps.showing import Shown
 from perdure.recall.values import Candidate
-from perdure.session import Session
 from tests.recall.asked import candidate
 from tests.recall.tied import bank_with, memory_layer
 

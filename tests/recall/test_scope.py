@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import assistant, user
@@ -27,8 +28,7 @@ from perdure.recall.places import (
 )
 from perdure.recall.scoping.scope import Groups, Scope, Scopes, scope_of
 from perdure.recall.values import Question
-from perdure.session import Session
-from perdure.storage.searching import Range
+from perdure.search.engine import Range
 from tests.recall.plain_index import PlainIndex
 
 _places = st.sets(st.integers(0, 40))
@@ -211,6 +211,7 @@ async def test_it_knows_its_own_line(town: _Town) -> None:
     assert not scope.shows("bob/root", 2)
 
 
+@pytest.mark.slow
 async def test_five_thousand_sessions_of_two_agents_that_take_turns() -> None:
     order = random.Random(1)
     async with Bank("memory://", config=Config()) as bank:

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.recall.places import INDEX, REFERENCES, Spot
 from perdure.recall.searching.searcher import MOST, Found
-from perdure.storage.searching import Withdrawal
+from perdure.search.engine import Withdrawal
 from tests.recall.indexed import Letters
 from tests.recall.library import (
     MEMORIES,
@@ -148,7 +148,7 @@ async def test_what_was_withdrawn_is_gone() -> None:
         await books.put(2, "Rotate tokens again")
         place = Spot(NUMBERS[SESSION], 2).place
         async with books.store.transaction() as transaction:
-            transaction.index(Withdrawal(INDEX.name, place, place))
+            transaction.include(Withdrawal(INDEX.name, place, place))
         assert await books.keys("rotate tokens") == ["planner/auth#T-1.1"]
 
 

@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.history.reading import Reader
 from perdure.recall.indexing.index import RecallIndex
@@ -22,7 +23,6 @@ from perdure.recall.steps.cabinets import Kept
 from perdure.recall.steps.pipeline import Pipeline
 from perdure.recall.steps.showing import SHORT, Showing, excerpt, looked_for
 from perdure.recall.values import Candidate, Filters, Question, Recalled
-from perdure.session import Session
 from tests.patience import patient
 from tests.recall.asked import candidate
 from tests.recall.indexed import indexed
@@ -37,7 +37,7 @@ class Desk:
         self.bank, self.index = bank, index
         reader = Reader(bank.store)
         scopes = Scopes(bank.store, index)
-        self.showing = Showing(bank.store, bank.scribe, reader)
+        self.showing = Showing(bank.store, bank.services.scribe, reader)
         self.pipeline = Pipeline(
             Searcher(bank.store, index.embedder),
             scopes.of,
@@ -258,7 +258,7 @@ async def test_layers_have_the_name_that_they_are_fetched_by(tmp_path: Path) -> 
         layers = [candidate(n, 0.9, kind="reference", key=str(n)) for n in (1, 2)]
         showing = Showing(
             bank.store,
-            bank.scribe,
+            bank.services.scribe,
             Reader(bank.store),
             references=cabinet({"1": "All about parrots. " * 20}),
         )

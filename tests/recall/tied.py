@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.messages import assistant, user
 from perdure.recall.recall import Recall
-from perdure.session import Session
 from tests.patience import patient
 
 #: Words that nothing is to be found by.
@@ -28,7 +28,7 @@ async def bank_with(url: str = "memory://", **settings: Any) -> AsyncIterator[Ba
 
 
 def recall_of(bank: Bank) -> Recall:
-    recall = bank._rooms.contexts.recall
+    recall = bank.services.recall
     assert recall is not None
     return recall
 

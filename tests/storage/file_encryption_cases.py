@@ -23,13 +23,20 @@ import msgspec
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Corrupted, InvalidInput, KeyRefused, PerdureError, Unavailable
+from perdure.search import attach, sqlite_vectors, vector_graphs
+from perdure.search.engine import (
+    Document,
+    Embedding,
+    SearchIndex,
+    TextSearch,
+    VectorSearch,
+    engine_of,
+)
 from perdure.storage import registry
 from perdure.storage.backends.sqlite import (
     SQLiteAdapter,
     connections,
     encryption,
-    graphs,
-    nearness,
 )
 from perdure.storage.backends.sqlite.encryption import decrypt_file, encrypt_file, rekey_file
 from perdure.storage.layouts import Layout
@@ -37,13 +44,6 @@ from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Indexed, Key, Tags, record
 from perdure.storage.rows import Batch, Put, checksum
-from perdure.storage.searching import (
-    Document,
-    Embedding,
-    SearchIndex,
-    TextSearch,
-    VectorSearch,
-)
 from perdure.storage.store import Store
 from perdure.testing import run
 
@@ -70,6 +70,7 @@ class Encrypted(SQLiteAdapter):
 
 def adapter_of(file: Path, key: bytes | None = KEY) -> SQLiteAdapter:
     adapter = SQLiteAdapter(f"sqlite:///{quote(str(file))}")
+    attach(adapter)
     adapter.file_key = key
     return adapter
 
@@ -357,27 +358,27 @@ async def search_indexes(folder: Path) -> None:
     """They are converted with the bank; beside an encrypted one there is nothing in clear."""
     file = folder / "bank.db"
     index = SearchIndex("perdure_recall", ("said",))
-    nearness.EXACT, graphs.STEP = 100, 100
+    sqlite_vectors.EXACT, vector_graphs.STEP = 100, 100
 
     async def found(key: bytes | None) -> tuple[list[int], list[int]]:
         bank = await opened(file, key)
-        await bank.prepare_search(index)
-        while await bank.tend_search(index.name):
+        await engine_of(bank).prepare(index)
+        while await engine_of(bank).tend(index.name):
             pass
         words = TextSearch(index=index.name, terms=("swordfish",))
-        text = await bank.search_text(words, DEFAULT)
+        text = await engine_of(bank).search_text(words, DEFAULT)
         asked = VectorSearch(index=index.name, model="m", vector=b"\x07\x40", limit=1)
-        near = await bank.search_vectors(asked, DEFAULT)
+        near = await engine_of(bank).search_vectors(asked, DEFAULT)
         assert [fault async for fault in bank.inspect()] == []
         await bank.close()
         return text.terms[0].found[:, 0].tolist(), [each.place for each in near]
 
     bank = await opened(file, None)
-    await bank.prepare_search(index)
+    await engine_of(bank).prepare(index)
     documents = tuple(Document(index.name, place, ("all swordfish",)) for place in range(120))
-    await bank.commit(Batch(documents=documents), DEFAULT)
+    await bank.commit(Batch(changes=documents), DEFAULT)
     vectors = [Embedding(place, bytes((place, 64))) for place in range(120)]
-    assert await bank.embed(index.name, "m", vectors) == 120
+    assert await engine_of(bank).embed(index.name, "m", vectors) == 120
     await bank.close()
     wanted = (list(range(120)), [7])
     assert await found(None) == wanted

@@ -107,7 +107,7 @@ class Processes:
         if current is not None:
             masters = MasterKeys(source(current), [source(each) for each in former])
         encryption = Encryption(masters, scope=scope, everything=everything)
-        compression = Compression(scope_of=encryption.scope_of)
+        compression = Compression()
         chain: list[Middleware] = [compression, encryption, *inner]
         store = Store(self._adapters[-1], middleware=chain, clock=time)
         return Process(store, encryption, compression)

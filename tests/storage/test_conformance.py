@@ -94,7 +94,7 @@ async def test_report_of_a_sound_backend() -> None:
     assert standings["core"] is Standing.PROVEN
     assert standings["outbox"] is Standing.PROVEN
     assert standings["shared"] is Standing.NOT_DECLARED
-    assert standings["vectors"] is Standing.PROVEN
+    assert standings["extensions"] is Standing.PROVEN
     assert [entry[1] for entry in seen] == list(range(len(report.results)))
     assert "level 3, transactional" in str(report)
     told = msgspec.json.decode(msgspec.json.encode(report.to_builtins()))
@@ -149,7 +149,7 @@ async def test_a_broken_promise_is_no_level() -> None:
     lines = {line.capability: line for line in report.table}
     assert lines["versions"].standing is Standing.FAILED
     assert lines["listing"].standing is Standing.PROVEN
-    assert lines["full_text"].standing is Standing.FAILED
+    assert lines["extensions"].standing is Standing.FAILED
     assert "versions-not_met_exists" in {result.id for result in report.failures}
     assert "Conflict was not raised" in {
         result.detail.removeprefix("Unmet: ") for result in report.failures

@@ -7,7 +7,7 @@ import base64
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,8 +28,7 @@ from perdure.core.errors import (
     PerdureError,
     Unsupported,
 )
-from perdure.storage.compression import Compression, Dictionary, renewal
-from perdure.storage.compression.dictionaries import Shelf
+from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys, file_key, make_file, read_key
 from perdure.storage.layouts import Index
 from perdure.storage.middleware import Call, Commit, Handler, Stage
@@ -76,17 +75,8 @@ def diary(number: int, text: str = "") -> Diary:
 def stranger(process: Process, *masters: bytes) -> tuple[Store, Compression]:
     """A process on the same store that has declared no types, and perhaps has no key."""
     encryption = Encryption(MasterKeys(lambda: masters[0]) if masters else None)
-    compression = Compression(scope_of=encryption.scope_of)
+    compression = Compression()
     return Store(process.store.adapter, middleware=[compression, encryption]), compression
-
-
-async def learn(process: Process) -> list[Diary]:
-    """Train a dictionary, and write with it."""
-    diaries = [diary(number) for number in range(220)]
-    await process.diaries.put_many(diaries)
-    await process.compression.train("diaries")
-    await process.diaries.put_many(diaries)
-    return diaries
 
 
 # What is stored -----------------------------------------------------------------------------------
@@ -102,7 +92,7 @@ async def test_records_come_back_as_they_were_written(start: Processes) -> None:
     assert await process.marks("diaries") == {"c1"}
     for row in await process.rows("diaries"):
         assert b"swordfish" not in row.value
-        assert row.content_type.startswith("application/msgpack;zstd=0;aesgcm=")
+        assert row.content_type.startswith("application/msgpack;zstd=1;aesgcm=")
     assert [problem async for problem in verify_store(other.store)] == []
 
 
@@ -164,10 +154,6 @@ async def test_keys_per_agent(start: Processes) -> None:
         ("perdure_references", "diaries/ada/1", "collection:perdure_references"),
         ("perdure_rewrites", "diaries/keys=1", "collection:perdure_rewrites"),
         ("perdure_metrics", "host/1/2", "collection:perdure_metrics"),
-        ("perdure_dictionaries", "diaries/00000001", "collection:diaries"),
-        ("perdure_dictionaries", "diaries/ada/00000001", "agent:ada"),
-        ("perdure_dictionaries", "perdure_entries/ada/00000001", "agent:ada"),
-        ("perdure_dictionaries_in_use", "diaries/ada", ""),
     ],
 )
 def test_what_belongs_to_an_agent(collection: str, key: str, scope: str) -> None:
@@ -292,10 +278,11 @@ async def test_a_deadline_is_for_all_attempts(start: Processes) -> None:
             if isinstance(call, Commit) and call.batch.writes[0].collection == "pins":
                 attempts += 1
                 await asyncio.sleep(0.15)
-                await other.pins.put(Pin("ada/1", "of somebody else"))
+                await other.encryption.rotate_data_keys()
             return await proceed(call)
 
     slow = await start(inner=[Slowly()])
+    await other.pins.put(Pin("ada/1", "of somebody else"))
     await slow.pins.get("ada/1")
     with pytest.raises(DeadlineExceeded):
         await slow.pins.put(Pin("ada/1", "mine"), Options(deadline=0.2))
@@ -413,15 +400,10 @@ async def test_a_migration_encrypts_what_it_rewrites(start: Processes) -> None:
 async def test_nothing_is_found_in_the_files(start: Processes, tmp_path: Path) -> None:
     process = await start()
     texts = [f"{SECRET} and {SECRET} {number}" for number in range(200)]
-    for _ in range(2):
-        await process.diaries.put_many([diary(n, text) for n, text in enumerate(texts)])
-        await process.compression.train("diaries")
+    await process.diaries.put_many([diary(n, text) for n, text in enumerate(texts)])
     async with process.store.transaction() as tx:
         await tx.collection(Pin).put(Pin("p", SECRET))
         tx.emit("pin.changed", {"id": "p"})
-    dictionaries = await process.store.collection(Dictionary).query().values()
-    assert any(b"swordfish" in each.content for each in dictionaries)
-    assert await process.marks("perdure_dictionaries") == {"c1"}
     for name in ("bank.db", "bank.db-wal"):
         content = (tmp_path / name).read_bytes()
         assert content
@@ -440,46 +422,7 @@ async def test_nothing_is_found_in_the_tables(start: Processes) -> None:
             assert b"swordfish" not in row.value
 
 
-@local
-async def test_dictionaries_have_the_scope_of_their_records(start: Processes) -> None:
-    process = await start(scope="agent")
-    scope_of = process.encryption.scope_of
-    await process.diaries.put(diary(1))
-    assert scope_of("perdure_dictionaries", "diaries/ada/00000002") == "agent:ada"
-    assert scope_of("perdure_dictionaries", "diaries/00000002") == "collection:diaries"
-    assert scope_of("perdure_dictionaries", "postcards/00000002") == ""
-    assert scope_of("diaries", "ada/1/2") == "agent:ada"
-    assert scope_of("perdure_keys", "agent:ada") == ""
-    assert (await start()).encryption.scope_of("diaries", "ada/1") == ""  # not declared there
-    for _ in range(2):
-        await process.diaries.put_many(
-            [Diary(f"ada/{n}", f"{SECRET} {diary(n).text}") for n in range(300)]
-        )
-        await process.compression.train("diaries")
-    keys = [row.key for row in await process.rows("perdure_dictionaries")]
-    assert keys == ["diaries/ada/00000001", "diaries/ada/00000002"]
-    assert await process.marks("perdure_dictionaries") == {"a1"}
-    await process.compression.renew("diaries")
-    assert await (await start(scope="agent")).diaries.get("ada/7") is not None
-
-
 # Tampering ----------------------------------------------------------------------------------------
-
-
-@local
-async def test_renewal_keeps_rows_encrypted_where_their_type_is_unknown(start: Processes) -> None:
-    process = await start()
-    diaries = await learn(process)
-    await renewal.begin(process.compression._source("diaries"), Shelf(process.store), None)
-    _, compression = stranger(process, OLD)
-    assert sum([each.rewritten for each in await compression.finish()]) > 0
-    assert await process.marks("diaries") == await process.marks("perdure_dictionaries") == {"c1"}
-    _, compression = stranger(process, OLD)
-    await compression.renew("diaries")  # it knows of no key for a dictionary, so it makes none
-    assert await process.marks("diaries") == {"c1"}
-    assert await process.rows("perdure_dictionaries") == []
-    other = await start()
-    assert await other.diaries.get_many([each.id for each in diaries]) == diaries
 
 
 @local
@@ -492,46 +435,6 @@ async def test_a_rewrite_of_an_unknown_type_stays_encrypted(start: Processes) ->
     assert await store.rewrite("pins", [Recode(row, row.value, row.content_type)]) == 1
     assert await process.marks("pins") == {"c1"}
     assert await process.pins.get("ada/1") == Pin("ada/1", "1234")
-
-
-@local
-async def test_dictionaries_of_rows_that_cannot_be_opened_are_kept(start: Processes) -> None:
-    process = await start()
-    diaries = await learn(process)
-    await renewal.begin(process.compression._source("diaries"), Shelf(process.store), None)
-    before = {row.key for row in await process.rows("perdure_dictionaries")}
-    _, keyless = stranger(process)
-    unaware = Compression()
-    Store(process.store.adapter, middleware=[unaware])
-    for compression in (keyless, unaware):
-        assert await compression.finish() == []
-        assert {row.key for row in await process.rows("perdure_dictionaries")} == before
-    other = await start()
-    assert await other.diaries.get_many([each.id for each in diaries]) == diaries
-    assert [each.deleted for each in await other.compression.finish()] == [len(before) - 1]
-    assert await other.diaries.get_many([each.id for each in diaries]) == diaries
-
-
-@local
-async def test_nothing_is_learnt_from_ciphertext(
-    start: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = await start()
-    await learn(process)
-    dice = random.Random(1)
-    noise = [base64.b64encode(dice.randbytes(60)).decode() for _ in range(300)]
-    await process.diaries.put_many([Diary(f"z/{n}", text) for n, text in enumerate(noise)])
-    types = {row.content_type for row in await process.rows("diaries")}
-    assert "application/msgpack;aesgcm=c1" in types  # not worth being compressed
-    seen: list[Row] = []
-
-    def note(rows: Sequence[Row], *_: object) -> None:
-        seen.extend(rows)
-
-    monkeypatch.setattr(renewal, "_note", note)
-    await process.compression.renew("diaries")
-    assert len(seen) == 520
-    assert not [row for row in seen if "aesgcm" in row.content_type]
 
 
 async def swap(process: Process, collection: str, key: str, row: Row, **changes: Any) -> None:
@@ -577,17 +480,6 @@ async def test_a_value_of_another_collection_is_refused(start: Processes) -> Non
     await swap(process, "codes", "ada/1", await stored(process, "pins", "ada/1"))
     with pytest.raises(Corrupted, match="codes/ada/1"):
         await codes.get("ada/1")
-
-
-@local
-async def test_an_older_value_is_refused(start: Processes) -> None:
-    process = await start()
-    await process.pins.put(Pin("a", "old"))
-    old = await stored(process, "pins", "a")
-    await process.pins.put(Pin("a", "new"))
-    await swap(process, "pins", "a", old)
-    with pytest.raises(Corrupted, match="cannot be decrypted as version 2"):
-        await process.pins.get("a")
 
 
 @local
@@ -876,7 +768,7 @@ async def test_backends_that_cannot_check_are_refused(tmp_path: Path) -> None:
     adapter = FolderAdapter(f"folder:///{tmp_path / 'bank'}")
     encryption = Encryption(MasterKeys(lambda: OLD))
     async with Store(adapter, middleware=[encryption]) as store:
-        with pytest.raises(Unsupported, match="FolderAdapter cannot check versions and keys"):
+        with pytest.raises(Unsupported, match="FolderAdapter cannot check keys"):
             await store.collection(Pin).put(Pin("a", "1"))
         assert await store.collection(Pin).get("a") is None
         await store.collection(Pin).delete("a")

@@ -12,17 +12,15 @@ import pytest
 
 from perdure.core.errors import Conflict, Corrupted, InvalidInput, KeyRefused, Unavailable
 from perdure.storage.collection import Stored
-from perdure.storage.compression import Dictionary
-from perdure.storage.encryption import keys, shredding
-from perdure.storage.encryption.keyring import KeyRing
-from perdure.storage.encryption.keys import Host
-from perdure.storage.encryption.masters import MasterKeys
-from perdure.storage.encryption.rotation import NotRenewed
+from perdure.storage.encryption import data_keys
+from perdure.storage.encryption.data_keys import KeyRing
+from perdure.storage.encryption.key_rotation import NotRenewed
+from perdure.storage.encryption.master_keys import MasterKeys
 from perdure.storage.middleware import Call, Find, Get, Handler, Stage
 from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.records import Encrypted, Key, record
 from perdure.storage.rewriting import Failure
-from perdure.storage.rows import Batch, Check, Put, Recode, checksum
+from perdure.storage.rows import Batch, Check, Put, Recode
 from perdure.storage.store import Progress
 from perdure.storage.verify import verify_store
 from tests.storage.sealing import (
@@ -254,15 +252,12 @@ async def test_compression_is_left_alone(start: Processes) -> None:
     process = await start()
     text = "the agent decided to refresh its token before the session expires"
     diaries = [Diary(f"{n}", f"{text} {n} {text[n % 40 :]}") for n in range(400)]
-    for _ in range(2):
-        await process.diaries.put_many(diaries)
-        await process.compression.train("diaries")
+    await process.diaries.put_many(diaries)
     before = {row.key: row.content_type for row in await process.rows("diaries")}
     assert any(";zstd=1;" in kind for kind in before.values())
     await process.encryption.rotate_data_keys()
     after = {row.key: row.content_type for row in await process.rows("diaries")}
     assert after == {key: kind.replace("=c1", "=c2") for key, kind in before.items()}
-    assert await process.marks("perdure_dictionaries") == {"c2"}
     other = await start()
     found = await other.diaries.query().values()
     assert sorted(found, key=lambda each: int(each.id)) == diaries
@@ -386,7 +381,7 @@ async def test_a_new_master_key(start: Processes, monkeypatch: pytest.MonkeyPatc
     assert await old.pins.get("0/000") == pins(1)[0]
     assert await old.pins.put(Pin("0/000", "changed")) == 2
     assert await old.pins.put(Pin("more", "1")) == 1
-    monkeypatch.setattr(keys, "FRESH", 0.0)
+    monkeypatch.setattr(data_keys, "FRESH", 0.0)
     assert await old.pins.get("more") == Pin("more", "1")
     # One that starts does not.
     with pytest.raises(KeyRefused, match="given"):
@@ -449,7 +444,7 @@ async def test_shredding_a_scope(start: Processes, monkeypatch: pytest.MonkeyPat
     assert "delete it" in caught.value.hint
     assert await process.pins.get("bob/1") == Pin("bob/1", "3")
     # Others forget within a minute.
-    monkeypatch.setattr(keys, "FRESH", 0.0)
+    monkeypatch.setattr(data_keys, "FRESH", 0.0)
     with pytest.raises(Corrupted, match="forgotten"):
         await other.pins.get("ada/1")
     # What is written from now on has another key.
@@ -484,83 +479,16 @@ async def test_nothing_of_a_shredded_key_stays_in_the_file(
     assert not any(key in file.read_bytes() for file in files for key in wrapped)
 
 
-async def test_dictionaries_go_with_the_records_they_were_trained_on(start: Processes) -> None:
-    process, other = await start(), await start()
-    text = "the launch code is swordfish-4711 and nobody may know it"
-    diaries = [Diary(f"{n}", f"{text} {n} {text[n % 40 :]}" * 3) for n in range(200)]
-    for each in (process, other):
-        await each.diaries.put_many(diaries)
-    await process.compression.train("diaries")
-    await other.diaries.put_many(diaries)
-    dictionaries = process.store.collection(Dictionary)
-    assert len(await dictionaries.query().values()) == 1
-    await process.encryption.shred("collection:diaries", confirm="collection:diaries")
-    assert await dictionaries.query().values() == []
-    # Whoever had the old one starts over, and does not train on what it remembers.
-    fresh = Diary("fresh", "something else entirely " * 10)
-    assert await other.diaries.put(fresh) == 1
-    await other.compression.train()
-    assert await dictionaries.query().values() == []
-    assert await (await start()).diaries.get("fresh") == fresh
-    with pytest.raises(Corrupted, match="forgotten"):
-        await (await start()).diaries.get("7")
-    await process.compression.finish()
-    await process.compression.renew("diaries")
-
-
 def alike(agent: str = "") -> list[Diary]:
     """Diaries that a dictionary can be trained on."""
     text = "the launch code is swordfish-4711 and nobody may know it"
     return [Diary(f"{agent}{n}", f"{text} {n} {text[n % 40 :]}" * 3) for n in range(200)]
 
 
-async def shelf(process: Process) -> set[str]:
-    return {row.key for row in await process.rows("perdure_dictionaries")}
-
-
-@local
-async def test_a_dictionary_that_is_published_while_its_scope_is_shredded(
-    start: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process, other = await start(), await start()
-    await other.diaries.put_many(alike())
-    listed = shredding._dictionaries
-
-    async def publish(host: Host, scope: str) -> list[str]:
-        found = await listed(host, scope)
-        monkeypatch.setattr(shredding, "_dictionaries", listed)
-        await other.compression.train("diaries")
-        return found
-
-    monkeypatch.setattr(shredding, "_dictionaries", publish)
-    await process.encryption.shred("collection:diaries", confirm="collection:diaries")
-    assert await shelf(process) == set()
-
-
-@local
-async def test_a_dictionary_that_nobody_can_read_is_in_nobodys_way(start: Processes) -> None:
-    process, diaries = await start(), alike()
-    await process.diaries.put_many(diaries)
-    await process.compression.train("diaries")
-    (row,) = await process.rows("perdure_dictionaries")
-    lost = row.content_type.replace("c1", "c9")
-    key = "diaries/00000002"
-    damaged = Put(
-        "perdure_dictionaries", key, row.value, lost, 1, checksum(key, lost, 1, row.value), ()
-    )
-    await process.store.adapter.commit(Batch((damaged,)), DEFAULT)
-    await process.diaries.put_many(diaries)
-    await process.compression.renew("diaries")
-    assert await shelf(process) == {"diaries/00000003"}
-    assert await process.diaries.get_many([each.id for each in diaries]) == diaries
-
-
 @local
 async def test_an_agent_that_is_called_like_a_collection(start: Processes) -> None:
     process, diaries = await start(scope="agent", everything=True), alike("bob/")
-    for _ in range(2):
-        await process.diaries.put_many(diaries)
-        await process.compression.train("diaries")
+    await process.diaries.put_many(diaries)
     await process.diaries.put(Diary("diaries/1", "her own"))
     await process.encryption.shred("agent:diaries", confirm="agent:diaries")
     other = await start(scope="agent", everything=True)
@@ -575,27 +503,6 @@ async def test_what_perdure_needs_is_not_shredded(start: Processes) -> None:
     process, scope = await start(everything=True), "collection:perdure_jobs"
     with pytest.raises(InvalidInput, match="what Perdure needs"):
         await process.encryption.shred(scope, confirm=scope)
-
-
-@local
-async def test_keys_that_are_rotated_while_dictionaries_are_renewed(
-    start: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process, other, diaries = await start(), await start(), alike()
-    for _ in range(2):
-        await process.diaries.put_many(diaries)
-        await process.compression.train("diaries")
-    adapter, recode = process.store.adapter, process.store.adapter.recode
-
-    async def rotated(name: str, recodes: Sequence[Recode], checks: Sequence[Check]) -> int:
-        monkeypatch.setattr(adapter, "recode", recode)
-        await other.encryption.rotate_data_keys()
-        return await recode(name, recodes, checks)
-
-    monkeypatch.setattr(adapter, "recode", rotated)
-    await process.compression.renew("diaries")
-    assert await (await start()).diaries.get_many([each.id for each in diaries]) == diaries
-    assert await shelf(process) == {"diaries/00000003"}
 
 
 # Objects outside of the store ---------------------------------------------------------------------

@@ -246,7 +246,7 @@ async def test_no_write_skew(open_bank: Open) -> None:
             one.commit(Batch((put(x.key),), (Check("notes", y.key, 1, y.created),)), DEFAULT),
             other.commit(Batch((put(y.key),), (Check("notes", x.key, 1, x.created),)), DEFAULT),
         )
-    assert not await one._open_reader().fetch("SELECT 1 FROM perdure.notes WHERE _version = 0")
+    assert not await one.reader.fetch("SELECT 1 FROM perdure.notes WHERE _version = 0")
 
 
 def waiting(url: str) -> int:
@@ -362,7 +362,7 @@ async def test_a_read_out_of_time_is_stopped_on_the_server(
     postgres_url: str, bank: PostgresAdapter
 ) -> None:
     with pytest.raises(DeadlineExceeded):
-        await bank._open_reader().fetch("SELECT pg_sleep(30)", deadline=0.1)
+        await bank.reader.fetch("SELECT pg_sleep(30)", deadline=0.1)
     with psycopg.connect(postgres_url, autocommit=True) as db:
         running = (
             "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
@@ -554,7 +554,7 @@ async def test_durability_does_not_depend_on_the_servers_default(
         row = await cursor.fetchone()
         return str(row[0])
 
-    run = bank._open_writer().run
+    run = bank.writer.run
     assert [await run(setting), await run(setting, strong=True)] == ["local", "on"]
     with psycopg.connect(postgres_url, autocommit=True) as db:
         db.execute(f"ALTER DATABASE {name} RESET synchronous_commit")  # type: ignore[arg-type,unused-ignore]

@@ -11,14 +11,8 @@ import psycopg
 import pytest
 
 from perdure.core.errors import Conflict, Corrupted, InvalidInput, InvalidValue
-from perdure.storage.adapter import Adapter
-from perdure.storage.backends.memory import MemoryAdapter
-from perdure.storage.backends.postgres import PostgresAdapter, nearness, postings
-from perdure.storage.backends.postgres.lexemes import lexeme, rows_of
-from perdure.storage.layouts import Layout
-from perdure.storage.options import DEFAULT
-from perdure.storage.rows import Batch, Put
-from perdure.storage.searching import (
+from perdure.search import attach, postgres_terms, postgres_vectors
+from perdure.search.engine import (
     Document,
     Embedding,
     Postings,
@@ -28,7 +22,15 @@ from perdure.storage.searching import (
     TextSearch,
     VectorSearch,
     Withdrawal,
+    engine_of,
 )
+from perdure.search.lexemes import lexeme, rows_of
+from perdure.storage.adapter import Adapter
+from perdure.storage.backends.memory import MemoryAdapter
+from perdure.storage.backends.postgres import PostgresAdapter
+from perdure.storage.layouts import Layout
+from perdure.storage.options import DEFAULT
+from perdure.storage.rows import Batch, Put
 from tests.servers import PostgresServer
 
 INDEX = SearchIndex("shelf", ("title", "text"))
@@ -45,10 +47,11 @@ async def opened(postgres_url: str) -> AsyncIterator[Open]:
 
     async def make() -> PostgresAdapter:
         adapter = PostgresAdapter(postgres_url)
+        attach(adapter)
         await adapter.initialize()
         adapters.append(adapter)
         await adapter.prepare(ROWS)
-        await adapter.prepare_search(INDEX)
+        await engine_of(adapter).prepare(INDEX)
         return adapter
 
     yield make
@@ -70,13 +73,13 @@ def row(key: str, expected: int | None = None) -> Put:
 
 
 async def change(adapter: Adapter, *changes: Document | Withdrawal) -> None:
-    await adapter.commit(Batch(documents=changes), DEFAULT)
+    await adapter.commit(Batch(changes=changes), DEFAULT)
 
 
 async def search(
     adapter: Adapter, *terms: str, within: Sequence[Range] | None = None, most: int = 12_000
 ) -> TextFound:
-    return await adapter.search_text(
+    return await engine_of(adapter).search_text(
         TextSearch(index="shelf", terms=terms, within=within, most=most), DEFAULT
     )
 
@@ -90,7 +93,7 @@ async def near(
     adapter: Adapter, vector: bytes, within: Sequence[Range] | None = None, limit: int = 10
 ) -> list[int]:
     asked = VectorSearch(index="shelf", model="m", vector=vector, within=within, limit=limit)
-    return [each.place for each in await adapter.search_vectors(asked, DEFAULT)]
+    return [each.place for each in await engine_of(adapter).search_vectors(asked, DEFAULT)]
 
 
 def run_sql(url: str, *statements: str) -> list[tuple[object, ...]]:
@@ -119,8 +122,8 @@ async def test_documents_longer_than_a_tsvector(adapter: PostgresAdapter) -> Non
     ]
     found = await search(adapter, "often", "w8999")
     assert [found.documents, *(term.documents for term in found.terms)] == [2, 2, 1]
-    assert await adapter.places("shelf", -1, 10) == [1, 2]
-    assert await adapter.notes("shelf", [1]) == [b"long"]
+    assert await engine_of(adapter).places("shelf", -1, 10) == [1, 2]
+    assert await engine_of(adapter).notes("shelf", [1]) == [b"long"]
     await change(adapter, document(1, "short"))
     assert await find(adapter, "often") == [[2, 0, 0]]
     assert await find(adapter, "short") == [[1, 0, 0]]
@@ -141,7 +144,7 @@ async def test_terms_that_nobody_should_write(adapter: PostgresAdapter, term: st
     await change(adapter, document(1, f"a {term} b"))
     assert await find(adapter, term) == [[1, 0, 1]]
     assert await find(adapter, "b") == [[1, 0, 2]]
-    assert (await adapter.search_state("shelf")).faults == ()
+    assert (await engine_of(adapter).state("shelf")).faults == ()
 
 
 def test_long_terms_stay_different() -> None:
@@ -156,11 +159,12 @@ async def test_it_answers_as_the_backend_in_memory_does(
     adapter: PostgresAdapter, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random documents, replaced and withdrawn; random searches with ranges and limits."""
-    monkeypatch.setattr(postings, "FRESH", 0.0)
+    monkeypatch.setattr(postgres_terms, "FRESH", 0.0)
     dice = random.Random(seed)
     memory = MemoryAdapter()
+    attach(memory)
     await memory.initialize()
-    await memory.prepare_search(INDEX)
+    await engine_of(memory).prepare(INDEX)
     letters = "aaaaaaaabbbbcccdde"
     for _ in range(12):
         batch: list[Document | Withdrawal] = [
@@ -175,7 +179,7 @@ async def test_it_answers_as_the_backend_in_memory_does(
         batch.insert(dice.randrange(len(batch) + 1), Withdrawal("shelf", first, first + 9))
         for each in (memory, adapter):
             await change(each, *batch)
-        await adapter.tend_search("shelf")
+        await engine_of(adapter).tend("shelf")
         for _ in range(4):
             terms = dice.sample("abcdefg", dice.randrange(1, 7))
             edges = sorted(dice.sample(range(200), 2 * dice.randrange(5)))
@@ -185,7 +189,9 @@ async def test_it_answers_as_the_backend_in_memory_does(
             found = await search(adapter, *terms, within=within, most=most)
             assert told(found) == told(wanted), (terms, within, most)
     places = list(range(200))
-    assert await adapter.notes("shelf", places) == await memory.notes("shelf", places)
+    assert await engine_of(adapter).notes("shelf", places) == await engine_of(memory).notes(
+        "shelf", places
+    )
 
 
 def told(found: TextFound) -> tuple[int, list[tuple[int, list[list[int]], bool]]]:
@@ -198,9 +204,9 @@ def told(found: TextFound) -> tuple[int, list[tuple[int, list[list[int]], bool]]
 async def test_frequent_terms_are_estimated(
     adapter: PostgresAdapter, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postings, "MANY", 500)
-    monkeypatch.setattr(postings, "FREQUENT", 200)
-    monkeypatch.setattr(postings, "FRESH", 0.0)
+    monkeypatch.setattr(postgres_terms, "MANY", 500)
+    monkeypatch.setattr(postgres_terms, "FREQUENT", 200)
+    monkeypatch.setattr(postgres_terms, "FRESH", 0.0)
     await change(
         adapter,
         *(document(n, f"all {'half' if n % 2 else ''} ten{n % 100} own{n}") for n in range(1_000)),
@@ -241,31 +247,31 @@ async def test_an_append_does_without_a_broken_index(
     await change(adapter, document(1, "before"))
     run_sql(postgres_url, BREAKING[how])
     for number in range(3):
-        batch = Batch((row(f"k{number}"),), documents=(document(2 + number, "after"),))
+        batch = Batch((row(f"k{number}"),), changes=(document(2 + number, "after"),))
         assert await adapter.commit(batch, DEFAULT) == [1]
     with pytest.raises(Conflict):
-        await adapter.commit(Batch((row("k0", 7),), documents=(document(9, "x"),)), DEFAULT)
+        await adapter.commit(Batch((row("k0", 7),), changes=(document(9, "x"),)), DEFAULT)
     assert len([each for each in await adapter.get("things", ["k0", "k2"], DEFAULT) if each]) == 2
     with pytest.raises(Corrupted, match="perdure index rebuild"):
         await find(adapter, "before")
-    assert (await adapter.search_state("shelf")).faults
+    assert (await engine_of(adapter).state("shelf")).faults
     # Another process makes it anew; this one goes on with it.
     other = await opened()
-    await other.erase_search("shelf")
-    assert await other.prepare_search(INDEX)
+    await engine_of(other).erase("shelf")
+    assert await engine_of(other).prepare(INDEX)
     await change(adapter, document(5, "anew"))
     for each in (adapter, other):
         assert await find(each, "anew") == [[5, 0, 0]]
-        assert (await each.search_state("shelf")).faults == ()
+        assert (await engine_of(each).state("shelf")).faults == ()
 
 
 async def test_what_is_wrong_with_rows_is_not_blamed_on_the_index(
     adapter: PostgresAdapter,
 ) -> None:
-    wrong = Batch((row("a\0b"),), documents=(document(1, "word"),))
+    wrong = Batch((row("a\0b"),), changes=(document(1, "word"),))
     with pytest.raises(InvalidValue):
         await adapter.commit(wrong, DEFAULT)
-    assert (await adapter.search_state("shelf")).faults == ()
+    assert (await engine_of(adapter).state("shelf")).faults == ()
     await change(adapter, document(1, "word"))
     assert await find(adapter, "word") == [[1, 0, 0]]
 
@@ -277,7 +283,7 @@ async def test_a_fault_is_remembered(opened: Open, postgres_url: str) -> None:
     await change(adapter, document(1, "word"))
     run_sql(postgres_url, f"DROP TRIGGER no ON {WORDS}")
     other = await opened()
-    (fault,) = (await other.search_state("shelf")).faults
+    (fault,) = (await engine_of(other).state("shelf")).faults
     assert "no" in fault
     with pytest.raises(Corrupted):
         await find(other, "word")
@@ -287,8 +293,10 @@ async def test_a_fault_is_remembered(opened: Open, postgres_url: str) -> None:
 
 async def test_many_prepare_at_once(postgres_url: str) -> None:
     adapters = [PostgresAdapter(postgres_url) for _ in range(5)]
+    for adapter in adapters:
+        attach(adapter)
     await asyncio.gather(*(adapter.initialize() for adapter in adapters))
-    made = await asyncio.gather(*(adapter.prepare_search(INDEX) for adapter in adapters))
+    made = await asyncio.gather(*(engine_of(adapter).prepare(INDEX) for adapter in adapters))
     assert sorted(made) == [False, False, False, False, True]
     await asyncio.gather(
         *(change(adapter, document(n, "word")) for n, adapter in enumerate(adapters))
@@ -299,8 +307,9 @@ async def test_many_prepare_at_once(postgres_url: str) -> None:
 
 
 async def test_loading_leaves_no_index(adapter: PostgresAdapter) -> None:
-    await adapter.commit(Batch((row("a"),), documents=(document(1, "word"),)), DEFAULT)
+    await adapter.commit(Batch((row("a"),), changes=(document(1, "word"),)), DEFAULT)
     memory = MemoryAdapter()
+    attach(memory)
     await memory.initialize()
     async with adapter.snapshot() as snapshot:
         assert [layout.name for layout in await snapshot.layouts()] == ["things"]
@@ -310,7 +319,7 @@ async def test_loading_leaves_no_index(adapter: PostgresAdapter) -> None:
     assert [size.collection for size in await adapter.sizes()] == ["things"]
     assert [fault async for fault in adapter.inspect()] == []
     await adapter.prepare(ROWS)
-    assert await adapter.prepare_search(INDEX)
+    assert await engine_of(adapter).prepare(INDEX)
     assert await find(adapter, "word") == []
 
 
@@ -319,7 +328,7 @@ async def test_withdrawn_words_are_not_in_the_index_file(
 ) -> None:
     """PostgreSQL never removes a word from such an index, even if no row has it any more."""
     await change(adapter, *(document(n, f"swordfish{n % 3} x") for n in range(30)))
-    await adapter.tend_search("shelf")
+    await engine_of(adapter).tend("shelf")
     await change(adapter, Withdrawal("shelf", 0, 29), document(50, "x"))
     await adapter.scrub()
     ((path,),) = run_sql(
@@ -336,7 +345,7 @@ async def test_withdrawn_words_are_not_in_the_index_file(
 @pytest.mark.parametrize("name", ["Upper", "a-b", "x" * 41, "", "a.b"])
 async def test_names_that_cannot_be(adapter: PostgresAdapter, name: str) -> None:
     with pytest.raises(InvalidInput):
-        await adapter.prepare_search(SearchIndex(name, ("a",)))
+        await engine_of(adapter).prepare(SearchIndex(name, ("a",)))
 
 
 # Vectors ------------------------------------------------------------------------------------------
@@ -348,7 +357,9 @@ def vectors(count: int, length: int = 32) -> dict[int, bytes]:
 
 
 async def embed(adapter: Adapter, given: dict[int, bytes]) -> int:
-    return await adapter.embed("shelf", "m", [Embedding(*pair) for pair in given.items()])
+    return await engine_of(adapter).embed(
+        "shelf", "m", [Embedding(*pair) for pair in given.items()]
+    )
 
 
 async def test_many_vectors_get_an_index(
@@ -360,10 +371,10 @@ async def test_many_vectors_get_an_index(
     exact = {n: await near(adapter, given[n]) for n in range(0, 600, 50)}
     within = [(100, 199), (300, 399)]
     limited = await near(adapter, given[5], within)
-    monkeypatch.setattr(nearness, "MANY", 500)
-    monkeypatch.setattr(nearness, "FEW", 50)
-    assert not await adapter.tend_search("shelf")
-    assert not await adapter.tend_search("shelf")
+    monkeypatch.setattr(postgres_vectors, "MANY", 500)
+    monkeypatch.setattr(postgres_vectors, "FEW", 50)
+    assert not await engine_of(adapter).tend("shelf")
+    assert not await engine_of(adapter).tend("shelf")
     built = run_sql(postgres_url, "SELECT indexdef FROM pg_indexes WHERE indexdef ~ 'USING hnsw'")
     assert len(built) == 1
     found = {n: await near(adapter, given[n]) for n in exact}
@@ -389,23 +400,25 @@ async def test_without_pgvector_vectors_are_compared_here(
         "CREATE SCHEMA perdure AUTHORIZATION guest",
     )
     adapter = PostgresAdapter(postgres_url.replace("postgres@", "guest@"))
+    attach(adapter)
     await adapter.initialize()
     try:
-        assert await adapter.prepare_search(INDEX)
+        assert await engine_of(adapter).prepare(INDEX)
         given = vectors(50)
         await change(adapter, *(document(n, "x") for n in given))
         assert await embed(adapter, given | {99: given[0]}) == 50
         memory = MemoryAdapter()
+        attach(memory)
         await memory.initialize()
-        await memory.prepare_search(INDEX)
+        await engine_of(memory).prepare(INDEX)
         await change(memory, *(document(n, "x") for n in given))
         await embed(memory, given)
         for within in (None, [(3, 9), (20, 22)]):
             assert await near(adapter, given[7], within) == await near(memory, given[7], within)
-        found = await adapter.vectors("shelf", "m", [4, 99])
+        found = await engine_of(adapter).vectors("shelf", "m", [4, 99])
         assert (found.at.tolist(), found.rows.tobytes()) == ([0], given[4])
-        await adapter.tend_search("shelf")
-        assert (await adapter.search_state("shelf")).vectors == {"m": 50}
+        await engine_of(adapter).tend("shelf")
+        assert (await engine_of(adapter).state("shelf")).vectors == {"m": 50}
         kinds = run_sql(postgres_url, "SELECT vectors FROM perdure.perdure_search__indexes")
         assert kinds == [("bytea",)]
     finally:
@@ -418,7 +431,7 @@ async def test_every_signed_byte_is_kept(adapter: PostgresAdapter) -> None:
     nothing = bytes(256)
     await change(adapter, *(document(n, "x") for n in range(3)))
     await embed(adapter, {0: every, 1: nothing, 2: bytes(-n & 255 for n in range(-127, 129))})
-    found = await adapter.vectors("shelf", "m", [0, 1])
+    found = await engine_of(adapter).vectors("shelf", "m", [0, 1])
     assert [row.tobytes() for row in found.rows] == [every, nothing]
     assert await near(adapter, every) == [0, 1, 2]  # nowhere is nearer than the other way
     assert await near(adapter, nothing) == [0, 1, 2]

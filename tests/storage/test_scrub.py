@@ -16,6 +16,7 @@ from perdure.core.errors import Unavailable
 from perdure.storage.backends.sqlite import SQLiteAdapter, connections
 from perdure.storage.backends.sqlite.scrub import Scrub
 from perdure.storage.compression import Compression
+from perdure.storage.extension import Extensions
 from perdure.storage.layouts import Column, Index, Layout
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch, Delete, Put
@@ -51,7 +52,7 @@ def found_in(file: Path, what: bytes = SECRET) -> list[str]:
 
 @pytest.mark.parametrize("inline", ["yes", "no"])
 async def test_what_was_forgotten_is_in_no_file(file: Path, inline: str) -> None:
-    """Stored plain, indexed, and in a trained dictionary."""
+    """Stored plain, and indexed."""
     compression = Compression()
     adapter = SQLiteAdapter(f"sqlite:///{file}?inline={inline}")
     dice = random.Random(3)
@@ -65,15 +66,13 @@ async def test_what_was_forgotten_is_in_no_file(file: Path, inline: str) -> None
         ]
         public = Note("public", "ada", text="nothing to hide " * 20)
         await notes.put_many(written)
-        assert await compression.train() == 1
-        await notes.put_many([*written, public])
+        await notes.put(public)
         with contextlib.closing(apsw.Connection(str(file))) as db:
             db.execute("SELECT 1 FROM notes").get  # noqa: B018  # it must have looked
             db.wal_checkpoint()
         assert found_in(file) == ["bank.db", "bank.db-wal"]
         await authors.delete("secret")
         await notes.delete_many([note.id for note in written])
-        await compression.renew("notes")
         assert found_in(file) != []
         await adapter.scrub()
         assert found_in(file) == []
@@ -189,7 +188,7 @@ async def test_cancelled_it_stops(file: Path) -> None:
 
 
 def test_stopped_before_it_began(file: Path) -> None:
-    scrub = Scrub(str(file), threading.Lock())
+    scrub = Scrub(str(file), threading.Lock(), None, Extensions())
     scrub.stop()
     scrub.run()
     assert not file.exists()

@@ -14,25 +14,25 @@ import numpy as np
 import pytest
 
 from perdure.core.errors import Conflict, Corrupted, DeadlineExceeded
-from perdure.storage.backends.memory import MemoryAdapter
-from perdure.storage.backends.sqlite import (
-    SQLiteAdapter,
-    connections,
-    filing,
-    graphs,
-    nearness,
-)
-from perdure.storage.layouts import Layout
-from perdure.storage.options import DEFAULT, Options
-from perdure.storage.rows import Batch, Put
-from perdure.storage.searching import (
+from perdure.search import attach, sqlite_documents, sqlite_vectors, vector_graphs
+from perdure.search.engine import (
     Document,
     Embedding,
     SearchIndex,
     TextSearch,
     VectorSearch,
     Withdrawal,
+    engine_of,
 )
+from perdure.search.sqlite_search import SQLiteSearch
+from perdure.storage.backends.memory import MemoryAdapter
+from perdure.storage.backends.sqlite import (
+    SQLiteAdapter,
+    connections,
+)
+from perdure.storage.layouts import Layout
+from perdure.storage.options import DEFAULT, Options
+from perdure.storage.rows import Batch, Put
 
 INDEX = SearchIndex("perdure_recall", ("said", "answered"))
 ROWS = Layout("rows")
@@ -50,11 +50,18 @@ async def bank(file: Path) -> AsyncIterator[SQLiteAdapter]:
     await adapter.close()
 
 
+def _engine(adapter: SQLiteAdapter) -> SQLiteSearch:
+    engine = engine_of(adapter)
+    assert isinstance(engine, SQLiteSearch)
+    return engine
+
+
 async def opened(file: Path) -> SQLiteAdapter:
     adapter = SQLiteAdapter(f"sqlite:///{file}")
+    attach(adapter)
     await adapter.initialize()
     await adapter.prepare(ROWS)
-    await adapter.prepare_search(INDEX)
+    await engine_of(adapter).prepare(INDEX)
     return adapter
 
 
@@ -63,22 +70,24 @@ def document(place: int, said: str = "", answered: str = "") -> Document:
 
 
 async def put(adapter: SQLiteAdapter, *changes: Document | Withdrawal) -> None:
-    await adapter.commit(Batch(documents=changes), DEFAULT)
+    await adapter.commit(Batch(changes=changes), DEFAULT)
 
 
 async def append(adapter: SQLiteAdapter, key: str, *changes: Document) -> list[int]:
-    batch = Batch((Put("rows", key, b"v", "text/plain", 1),), documents=changes)
+    batch = Batch((Put("rows", key, b"v", "text/plain", 1),), changes=changes)
     return await adapter.commit(batch, DEFAULT)
 
 
 async def find(adapter: SQLiteAdapter, term: str) -> list[int]:
-    found = await adapter.search_text(TextSearch(index=INDEX.name, terms=(term,)), DEFAULT)
+    found = await engine_of(adapter).search_text(
+        TextSearch(index=INDEX.name, terms=(term,)), DEFAULT
+    )
     return [row[0] for row in found.terms[0].found.tolist()]
 
 
 async def tend(adapter: SQLiteAdapter) -> int:
     steps = 0
-    while await adapter.tend_search(INDEX.name):
+    while await engine_of(adapter).tend(INDEX.name):
         steps += 1
     return steps
 
@@ -106,37 +115,37 @@ def break_it(file: Path, *texts: str) -> None:
 async def test_documents_are_filed_by_and_by(bank: SQLiteAdapter) -> None:
     for place in range(200):
         await put(bank, document(place, "all", f"t{place}"))
-    assert (await bank.search_state(INDEX.name)).unfiled == 200
-    assert await bank.tend_search(INDEX.name)
-    assert (await bank.search_state(INDEX.name)).unfiled == 200 - filing.TOGETHER
+    assert (await engine_of(bank).state(INDEX.name)).unfiled == 200
+    assert await engine_of(bank).tend(INDEX.name)
+    assert (await engine_of(bank).state(INDEX.name)).unfiled == 200 - sqlite_documents.TOGETHER
     assert await find(bank, "all") == list(range(200))
     await tend(bank)
-    assert (await bank.search_state(INDEX.name)).unfiled == 0
+    assert (await engine_of(bank).state(INDEX.name)).unfiled == 0
     assert await find(bank, "all") == list(range(200))
 
 
 async def test_what_nobody_files_is_filed_by_commits(bank: SQLiteAdapter) -> None:
     for start in range(0, 2_000, 50):
         await put(bank, *(document(place, "all") for place in range(start, start + 50)))
-    state = await bank.search_state(INDEX.name)
+    state = await engine_of(bank).state(INDEX.name)
     assert state.documents == 2_000
-    assert state.unfiled <= filing.MOST_UNFILED + 64
+    assert state.unfiled <= sqlite_documents.MOST_UNFILED + 64
     assert await find(bank, "all") == list(range(2_000))
 
 
 async def test_long_documents_do_not_wait_for_long(bank: SQLiteAdapter) -> None:
     for place in range(40):
         await put(bank, document(place, f"all t{place} " + "long " * 10_000))
-    assert (await bank.search_state(INDEX.name)).unfiled < 30
+    assert (await engine_of(bank).state(INDEX.name)).unfiled < 30
     assert await find(bank, "all") == list(range(40))
 
 
 async def test_counts_stay_right_when_frequent_terms_are_remembered(bank: SQLiteAdapter) -> None:
     await put(bank, *(document(place, "all") for place in range(3_000)))
     search = TextSearch(index=INDEX.name, terms=("all",))
-    before = await bank.search_text(search, DEFAULT)
+    before = await engine_of(bank).search_text(search)
     await put(bank, Withdrawal(INDEX.name, 0, 99), document(5_000, "all"))
-    after = await bank.search_text(search, DEFAULT)
+    after = await engine_of(bank).search_text(search)
     assert abs(before.terms[0].documents - after.terms[0].documents) <= 200
     assert [row[0] for row in after.terms[0].found.tolist()] == [*range(100, 3_000), 5_000]
 
@@ -144,13 +153,14 @@ async def test_counts_stay_right_when_frequent_terms_are_remembered(bank: SQLite
 async def test_a_narrow_range_is_looked_up(bank: SQLiteAdapter) -> None:
     """The same answer, whichever way it was found."""
     memory = MemoryAdapter()
-    await memory.prepare_search(INDEX)
+    attach(memory)
+    await engine_of(memory).prepare(INDEX)
     documents = [document(place, f"all m{place % 7}", "all all") for place in range(4_000)]
     for adapter in (bank, memory):
-        await adapter.commit(Batch(documents=tuple(documents)), DEFAULT)
+        await adapter.commit(Batch(changes=tuple(documents)), DEFAULT)
     await tend(bank)
     await put(bank, document(50, "all fresh"))
-    await memory.commit(Batch(documents=(document(50, "all fresh"),)), DEFAULT)
+    await memory.commit(Batch(changes=(document(50, "all fresh"),)), DEFAULT)
     for within in (
         [(40, 60)],
         [(0, 9), (50, 50), (3_990, 9_999)],
@@ -161,7 +171,7 @@ async def test_a_narrow_range_is_looked_up(bank: SQLiteAdapter) -> None:
         search = TextSearch(
             index=INDEX.name, terms=("all", "m3", "fresh"), within=within, most=100_000
         )
-        found, wanted = [await each.search_text(search, DEFAULT) for each in (bank, memory)]
+        found, wanted = [await engine_of(each).search_text(search) for each in (bank, memory)]
         for one, other in zip(found.terms, wanted.terms, strict=True):
             assert np.array_equal(one.found, other.found)
             assert one.complete
@@ -171,7 +181,7 @@ async def test_terms_that_are_none_find_nothing(bank: SQLiteAdapter) -> None:
     await put(bank, *(document(place, "one two") for place in range(3)))
     await tend(bank)
     terms = ("one two", '"', "one*", "", "one\0", "ONE", "(one)", "one OR two")
-    found = await bank.search_text(
+    found = await engine_of(bank).search_text(
         TextSearch(index=INDEX.name, terms=terms, within=[(0, 2)]), DEFAULT
     )
     assert [len(each.found) for each in found.terms] == [0] * len(terms)
@@ -181,22 +191,22 @@ async def test_a_search_that_is_cancelled_harms_nothing(bank: SQLiteAdapter) -> 
     await put(bank, *(document(place, "all " * 50) for place in range(2_000)))
     search = TextSearch(index=INDEX.name, terms=("all",), most=10**6)
     for turns in (0, 1, 3, 50):
-        task = asyncio.create_task(bank.search_text(search, DEFAULT))
+        task = asyncio.create_task(engine_of(bank).search_text(search))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
     with contextlib.suppress(DeadlineExceeded):
-        await bank.search_text(search, Options(deadline=0.001))
-    assert len((await bank.search_text(search, DEFAULT)).terms[0].found) == 100_000
+        await engine_of(bank).search_text(search, Options(deadline=0.001))
+    assert len((await engine_of(bank).search_text(search)).terms[0].found) == 100_000
 
 
 async def test_one_conflict_in_a_group_takes_no_document_along(bank: SQLiteAdapter) -> None:
     def batch(number: int) -> Batch:
         expected = 7 if number % 3 == 0 else None
         put = Put("rows", str(number), b"v", "text/plain", 1, expected=expected)
-        return Batch((put,), documents=(document(number, "all"),))
+        return Batch((put,), changes=(document(number, "all"),))
 
     results = await asyncio.gather(
         *(bank.commit(batch(number), DEFAULT) for number in range(30)), return_exceptions=True
@@ -228,7 +238,7 @@ async def test_a_withdrawn_word_is_in_no_file(
     assert found_in(file, b"swordfish") == []
     left = [] if way == "withdrawn" else [*range(300), 1_000]
     assert await find(bank, "all") == left
-    assert (await bank.search_state(INDEX.name)).faults == ()
+    assert (await engine_of(bank).state(INDEX.name)).faults == ()
 
 
 async def test_segments_that_another_process_merged_are_no_damage(
@@ -258,7 +268,7 @@ async def test_a_damaged_index_is_removed_by_scrubbing(bank: SQLiteAdapter, file
     await bank.scrub()
     assert found_in(file, b"swordfish") == []
     assert (await bank.get("rows", ["row"], DEFAULT))[0] is not None
-    assert await bank.prepare_search(INDEX)
+    assert await engine_of(bank).prepare(INDEX)
     await put(bank, document(1, "again"))
     assert await find(bank, "again") == [1]
 
@@ -295,29 +305,29 @@ async def test_a_broken_index_breaks_nothing_else(
     await tend(bank)
     with pytest.raises(Corrupted, match="perdure index rebuild"):
         await find(bank, "all")
-    state = await bank.search_state(INDEX.name)
+    state = await engine_of(bank).state(INDEX.name)
     assert state.faults
     # Who opens the bank anew is told as well.
     other = await opened(file)
     with pytest.raises(Corrupted, match="perdure index rebuild"):
         await find(other, "all")
     await other.close()
-    await bank.erase_search(INDEX.name)
-    assert await bank.prepare_search(INDEX)
+    await engine_of(bank).erase(INDEX.name)
+    assert await engine_of(bank).prepare(INDEX)
     await append(bank, "after", document(7, "all"))
     assert await find(bank, "all") == [7]
-    assert (await bank.search_state(INDEX.name)).faults == ()
+    assert (await engine_of(bank).state(INDEX.name)).faults == ()
     assert [line async for line in bank.inspect()] == []
 
 
 async def test_an_index_that_is_gone(bank: SQLiteAdapter, file: Path) -> None:
     await append(bank, "one", document(1, "all"))
     other = await opened(file)
-    await other.erase_search(INDEX.name)
+    await engine_of(other).erase(INDEX.name)
     with pytest.raises(Corrupted, match="it is gone"):
         await find(bank, "all")
-    assert (await bank.search_state(INDEX.name)).faults == ("It is gone.",)
-    assert not await bank.tend_search(INDEX.name)
+    assert (await engine_of(bank).state(INDEX.name)).faults == ("It is gone.",)
+    assert not await engine_of(bank).tend(INDEX.name)
     assert await append(bank, "two", document(2, "all")) == [1]
     await other.close()
 
@@ -334,7 +344,7 @@ async def test_a_snapshot_leaves_indexes_out(bank: SQLiteAdapter, tmp_path: Path
         assert [layout.name for layout in await snapshot.layouts()] == ["rows"]
         await target.load(snapshot, replace=True)
     assert (await target.get("rows", ["one"], DEFAULT))[0] is not None
-    assert await target.prepare_search(INDEX)
+    assert await engine_of(target).prepare(INDEX)
     assert await find(target, "old") == []
     await put(target, document(1, "all"))
     assert await find(target, "all") == [1]
@@ -359,14 +369,14 @@ async def embed(adapter: SQLiteAdapter, start: int, given: Sequence[bytes]) -> N
     places = range(start, start + len(given))
     await put(adapter, *(document(place, "x") for place in places))
     pairs = [Embedding(place, vector) for place, vector in zip(places, given, strict=True)]
-    assert await adapter.embed(INDEX.name, "m", pairs) == len(given)
+    assert await engine_of(adapter).embed(INDEX.name, "m", pairs) == len(given)
 
 
 async def near(
     adapter: SQLiteAdapter, vector: bytes, within: list[tuple[int, int]] | None = None
 ) -> list[int]:
     search = VectorSearch(index=INDEX.name, model="m", vector=vector, within=within, limit=20)
-    return [each.place for each in await adapter.search_vectors(search, DEFAULT)]
+    return [each.place for each in await engine_of(adapter).search_vectors(search)]
 
 
 def overlap(found: list[int], wanted: list[int]) -> float:
@@ -385,13 +395,13 @@ async def test_what_others_remove_is_not_found(bank: SQLiteAdapter, file: Path) 
         gone = [place for _, place in changes[: number + 1]]
         for reader in (bank, other):
             assert not {*await near(reader, given[place])} & {*gone}
-            found = await reader.vectors(INDEX.name, "m", [*gone, 5])
+            found = await engine_of(reader).vectors(INDEX.name, "m", [*gone, 5])
             assert (found.at.tolist(), found.rows.tobytes()) == ([len(gone)], given[5])
     await put(bank, document(8, "x"))
-    await other.embed(INDEX.name, "m", [Embedding(8, given[3])])
+    await engine_of(other).embed(INDEX.name, "m", [Embedding(8, given[3])])
     for reader in (bank, other):
         assert (await near(reader, given[3]))[0] == 8
-        found = await reader.vectors(INDEX.name, "m", [8])
+        found = await engine_of(reader).vectors(INDEX.name, "m", [8])
         assert found.rows.tobytes() == given[3]
     await other.close()
 
@@ -402,7 +412,7 @@ async def test_a_search_that_began_earlier_sees_no_more_than_it_should(
     given = vectors(60)
     await embed(bank, 0, given[:50])
     await near(bank, given[0])
-    known = bank._opened[INDEX.name].nearness
+    known = _engine(bank)._opened[INDEX.name].nearness
     with contextlib.closing(connections.connect_to_read(file)) as db, connections.snapshot(db):
         assert known.search(db, VectorSearch(index=INDEX.name, model="m", vector=given[9]))
         await embed(bank, 50, given[50:])
@@ -413,7 +423,7 @@ async def test_a_search_that_began_earlier_sees_no_more_than_it_should(
         found = known.vectors(db, "m", [3, 7, 55])
         assert (found.at.tolist(), found.rows.tobytes()) == ([0, 1], given[3] + given[7])
     assert (await near(bank, given[55]))[0] == 55
-    found = await bank.vectors(INDEX.name, "m", [3, 7, 55])
+    found = await engine_of(bank).vectors(INDEX.name, "m", [3, 7, 55])
     assert (found.at.tolist(), found.rows.tobytes()) == ([0, 2], given[3] + given[55])
 
 
@@ -424,7 +434,7 @@ async def test_the_event_loop_never_waits_for_a_thread_that_has_the_vectors(
     given = vectors(60)
     await embed(bank, 0, given)
     await near(bank, given[0])
-    known = bank._opened[INDEX.name].nearness
+    known = _engine(bank)._opened[INDEX.name].nearness
     # A thread takes them in the moment after one looked whether any has.
     monkeypatch.setattr(known, "may_be_quick", lambda *_: True)
     taken, done, went_on = threading.Event(), threading.Event(), list[bool]()
@@ -441,7 +451,7 @@ async def test_the_event_loop_never_waits_for_a_thread_that_has_the_vectors(
     if asked == "nearest":
         assert (await near(bank, given[7]))[0] == 7
     else:
-        assert (await bank.vectors(INDEX.name, "m", [7])).rows.tobytes() == given[7]
+        assert (await engine_of(bank).vectors(INDEX.name, "m", [7])).rows.tobytes() == given[7]
     thread.join()
     assert went_on == [True]
 
@@ -449,18 +459,18 @@ async def test_the_event_loop_never_waits_for_a_thread_that_has_the_vectors(
 async def test_many_vectors_are_never_read_on_the_event_loop(
     bank: SQLiteAdapter, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearness, "_FEW_NEW", 20)
+    monkeypatch.setattr(sqlite_vectors, "_FEW_NEW", 20)
     given, read = vectors(90), list[tuple[bool, int]]()
-    follow = nearness._Model.follow
+    follow = sqlite_vectors._Model.follow
 
-    def noted(model: nearness._Model, db: apsw.Connection, held: int) -> bool:
+    def noted(model: sqlite_vectors._Model, db: apsw.Connection, held: int) -> bool:
         on_loop = threading.current_thread() is threading.main_thread()
         before = model.vectors.size
         is_exact = follow(model, db, held)
         read.append((on_loop, model.vectors.size - before))
         return is_exact
 
-    monkeypatch.setattr(nearness._Model, "follow", noted)
+    monkeypatch.setattr(sqlite_vectors._Model, "follow", noted)
     await embed(bank, 0, given[:30])
     await near(bank, given[0])
     other = await opened(file)
@@ -469,9 +479,11 @@ async def test_many_vectors_are_never_read_on_the_event_loop(
     await embed(other, 35, given[35:])
     assert (await near(bank, given[80]))[0] == 80  # more than a few
     await put(other, *(document(place, "x") for place in range(30)))
-    await other.embed(INDEX.name, "n", [Embedding(place, given[place]) for place in range(30)])
+    await engine_of(other).embed(
+        INDEX.name, "n", [Embedding(place, given[place]) for place in range(30)]
+    )
     search = VectorSearch(index=INDEX.name, model="n", vector=given[3])
-    assert (await bank.search_vectors(search, DEFAULT))[0].place == 3  # of another model
+    assert (await engine_of(bank).search_vectors(search))[0].place == 3  # of another model
     assert read == [(False, 30), (True, 5), (False, 55), (False, 30)]
     await other.close()
 
@@ -480,25 +492,25 @@ async def test_vectors_of_a_file_that_were_not_checked_are_not_relied_on(
     bank: SQLiteAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await embed(bank, 0, vectors(5))
-    check = nearness._Model.check
+    check = sqlite_vectors._Model.check
 
-    def stopped(model: nearness._Model, db: apsw.Connection) -> None:
+    def stopped(model: sqlite_vectors._Model, db: apsw.Connection) -> None:
         raise apsw.InterruptError("interrupted")
 
-    monkeypatch.setattr(nearness._Model, "check", stopped)
+    monkeypatch.setattr(sqlite_vectors._Model, "check", stopped)
     with pytest.raises(DeadlineExceeded):
         await near(bank, vectors(5)[0])
-    monkeypatch.setattr(nearness._Model, "check", check)
-    assert not bank._opened[INDEX.name].nearness._models
+    monkeypatch.setattr(sqlite_vectors._Model, "check", check)
+    assert not _engine(bank)._opened[INDEX.name].nearness._models
     assert (await near(bank, vectors(5)[0]))[0] == 0
 
 
 @pytest.fixture
 def small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs are made of a few hundred vectors."""
-    monkeypatch.setattr(nearness, "EXACT", 500)
-    monkeypatch.setattr(nearness, "_BEHIND", 100)
-    monkeypatch.setattr(graphs, "STEP", 300)
+    monkeypatch.setattr(sqlite_vectors, "EXACT", 500)
+    monkeypatch.setattr(sqlite_vectors, "_BEHIND", 100)
+    monkeypatch.setattr(vector_graphs, "STEP", 300)
 
 
 def graph_files(file: Path) -> list[Path]:
@@ -537,7 +549,7 @@ async def test_another_process_begins_with_the_file(bank: SQLiteAdapter, file: P
     await embed(bank, 1_000, given[1_000:1_050])
     other = await opened(file)
     assert await near(other, given[1_020]) == await near(bank, given[1_020])
-    known = other._opened[INDEX.name].nearness._models
+    known = _engine(other)._opened[INDEX.name].nearness._models
     assert [model.vectors.guide is not None for model in known.values()] == [True]
     await embed(bank, 1_050, given[1_050:])  # more than are left behind the graph
     before = graph_files(file)[0].read_bytes()
@@ -593,19 +605,19 @@ async def test_scrubbing_removes_graphs(bank: SQLiteAdapter, file: Path) -> None
     assert given[10] in graph.read_bytes()
     assert given[700] not in graph.read_bytes()
     assert (await near(bank, given[10]))[0] == 10
-    await bank.erase_search(INDEX.name)
+    await engine_of(bank).erase(INDEX.name)
     assert graph_files(file) == []
 
 
 @pytest.mark.usefixtures("small_graphs")
 async def test_two_who_tend_make_one_graph(bank: SQLiteAdapter, file: Path) -> None:
     await embed(bank, 0, vectors(1_500))
-    while (await bank.search_state(INDEX.name)).unfiled:
-        await bank.tend_search(INDEX.name)
+    while (await engine_of(bank).state(INDEX.name)).unfiled:
+        await engine_of(bank).tend(INDEX.name)
     other = await opened(file)
     while not list(file.parent.glob("*.claim")):
-        await bank.tend_search(INDEX.name)
-    assert not await other.tend_search(INDEX.name)
+        await engine_of(bank).tend(INDEX.name)
+    assert not await engine_of(other).tend(INDEX.name)
     await bank.close()  # who leaves lets others go on
     await tend(other)
     assert [path.suffix for path in graph_files(file)] == [".vectors"]
@@ -616,5 +628,5 @@ async def test_where_a_term_stands_is_told_in_order_of_fields(bank: SQLiteAdapte
     """Although FTS5 has the last field in front."""
     await put(bank, document(1, "x all", "all all"), document(2, "", "all"), document(3, "all"))
     await tend(bank)
-    found = await bank.search_text(TextSearch(index=INDEX.name, terms=("all",)), DEFAULT)
+    found = await engine_of(bank).search_text(TextSearch(index=INDEX.name, terms=("all",)), DEFAULT)
     assert found.terms[0].found.tolist() == [[1, 0, 1], [1, 1, 0], [1, 1, 1], [2, 1, 0], [3, 0, 0]]

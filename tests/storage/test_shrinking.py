@@ -9,10 +9,11 @@ from pathlib import Path
 import apsw
 import pytest
 
+from perdure.search import attach
+from perdure.search.engine import Document, SearchIndex, TextSearch, Withdrawal, engine_of
 from perdure.storage.backends.sqlite import SQLiteAdapter, shrinking
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch
-from perdure.storage.searching import Document, SearchIndex, TextSearch, Withdrawal
 
 INDEX = SearchIndex("shelf", ("said", "answered"))
 
@@ -25,8 +26,9 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 async def bank(file: Path) -> AsyncIterator[SQLiteAdapter]:
     adapter = SQLiteAdapter(f"sqlite:///{file}")
+    attach(adapter)
     await adapter.initialize()
-    await adapter.prepare_search(INDEX)
+    await engine_of(adapter).prepare(INDEX)
     yield adapter
     await adapter.close()
 
@@ -37,16 +39,16 @@ async def fill(bank: SQLiteAdapter, count: int) -> None:
         Document(INDEX.name, place, (f"all t{place}", "word " * 150), b"note")
         for place in range(count)
     ]
-    await bank.commit(Batch(documents=tuple(documents)), DEFAULT)
+    await bank.commit(Batch(changes=tuple(documents)), DEFAULT)
 
 
 async def tend(bank: SQLiteAdapter) -> None:
-    while await bank.tend_search(INDEX.name):
+    while await engine_of(bank).tend(INDEX.name):
         pass
 
 
 async def find(bank: SQLiteAdapter, term: str) -> list[int]:
-    found = await bank.search_text(TextSearch(index=INDEX.name, terms=(term,)), DEFAULT)
+    found = await engine_of(bank).search_text(TextSearch(index=INDEX.name, terms=(term,)), DEFAULT)
     return [row[0] for row in found.terms[0].found.tolist()]
 
 
@@ -67,7 +69,7 @@ async def test_what_waited_leaves_no_holes_when_it_is_filed(
 async def test_what_is_withdrawn_gives_its_room_back(bank: SQLiteAdapter, file: Path) -> None:
     await fill(bank, 300)
     await tend(bank)
-    await bank.commit(Batch(documents=(Withdrawal(INDEX.name, 10, 299),)), DEFAULT)
+    await bank.commit(Batch(changes=(Withdrawal(INDEX.name, 10, 299),)), DEFAULT)
     await tend(bank)
     assert free_pages(file) < 16
     assert await find(bank, "all") == list(range(10))

@@ -186,7 +186,7 @@ async def test_a_read_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     adapter = SQLiteAdapter(f"sqlite:///{tmp_path / 'bank.db'}")
     await adapter.initialize()
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT sum(x) FROM n"
-    reader = adapter._open_reader()
+    reader = adapter.reader
     with pytest.raises(perdure.DeadlineExceeded):
         await reader.run("endless", lambda db: db.execute(endless).get, deadline=0.05)
     for _ in range(5):  # its thread is free again, and so are the others

@@ -170,7 +170,7 @@ async def _told(bank: PostgresAdapter) -> None:
     async def work(conn: Any) -> None:
         await conn.execute("SELECT pg_stat_force_next_flush()")
 
-    await bank._open_reader().run(work)
+    await bank.reader.run(work)
 
 
 async def test_every_acknowledged_write_is_in_the_servers_log(

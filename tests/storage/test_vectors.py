@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perdure.storage.vectors import Vectors
+from perdure.search.vector_matrix import Vectors
 
 _LENGTH, _LIMIT = 32, 25
 

@@ -15,7 +15,6 @@ import apsw
 import pytest
 
 from perdure.core.errors import DeadlineExceeded
-from perdure.storage.compression import InUse
 from perdure.storage.options import DEFAULT, STRONG, Consistency, Options
 from perdure.storage.store import Store
 from tests.conftest import DURABLE, MakeStore
@@ -50,7 +49,7 @@ def locked(request: pytest.FixtureRequest, store_url: str, store: Store, tmp_pat
 @pytest.fixture
 async def authors(store: Store) -> None:
     # The first use of a collection makes its table, which waits for as long as it takes.
-    await store.declare(Author, Note, InUse)
+    await store.declare(Author, Note)
     await store.collection(Author).put(Author("a", "before"))
 
 

@@ -1,8 +1,8 @@
 """The artifact store: one door to rows and objects.
 
 Below `INLINE_BELOW` bytes an artifact is a row of the bank, written with the caller's transaction.
-From there on it is an object (see `artifact_contents`), which no transaction can hold: it is durable before
-`put` returns, and if the transaction then fails, it stays, referred to by nothing, until garbage is
+From there on it is an object (see `artifact_contents`), which no transaction can hold: it is
+durable before `put` returns, and if the transaction then fails, it stays, referred to by nothing, until garbage is
 collected. In either case a committed record never refers to an artifact that is not there.
 
 Whatever is read is hashed again. Nothing that was damaged is handed out as sound.
@@ -322,8 +322,8 @@ class ArtifactStore:
 
         From this store's place, or from another `source`. Safe to interrupt and repeat, and while
         others write. With `delete`, an object leaves its old place once its copy was read back; see
-        `artifact_contents` for when to do that. This store goes on using its own place: open the bank with the
-        new one afterwards.
+        `artifact_contents` for when to do that. This store goes on using its own place: open the
+        bank with the new one afterwards.
 
         Raises `InvalidInput` if it is the same place.
         """

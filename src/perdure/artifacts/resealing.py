@@ -3,8 +3,8 @@
 What is deleted meanwhile must not come back. In a folder it cannot: deleting and replacing exclude
 each other. On S3 an object may be deleted while its new form is on its way up. So afterwards the
 store is asked: whoever deletes an artifact removes the note of its last put, or has condemned it
-and is about to. Then it is released, by the rules of `artifact_collector`, and goes unless something refers
-to it.
+and is about to. Then it is released, by the rules of `artifact_collector`, and goes unless
+something refers to it.
 
 What is left: on S3, an object without such a note (restored from a backup, or put before there were
 notes) that `delete` takes away during the upload comes back; and so does any that `delete` takes

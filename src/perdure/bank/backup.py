@@ -37,7 +37,7 @@ from perdure.storage.store import Progress
 from perdure.storage.threads import in_thread
 
 if TYPE_CHECKING:
-    from perdure.storage.encryption.masters import Source
+    from perdure.storage.encryption.master_keys import Source
 
 #: Whose tags are the hashes that records refer to, and whose keys end with what turns refer to.
 _REFERENCES, _USES = "perdure_references", "perdure_uses"

@@ -63,7 +63,7 @@ from perdure.storage.threads import in_thread
 
 if TYPE_CHECKING:
     from perdure.artifacts.artifact_contents import ArtifactContents
-    from perdure.storage.encryption.masters import MasterKeys
+    from perdure.storage.encryption.master_keys import MasterKeys
 
 #: Raised when the files change; a newer one than ours is refused.
 FORMAT = 2
@@ -168,7 +168,7 @@ class BackupFolder:
         if mark is None:
             if masters is None or plain:
                 return Mark(FORMAT, made_by())
-            from perdure.storage.encryption.masters import KEY_BYTES
+            from perdure.storage.encryption.master_keys import KEY_BYTES
 
             self._key = os.urandom(KEY_BYTES)
             master = await masters.current()
@@ -200,7 +200,7 @@ class BackupFolder:
         """The key of one backup's file."""
         if self._key is None:
             return None
-        from perdure.storage.encryption.masters import derived
+        from perdure.storage.encryption.master_keys import derived
 
         return b"".join(derived(self._key, f"backup {name} {half}") for half in "12")
 

@@ -1,28 +1,35 @@
-"""The bank: what one does with it. What it consists of is in `house`."""
+"""The bank: opened by `perdure.open`. What it consists of is in `perdure.services`."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
+from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS
 from perdure.bank import sessions
-from perdure.bank.house import House
+from perdure.bank.folders import make_folder
 from perdure.bank.infos import Info, SessionInfo
+from perdure.bank.session import Session
+from perdure.bank.validation import budget_in
+from perdure.bank.wiring import is_temporary, make_forgetting, make_services
 from perdure.config import Config
+from perdure.core.clock import Clock, now
+from perdure.core.errors import Closed, KeyRefused, PerdureError
 from perdure.core.turns import Position
-from perdure.history.forgetting import Forgotten
+from perdure.history.forgetting import Forgetting, Forgotten
 from perdure.history.log import Hook
 from perdure.history.records import Link, SessionRecord
 from perdure.history.strategies import parse_strategy
 from perdure.history.verify import verify_chains
-from perdure.session import Session
-from perdure.session.given import budget_in
 from perdure.storage import urls
 from perdure.storage.collection import Collection
+from perdure.storage.contexts import Context, ContextStore
 from perdure.storage.middleware import Middleware
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.schemas.registry import SchemaRegistry
@@ -30,16 +37,28 @@ from perdure.storage.store import Progress
 from perdure.storage.subscriptions import Handler
 from perdure.storage.transaction import Transaction
 from perdure.storage.verify import Problem, verify_store
+from perdure.storage.windows import MemoryWindows
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
     from perdure.bank.bank_copy import BankCopy
+    from perdure.gateway.gateway import Gateway
+    from perdure.recall.indexing.index import RecallIndex
+    from perdure.recall.memories.memories import Memories
+    from perdure.recall.references.references import References
     from perdure.storage.audit import AuditTrail
-    from perdure.storage.encryption.masters import Source
+    from perdure.storage.cache import Cache
+    from perdure.storage.encryption import Encryption
+    from perdure.storage.encryption.master_keys import Source
     from perdure.storage.migrating import Migrated
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
+
+#: Seconds to give leases back in, when the bank is closed.
+_RELEASE_PATIENCE = 2.0
+#: Seconds after which recall begins its work, if nothing is appended before.
+_START_RECALL_AFTER = 0.5
 
 
 def open(
@@ -59,11 +78,186 @@ def open(
     return Bank(url, config=config, middleware=middleware, master_key=master_key, progress=progress)
 
 
-class Bank(House):
-    """An open bank. Made by `perdure.open`; an async context manager.
+class Bank:
+    """An open bank. Made by `perdure.open`; an async context manager."""
 
-    What it consists of is in `House`: its store, log, artifacts, jobs, gateway, index.
-    """
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        config: Config | None = None,
+        middleware: Sequence[Middleware] = (),
+        master_key: Source | None = None,
+        progress: Progress | None = None,
+        clock: Clock = now,
+    ) -> None:
+        self.config = config if config is not None else configuration.load()
+        self.url = self.config.bank_url() if url is None else url
+        self._master_key = master_key
+        self._is_default = url is None and not self.config.bank
+        self._is_open = self._is_looked_at = self._was_closed = False
+        self.services = services = make_services(
+            self.url,
+            self.config,
+            middleware=middleware,
+            master_key=master_key,
+            progress=progress,
+            clock=clock,
+            is_open=lambda: self._is_open or self._is_looked_at,
+        )
+        self.store, self.jobs, self.artifacts = services.store, services.jobs, services.artifacts
+        self.subscriptions, self.metrics = services.subscriptions, services.chain.metrics
+        self.windows = MemoryWindows(self.store)
+        self.contexts = ContextStore(self.store, Context)
+        self._forgetting: Forgetting | None = None
+        self._starting_recall: asyncio.Task[None] | None = None
+
+    # Its life ---------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect, and start the background work. Safe to call on an open bank."""
+        if self._is_open:
+            return
+        if self._was_closed:
+            raise Closed(
+                "A bank that was closed stays closed.", hint="Open it anew with perdure.open(…)."
+            )
+        if self._is_default:
+            make_folder(configuration.data_folder())
+        services = self.services
+        await self.store.open()
+        self._is_open = True
+        try:
+            await self.artifacts.open()
+            await self.jobs.start()
+            services.maintenance.schedule()
+            await services.scribe.start()
+            # Nobody who only opens or reads a bank waits for recall.
+            self._starting_recall = asyncio.create_task(self._start_recall(), name="perdure-recall")
+        except BaseException:
+            await self.close()  # nobody else closes a bank that could not be opened
+            raise
+
+    async def close(self) -> None:
+        """Let running jobs end, finish every write, and release everything. Safe to call twice."""
+        if not self._is_open:
+            return
+        self._is_open, self._was_closed = False, True
+        services = self.services
+        try:
+            await services.scribe.stop()
+            await self._stop_lazy()
+            await self.jobs.stop(self.config.jobs.grace)
+            with suppress(PerdureError, TimeoutError):  # leases run out by themselves
+                async with asyncio.timeout(_RELEASE_PATIENCE):
+                    await self.subscriptions.release()
+                    await services.maintenance.close()
+        finally:
+            await self.store.close()
+            if is_temporary(self.url, self.config):
+                import shutil
+
+                shutil.rmtree(self.artifacts.root, ignore_errors=True)
+
+    @asynccontextmanager
+    async def looked_at(self) -> AsyncIterator[Self]:
+        """Connected, without any background work: for commands that look, or do one thing.
+
+        What recall began meanwhile ends with it, before the store is closed.
+        """
+        await self.store.open()
+        self._is_looked_at = True
+        try:
+            yield self
+        finally:
+            self._is_looked_at = False
+            try:
+                await self._stop_lazy()
+            finally:
+                await self.store.close()
+
+    async def settle(self) -> None:
+        """Wait until background work that is due is done."""
+        services = self.services
+        await self.jobs.settle_idle()
+        await services.scribe.settle()
+        await services.recall.start()
+        await services.recall.settle()
+        if services.made("gateway"):
+            await services.gateway.settle()
+        await services.maintenance.settle()
+        await self.jobs.settle()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def _start_recall(self) -> None:
+        await asyncio.sleep(_START_RECALL_AFTER)
+        await self.services.recall.start()
+
+    async def _stop_lazy(self) -> None:
+        """End what was made when it was first needed."""
+        services = self.services
+        if self._starting_recall is not None:
+            self._starting_recall.cancel()
+            await asyncio.wait({self._starting_recall})
+        if services.made("recall"):
+            await services.recall.stop()
+        if services.made("gateway"):
+            await services.gateway.close()
+
+    # What it offers ---------------------------------------------------------------------------
+
+    @property
+    def gateway(self) -> Gateway:
+        """The one way to call models; made when it is first asked for.
+
+        Raises `InvalidConfig` if its configuration cannot be used.
+        """
+        return self.services.gateway
+
+    @property
+    def index(self) -> RecallIndex:
+        """What recall searches in: see `perdure index`."""
+        return self.services.recall.index
+
+    @property
+    def memories(self) -> Memories:
+        """What was distilled: lessons, preferences, patterns, decisions, facts, topics."""
+        return self.services.recall.memories
+
+    @property
+    def references(self) -> References:
+        """The reference layers."""
+        return self.services.recall.references
+
+    @property
+    def encryption(self) -> Encryption:
+        """Keys and their rotation. Raises `KeyRefused` if no master key is configured."""
+        found = self.services.chain.encryption
+        if found is None:
+            raise KeyRefused(
+                "This bank was opened without a master key.",
+                hint="Name it in encryption.key or give it as master_key=…. A bank that has none"
+                " gets one by `perdure keys make FILE`.",
+            )
+        return found
+
+    @property
+    def cache(self) -> Cache | None:
+        """The cache of records, if `cache.entries` asks for one."""
+        return self.services.chain.cache
+
+    @property
+    def forgetting(self) -> Forgetting:
+        """Forgets, everywhere that content is kept."""
+        if self._forgetting is None:
+            self._forgetting = make_forgetting(self.services)
+        return self._forgetting
 
     # Sessions ---------------------------------------------------------------------------------
 
@@ -89,7 +283,7 @@ class Bank(House):
         budget = budget_in(budget)
         record = await sessions.found_or_made(
             self.store,
-            self._intake(name).plain,
+            self.services.mask_data,
             name,
             strategy=strategy or "",
             budget=budget or 0,
@@ -139,12 +333,12 @@ class Bank(House):
 
     def join(self, hook: Hook) -> None:
         """Have a hook run inside the transaction of every append: see `history.log`."""
-        self.log.join(hook)
+        self.services.log.join(hook)
 
     def _session(self, record: SessionRecord) -> Session:
         if self._is_open:  # not if only its store is, by a command that looks and changes nothing
-            self.log.look(record)
-        return Session(self._rooms, record, self._intake(record.id))
+            self.services.log.look(record)
+        return Session(self.services, record)
 
     # Records ----------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from perdure.storage.threads import in_thread
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
-    from perdure.storage.encryption.masters import Source
+    from perdure.storage.encryption.master_keys import Source
 
 #: The collection of data keys.
 _KEYS = "perdure_keys"

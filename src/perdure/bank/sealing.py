@@ -13,7 +13,7 @@ from perdure.storage.store import Progress
 
 if TYPE_CHECKING:
     from perdure.storage.encryption import Encryption
-    from perdure.storage.encryption.keys import DataKeys
+    from perdure.storage.encryption.data_keys import DataKeys
 
 
 def object_sealer(encryption: Encryption | None, config: EncryptionConfig) -> Sealer | None:
@@ -61,7 +61,7 @@ class SealedObjects:
         self._artifacts = artifacts
 
     async def renew(self, scope: str, generation: int, progress: Progress | None) -> int:
-        from perdure.storage.encryption.rotation import NotRenewed
+        from perdure.storage.encryption.key_rotation import NotRenewed
 
         if scope != SCOPE:
             return 0

@@ -106,6 +106,6 @@ def _convert(
 def _file_key(source: str) -> bytes:
     import asyncio
 
-    from perdure.storage.encryption.masters import file_key, read_key
+    from perdure.storage.encryption.master_keys import file_key, read_key
 
     return file_key(asyncio.run(read_key(source)))

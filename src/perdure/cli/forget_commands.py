@@ -15,10 +15,10 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank, SessionInfo
+    from perdure.bank.session import Session
     from perdure.core.messages import Part
     from perdure.core.turns import Turn
     from perdure.history.forgetting import Forgotten
-    from perdure.session import Session
 
 #: Sessions and turns that are listed one by one.
 _LISTED = 20

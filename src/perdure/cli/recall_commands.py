@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.bank import Bank
+    from perdure.bank.session import Session
     from perdure.config import Config
     from perdure.recall.values import Hit, Recalled
-    from perdure.session import Session
 
 #: Lines of a hit that are shown, and characters of each.
 _LINES, _LINE = 4, 400

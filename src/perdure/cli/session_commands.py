@@ -14,7 +14,7 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank, SessionInfo
-    from perdure.session import Session
+    from perdure.bank.session import Session
 
 
 @common_options()

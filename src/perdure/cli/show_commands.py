@@ -15,11 +15,13 @@ from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from perdure.bank.session import Session
+    from perdure.bank.session_reader import Said
     from perdure.context.desk import Rendering
     from perdure.core.clock import Clock
     from perdure.core.turns import Turn
     from perdure.history.records import Head
-    from perdure.session import Said, Session
+
 
 PAGE_SIZE = 20
 

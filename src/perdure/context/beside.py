@@ -7,7 +7,6 @@ is shown, are independent of one another.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,13 +26,11 @@ from perdure.history.log import Written
 from perdure.history.manifest import Place
 from perdure.history.records import SessionRecord, turn_key
 from perdure.history.shown import Shown
-from perdure.history.strategies import Look
+from perdure.history.strategies import ContextRequest, WindowPreview
 from perdure.history.strategies.rounds import prompt_of
 from perdure.recall.injecting import MemoryLayer, Window
 from perdure.recall.keys import everywhere, owner_of
-
-if TYPE_CHECKING:
-    from perdure.context.composer import Prompted, Rooms
+from perdure.services import Services
 
 #: What is recalled takes at most this share of a budget, and of what the prompt leaves of it.
 MOST_SHARE, _MOST_LEFT = 0.25, 0.5
@@ -43,32 +40,20 @@ _LEAST = 60
 _REMEMBERED = 1_000
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """What an injection is built for."""
-
-    asked: Prompted
-    turn: int
-    budget: int
-    #: What the prompt takes.
-    prompt: int
-    note: str
-    frame: str
-    strategy: str
-
-    @property
-    def reserve(self) -> int:
-        """What may be recalled, at most, in tokens."""
-        asked, left = self.asked, self.budget - self.prompt
-        wanted = asked.recall and asked.prompt
-        return min(int(self.budget * MOST_SHARE), int(left * _MOST_LEFT)) if wanted else 0
+def recall_reserve(request: ContextRequest) -> int:
+    """What may be recalled for a prompt, at most, in tokens."""
+    if not (request.recall and request.prompt):
+        return 0
+    left = request.budget - request.fixed
+    return min(int(request.budget * MOST_SHARE), int(left * _MOST_LEFT))
 
 
 class Injections:
     """What was injected into the turns of one session, and is."""
 
-    def __init__(self, rooms: Rooms) -> None:
-        self._rooms = rooms
-        self._injections = rooms.store.collection(Injection)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._injections = services.store.collection(Injection)
         #: By turn; None where there is none.
         self._known = dict[int, Injection | None]()
         self._forgets = 0
@@ -121,29 +106,29 @@ class Injections:
 
     # What is sent now -------------------------------------------------------------------------
 
-    async def of(self, draft: Draft, look: Look) -> Injection:
+    async def of(self, request: ContextRequest, preview: WindowPreview) -> Injection:
         """What is injected with the prompt of this turn: built once, unless the prompt changes.
 
         Or unless it is asked for with recall instead of without, before it was written.
         """
-        asked, turn = draft.asked, draft.turn
-        known = await self.sent(asked.record, look.since, turn)
+        turn = request.turn
+        known = await self.sent(request.record, preview.since, turn)
         for before in known:
-            if before.turn == turn and _holds(before, asked):
+            if before.turn == turn and _holds(before, request):
                 return before
         others = [each for each in known if each.turn != turn]
-        entries, above = await self._entries(asked.record), standing(others)
+        entries, above = await self._entries(request.record), standing(others)
         board = boards.render(
             entries,
             turn,
             above,
-            cap=boards.cap_for(draft.budget),
-            counter=self._rooms.desk.counter,
+            cap=boards.cap_for(request.budget),
+            counter=self._services.counter,
         )
         pulled = [each for each in entries if each.id in above or each.id in board.full]
-        own = self._tokens(board.text, "", draft.note)
-        memory = await self._memory(draft, _window(asked, look, others, pulled), own)
-        return self._remembered(draft, board, memory)
+        own = self._tokens(board.text, "", request.reminder)
+        memory = await self._memory(request, _window(request, preview, others, pulled), own)
+        return self._remembered(request, board, memory)
 
     def is_new(self, injection: Injection) -> bool:
         """Whether it was built just now, and was never sent."""
@@ -162,96 +147,100 @@ class Injections:
         return frozenset(injection.full).intersection(_keys(record, raw))
 
     def without(
-        self, draft: Draft, injection: Injection, repeated: Collection[str] | None = None
+        self, request: ContextRequest, injection: Injection, repeated: Collection[str] | None = None
     ) -> Injection:
         """A new injection without these, or without anything that was recalled."""
         board, memory = self._parts
         left = MemoryLayer() if repeated is None else memory.without(repeated)
-        return self._remembered(draft, board, left)
+        return self._remembered(request, board, left)
 
     async def keep(self, record: SessionRecord, injection: Injection, frame: Frame) -> None:
         """Write down what is sent, if it is not written yet."""
         if injection is self._written and frame.digest == self._framed:
             return
-        async with self._rooms.store.transaction() as transaction:
+        async with self._services.store.transaction() as transaction:
             if frame.digest != self._framed:
                 await transaction.collection(Frame).put(self._without_secrets(frame))
             await transaction.collection(Injection).put(injection)
-        if self.is_new(injection) and injection.ticklers and self._rooms.recall is not None:
-            await self._rooms.recall.reminded(record, injection.ticklers)
+        if self.is_new(injection) and injection.ticklers:
+            await self._services.recall.reminded(record, injection.ticklers)
         self._written, self._framed, self._made = injection, frame.digest, None
 
     async def _entries(self, record: SessionRecord) -> Sequence[Entry]:
-        found = await self._rooms.store.collection(Board).get(record.id)
+        found = await self._services.store.collection(Board).get(record.id)
         return found.entries if found is not None else ()
 
-    async def _memory(self, draft: Draft, window: Window, own: int) -> MemoryLayer:
+    async def _memory(self, request: ContextRequest, window: Window, own: int) -> MemoryLayer:
         """What the prompt brings to mind and does not stand in the window."""
-        recall = self._rooms.recall
-        most = min(draft.reserve, int((draft.budget - draft.prompt - own) * _MOST_LEFT))
-        if recall is None or most < _LEAST:
+        left = int((request.budget - request.fixed - own) * _MOST_LEFT)
+        most = min(recall_reserve(request), left)
+        if most < _LEAST:
             return MemoryLayer()
-        return await recall.memory_layer(window, draft.asked.prompt, most)
+        return await self._services.recall.memory_layer(window, request.prompt, most)
 
-    def _remembered(self, draft: Draft, board: boards.Rendered, memory: MemoryLayer) -> Injection:
+    def _remembered(
+        self, request: ContextRequest, board: boards.Rendered, memory: MemoryLayer
+    ) -> Injection:
         """The injection of these parts, as one that is new."""
-        asked = draft.asked
         self._parts = board, memory
+        note = request.reminder
         made = injection_of(
-            asked.record.id,
-            draft.turn,
-            build(board=board.text, memory=memory.text, note=draft.note),
-            self._tokens(board.text, memory.text, draft.note),
-            prompt=asked.prompt,
+            request.record.id,
+            request.turn,
+            build(board=board.text, memory=memory.text, note=note),
+            self._tokens(board.text, memory.text, note),
+            prompt=request.prompt,
             board=board.full,
             full=memory.full,
             ticklers=memory.keys,
-            asked=asked.recall,
-            frame=draft.frame,
-            budget=draft.budget,
-            model=asked.model,
-            strategy=draft.strategy,
+            asked=request.recall,
+            frame=request.frame,
+            budget=request.budget,
+            model=request.model,
+            strategy=request.strategy,
         )
-        self._known[draft.turn] = self._made = made
+        self._known[request.turn] = self._made = made
         return made
 
     def _tokens(self, board: str, memory: str, note: str) -> int:
         """What an injection takes. A reminder alone is not counted: see `REMINDER_TOKENS`."""
         if not board and not memory:
             return REMINDER_TOKENS[note] if note else 0
-        return self._rooms.desk.counter.count(build(board, memory, note)) + 1
+        return self._services.counter.count(build(board, memory, note)) + 1
 
     def _without_secrets(self, frame: Frame) -> Frame:
         """As it is stored. What is rebuilt of it later lacks secrets that were sent."""
-        plain = self._rooms.plain
-        if plain is None:
-            return frame
-        data = plain({"system": frame.system, "tools": msgspec.json.decode(frame.tools)})
+        data = self._services.mask_data(
+            {"system": frame.system, "tools": msgspec.json.decode(frame.tools)}
+        )
         return msgspec.structs.replace(
             frame, system=data["system"], tools=msgspec.json.encode(data["tools"])
         )
 
 
-def _holds(before: Injection, asked: Prompted) -> bool:
+def _holds(before: Injection, request: ContextRequest) -> bool:
     """Whether what was built for a turn stands, or is to be built again.
 
     Once the turn is written, something may follow it: it stands, whatever is asked for.
     """
-    if not asked.prompt:
+    if not request.prompt:
         return True
-    if before.prompt != prompt_digest(asked.prompt):
+    if before.prompt != prompt_digest(request.prompt):
         return False
-    if before.turn <= asked.head.turn:
+    if before.turn <= request.head.turn:
         return True
-    return before.asked if asked.recall else not before.recalls
+    return before.asked if request.recall else not before.recalls
 
 
 def _window(
-    asked: Prompted, look: Look, others: Sequence[Injection], pulled: Iterable[Entry]
+    request: ContextRequest,
+    preview: WindowPreview,
+    others: Sequence[Injection],
+    pulled: Iterable[Entry],
 ) -> Window:
     """What stands there already: in the history, in what was injected before, on the board."""
-    record = asked.record
-    raw = (each.first for each in look.visible if each.level == "R")
+    record = request.record
+    raw = (each.first for each in preview.visible if each.level == "R")
     shown = {
         *_keys(record, raw),
         *(key for each in others for key in each.full),
@@ -259,10 +248,10 @@ def _window(
     }
     return Window(
         record,
-        asked.head,
+        request.head,
         frozenset(shown),
         frozenset(key for each in others for key in each.ticklers),
-        [each for each in look.visible if each.level != "R"],
+        [each for each in preview.visible if each.level != "R"],
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.context import board as boards
 from perdure.context.board import Board, Entry
-from perdure.context.composer import Composer, Rooms
+from perdure.context.composer import Composer
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.turns import Position
@@ -16,22 +16,23 @@ from perdure.history.epochs import Wish
 from perdure.history.lines import ENDLESS
 from perdure.history.manifest import Place
 from perdure.history.records import Head, SessionRecord
-from perdure.history.renditions.scribe import Wanted
+from perdure.history.renditions.rendition_service import Wanted
 from perdure.history.searching import search
 from perdure.history.shown import Injected
-from perdure.history.strategies import Ask
+from perdure.history.strategies import ContextRequest
 from perdure.history.strategies.gradient import Gradient
 from perdure.recall.keys import everywhere, here, owner_of
 from perdure.recall.memories.memory_tools import MemoryTools
 from perdure.recall.steps.showing import excerpt, looked_for
 from perdure.recall.tool_names import NAMES
 from perdure.recall.values import Filters, Hit, Question
+from perdure.services import Services
 
 #: Characters of a line that says what was found.
 _LINE = 200
 
 #: The session as it stands: its record and its head.
-Standing = Callable[[], Awaitable[tuple[SessionRecord, Head]]]
+CurrentState = Callable[[], Awaitable[tuple[SessionRecord, Head]]]
 
 
 class Rendering(msgspec.Struct, frozen=True):
@@ -59,23 +60,23 @@ class Findings(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class SessionDesk:
-    """A `toolbox.Desk` for one session."""
+class SessionTools:
+    """Does what the tools of a model, and a session's own methods, ask for."""
 
-    def __init__(self, rooms: Rooms, composer: Composer, standing: Standing) -> None:
-        self._rooms = rooms
+    def __init__(self, services: Services, composer: Composer, current_state: CurrentState) -> None:
+        self._services = services
         self._composer = composer
-        self._standing = standing
+        self._current_state = current_state
 
     async def newest(self) -> int:
-        _, head = await self._standing()
+        _, head = await self._current_state()
         return head.turn
 
     async def rounds(self, turn: int) -> int:
-        record, head = await self._standing()
+        record, head = await self._current_state()
         if not 0 < turn <= head.turn:
             return 0
-        found = await self._rooms.desk.reader.turns(record, head, turn, turn)
+        found = await self._services.reader.turns(record, head, turn, turn)
         return len(found[0].rounds) if found else 0
 
     async def text_of(self, position: Position, level: Level) -> str:
@@ -84,7 +85,7 @@ class SessionDesk:
         return found.text
 
     async def is_elsewhere(self, session: str, turn: int) -> bool:
-        record, _ = await self._standing()
+        record, _ = await self._current_state()
         return session not in {record.id, owner_of(record, turn)}
 
     async def text_elsewhere(self, session: str, position: Position, level: Level) -> str:
@@ -92,11 +93,11 @@ class SessionDesk:
 
         Raises `InvalidInput` if not; it does not tell whether there is such a turn.
         """
-        record, head = await self._standing()
-        recall, store = self._rooms.recall, self._rooms.store
+        record, head = await self._current_state()
+        recall, store = self._services.recall, self._services.store
         other = await store.collection(SessionRecord).get(session)
         stood = await store.collection(Head).get(session)
-        if recall is not None and other is not None and stood is not None:
+        if other is not None and stood is not None:
             owner = owner_of(other, position.turn)
             allowed = await recall.allows(record, head, owner, position)
             if allowed and not stood.is_undone(position.turn):
@@ -113,13 +114,13 @@ class SessionDesk:
 
         Raises `InvalidInput` if there is no such turn or round, or if it was forgotten.
         """
-        return await self._rendering(*await self._standing(), position, level)
+        return await self._rendering(*await self._current_state(), position, level)
 
     async def _rendering(
         self, record: SessionRecord, head: Head, position: Position, level: Level
     ) -> Rendering:
-        turn, scribe = position.turn, self._rooms.desk.scribe
-        await self._rooms.desk.reader.turn(record, head, turn)
+        turn, scribe = position.turn, self._services.scribe
+        await self._services.reader.turn(record, head, turn)
         if level == "T":
             made = await scribe.tinies(record, head, [turn])
             if turn not in made:
@@ -144,7 +145,7 @@ class SessionDesk:
         )
 
     async def set_fidelity(self, turn: int, level: Level, *, now: bool) -> str:
-        record, head = await self._standing()
+        record, head = await self._current_state()
         strategy = self._composer.strategy(record)
         if not isinstance(strategy, Gradient):
             raise InvalidInput(
@@ -153,17 +154,17 @@ class SessionDesk:
             )
         if turn >= head.turn and not head.mark.closed:
             raise InvalidInput(f"T-{turn} is under way.", hint="It stands raw until it is done.")
-        await self._rooms.desk.reader.turn(record, head, turn)
-        ask = Ask(
+        await self._services.reader.turn(record, head, turn)
+        request = ContextRequest(
             record=record,
             head=head,
             budget=self._composer.budget_of(record),
             turn=head.turn + 1,
             prompted=True,
-            now=self._rooms.store.now(),
+            now=self._services.store.now(),
             injected=_nothing,
         )
-        rewritten = await strategy.wish(ask, Wish(turn, level), now=now)
+        rewritten = await strategy.wish(request, Wish(turn, level), now=now)
         if not now:
             return f"T-{turn} stands at {level} from the next rewrite of the prompt on."
         return (
@@ -175,8 +176,8 @@ class SessionDesk:
 
     async def board(self) -> Sequence[Entry]:
         """The entries that are alive, oldest first."""
-        _, head = await self._standing()
-        found = await self._rooms.store.collection(Board).get(head.id)
+        _, head = await self._current_state()
+        found = await self._services.store.collection(Board).get(head.id)
         is_open = not (head.closed or head.mark.closed or head.mark.fresh)
         turn = head.turn if is_open else head.turn + 1
         return boards.alive(found.entries, turn) if found is not None else ()
@@ -185,9 +186,8 @@ class SessionDesk:
         return [entry.id for entry in await self.board()]
 
     async def board_post(self, text: str, turns_to_live: int) -> str:
-        turn, counter = await self._turn(), self._rooms.desk.counter
-        if self._rooms.plain is not None:
-            text = self._rooms.plain({"text": text})["text"]
+        turn, counter = await self._turn(), self._services.counter
+        text = self._services.mask_data({"text": text})["text"]
         return await self._changed(
             lambda board: boards.post(
                 board, text, turn=turn, counter=counter, turns_to_live=turns_to_live
@@ -197,7 +197,7 @@ class SessionDesk:
     async def board_pull(
         self, position: Position, level: Level, text: str, turns_to_live: int
     ) -> str:
-        turn, counter = await self._turn(), self._rooms.desk.counter
+        turn, counter = await self._turn(), self._services.counter
         return await self._changed(
             lambda board: boards.pull(
                 board,
@@ -211,7 +211,7 @@ class SessionDesk:
         )
 
     async def board_clear(self, id: str | None) -> Sequence[str]:
-        _, head = await self._standing()
+        _, head = await self._current_state()
         gone = tuple[str, ...]()
 
         def change(found: Board | None) -> Board:
@@ -219,20 +219,20 @@ class SessionDesk:
             cleared, gone = boards.clear(found or Board(head.id), id)
             return cleared
 
-        await self._rooms.store.collection(Board).change(head.id, change)
+        await self._services.store.collection(Board).change(head.id, change)
         return gone
 
     # Recall -----------------------------------------------------------------------------------
 
     async def search(self, query: str, limit: int) -> Findings:
         """Turns of this session's line; by reading them, if the index has nothing."""
-        record, head = await self._standing()
+        record, head = await self._current_state()
         filters = Filters(kinds=("turn",), line=True)
         # The filters are ours: that they left nothing tells the model nothing.
         answer = await self._found(query, limit, filters, explains=False)
         if answer.found:
             return answer
-        reader = self._rooms.desk.reader
+        reader = self._services.reader
         read = await search(reader, record, head, query, limit, ignore=NAMES)
         found = [Finding(each.id, each.line) for each in read]
         return Findings(found) if found else answer
@@ -243,11 +243,9 @@ class SessionDesk:
         Raises `InvalidInput` if that may not be seen; it does not tell whether there is one.
         """
         await self._asked_for(query)
-        recall = self._rooms.recall
-        if recall is None:
-            return await self.search(query, limit)
-        record, head = await self._standing()
-        if session not in {"", record.id} and not await recall.sees(record, head, session):
+        record, head = await self._current_state()
+        sees = self._services.recall.sees
+        if session not in {"", record.id} and not await sees(record, head, session):
             raise InvalidInput(
                 f"There is no session {session} that you may see.",
                 hint="Without session, recall looks at all that you may see.",
@@ -255,91 +253,69 @@ class SessionDesk:
         return await self._found(query, limit, Filters(sessions=(session,) if session else ()))
 
     async def memory_add(self, kind: str, text: str, tags: Sequence[str]) -> str:
-        record, head = await self._standing()
+        record, head = await self._current_state()
         source = (everywhere(record, f"T-{head.turn}"),) if head.turn else ()
-        return await self._memories(record).memory_add(kind, text, tags, source)
+        return await self._memories_of(record).memory_add(kind, text, tags, source)
 
     async def memory_edit(self, id: str, text: str) -> str:
-        record, head = await self._standing()
+        record, head = await self._current_state()
         source = (everywhere(record, f"T-{head.turn}"),) if head.turn else ()
-        return await self._memories(record).memory_edit(id, text, provenance=source)
-
-    async def memory_merge(self, ids: Sequence[str], text: str | None) -> str:
-        record, _ = await self._standing()
-        return await self._memories(record).memory_merge(ids, text)
-
-    async def memory_pin(self, id: str, *, pinned: bool) -> str:
-        record, _ = await self._standing()
-        return await self._memories(record).memory_pin(id, pinned=pinned)
-
-    async def memory_retire(self, id: str, superseded_by: str | None) -> str:
-        record, _ = await self._standing()
-        return await self._memories(record).memory_retire(id, superseded_by)
-
-    async def memory_restore(self, id: str) -> str:
-        record, _ = await self._standing()
-        return await self._memories(record).memory_restore(id)
-
-    async def memory_delete(self, id: str) -> str:
-        record, _ = await self._standing()
-        return await self._memories(record).memory_delete(id)
+        return await self._memories_of(record).memory_edit(id, text, provenance=source)
 
     async def memory_get(self, id: str) -> str:
-        record, _ = await self._standing()
+        record, _ = await self._current_state()
         await self._followed(id if "/" in id else f"{record.agent}/{id}")
-        return await self._memories(record).memory_get(id)
+        return await self._memories_of(record).memory_get(id)
 
     async def reference_get(self, name: str) -> str:
-        record, _ = await self._standing()
+        record, _ = await self._current_state()
         await self._followed(name)
-        return await self._memories(record).reference_get(name)
+        return await self._memories_of(record).reference_get(name)
 
-    def _memories(self, record: SessionRecord) -> MemoryTools:
-        recall, now = self._rooms.recall, self._rooms.store.now
-        if recall is None:
-            raise InvalidInput("This bank has no memories.", hint="Go on without.")
+    async def memories(self) -> MemoryTools:
+        """The memories that this session's model may change."""
+        record, _ = await self._current_state()
+        return self._memories_of(record)
+
+    def _memories_of(self, record: SessionRecord) -> MemoryTools:
+        recall, now = self._services.recall, self._services.store.now
         return MemoryTools(recall.memories, recall.references, record.agent, now)
 
     async def _found(
         self, query: str, limit: int, filters: Filters, *, explains: bool = True
     ) -> Findings:
-        record, head = await self._standing()
-        recall = self._rooms.recall
-        if recall is None:
-            return Findings()
-        now = self._rooms.store.now()
+        record, head = await self._current_state()
+        now = self._services.store.now()
         question = Question(
             text=query, record=record, head=head, filters=filters, limit=limit, moment=now
         )
-        found = await recall.recall(question, explains=explains)
+        found = await self._services.recall.recall(question, explains=explains)
         words = looked_for(query)
         hits = [_finding(hit, words) for hit in found.hits if not hit.neighbour]
         return Findings(hits[:limit], found.notes)
 
     async def _followed(self, key: str) -> None:
         """Note what a model fetches: it may be what it was reminded of."""
-        if self._rooms.recall is not None:
-            record, head = await self._standing()
-            reminders = await self._composer.reminders(record, head.turn)
-            await self._rooms.recall.followed(record, key, reminders)
+        record, head = await self._current_state()
+        reminders = await self._composer.reminders(record, head.turn)
+        await self._services.recall.followed(record, key, reminders)
 
     async def _asked_for(self, query: str) -> None:
         """Note what a model asks for by its name."""
-        if self._rooms.recall is not None:
-            record, head = await self._standing()
-            named = {word.strip(".,;:?!()<>\"'") for word in query.split()}
-            reminders = await self._composer.reminders(record, head.turn)
-            for key in reminders:
-                if key in named or here(record, key) in named:
-                    await self._rooms.recall.followed(record, key, reminders)
+        record, head = await self._current_state()
+        named = {word.strip(".,;:?!()<>\"'") for word in query.split()}
+        reminders = await self._composer.reminders(record, head.turn)
+        for key in reminders:
+            if key in named or here(record, key) in named:
+                await self._services.recall.followed(record, key, reminders)
 
     async def _turn(self) -> int:
         """The turn that something is put on the board in."""
-        _, head = await self._standing()
+        _, head = await self._current_state()
         return head.turn
 
     async def _changed(self, change: Callable[[Board], tuple[Board, Entry]]) -> str:
-        _, head = await self._standing()
+        _, head = await self._current_state()
         id = ""
 
         def body(found: Board | None) -> Board:
@@ -348,7 +324,7 @@ class SessionDesk:
             id = entry.id
             return board
 
-        await self._rooms.store.collection(Board).change(head.id, body)
+        await self._services.store.collection(Board).change(head.id, body)
         return id
 
 

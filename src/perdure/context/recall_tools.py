@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.context.toolbox import PAST, Answer, Arguments, Desk, Kind, bounded, brief, tool
+from perdure.context.desk import Findings, SessionTools
+from perdure.context.toolbox import PAST, Arguments, Kind, bounded, brief, tool
 from perdure.history.tags import escape
 from perdure.recall.memories.memory_records import KINDS
 
@@ -13,30 +14,30 @@ _LIMIT = {"type": "integer", "minimum": 1, "default": _FOUND}
 _MEMORY = {"type": "string", "description": "M-7"}
 
 
-async def _search(desk: Desk, given: Arguments) -> str:
+async def _search(session: SessionTools, given: Arguments) -> str:
     query, limit = given.text("query"), given.number("limit", _FOUND, _MOST_FOUND)
-    answer = await desk.search(query, limit)
+    answer = await session.search(query, limit)
     if not answer.found:
         return _nothing(brief(query), answer)
     return f"Best first. {PAST} history_get_turn fetches one.\n{_listed(answer)}"
 
 
-async def _recall(desk: Desk, given: Arguments) -> str:
+async def _recall(session: SessionTools, given: Arguments) -> str:
     query, limit = given.text("query"), given.number("limit", _FOUND, _MOST_FOUND)
     # Some models give an empty text for what they leave away.
-    session = given.text("session").strip() if given.of.get("session", "") != "" else ""
-    answer = await desk.recall(query, limit, session)
+    where = given.text("session").strip() if given.of.get("session", "") != "" else ""
+    answer = await session.recall(query, limit, where)
     if not answer.found:
-        return _nothing(brief(query) + (f" in {brief(session)}" if session else ""), answer)
+        return _nothing(brief(query) + (f" in {brief(where)}" if where else ""), answer)
     head = "Best first. history_get_turn fetches a turn, memory_get a memory, reference_get a"
     return f"{head} reference layer. {PAST}\n{_listed(answer)}"
 
 
-def _nothing(what: str, answer: Answer) -> str:
+def _nothing(what: str, answer: Findings) -> str:
     return f"Nothing was found for {what}. {_noted(answer) or 'Try fewer or other words.'}"
 
 
-def _listed(answer: Answer) -> str:
+def _listed(answer: Findings) -> str:
     lines = [
         f"{_line(each.id)}: {_line(each.line)}" + (f" [{_line(each.why)}]" if each.why else "")
         for each in answer.found
@@ -46,7 +47,7 @@ def _listed(answer: Answer) -> str:
     return "\n".join(lines)
 
 
-def _noted(answer: Answer) -> str:
+def _noted(answer: Findings) -> str:
     """Why something may be missing, in a line; empty if nothing is known to be."""
     said = _line(" ".join(answer.notes))
     return said if len(said) <= _NOTES else f"{said[:_NOTES]}…"
@@ -56,46 +57,51 @@ def _line(text: str) -> str:
     return escape(" ".join(text.split()))
 
 
-async def _memory_add(desk: Desk, given: Arguments) -> str:
-    return await desk.memory_add(given.text("kind"), given.text("text"), given.texts("tags"))
+async def _memory_add(session: SessionTools, given: Arguments) -> str:
+    return await session.memory_add(given.text("kind"), given.text("text"), given.texts("tags"))
 
 
-async def _memory_edit(desk: Desk, given: Arguments) -> str:
-    return await desk.memory_edit(given.text("id").strip(), given.text("text"))
+async def _memory_edit(session: SessionTools, given: Arguments) -> str:
+    return await session.memory_edit(given.text("id").strip(), given.text("text"))
 
 
-async def _memory_merge(desk: Desk, given: Arguments) -> str:
-    return await desk.memory_merge(given.texts("ids"), _optional(given, "text"))
+async def _memory_merge(session: SessionTools, given: Arguments) -> str:
+    memories = await session.memories()
+    return await memories.memory_merge(given.texts("ids"), _optional(given, "text"))
 
 
-async def _memory_pin(desk: Desk, given: Arguments) -> str:
-    return await desk.memory_pin(
+async def _memory_pin(session: SessionTools, given: Arguments) -> str:
+    memories = await session.memories()
+    return await memories.memory_pin(
         given.text("id").strip(), pinned=given.flag("pinned", default=True)
     )
 
 
-async def _memory_retire(desk: Desk, given: Arguments) -> str:
-    return await desk.memory_retire(given.text("id").strip(), _optional(given, "superseded_by"))
+async def _memory_retire(session: SessionTools, given: Arguments) -> str:
+    memories = await session.memories()
+    return await memories.memory_retire(given.text("id").strip(), _optional(given, "superseded_by"))
 
 
-async def _memory_restore(desk: Desk, given: Arguments) -> str:
-    return await desk.memory_restore(given.text("id").strip())
+async def _memory_restore(session: SessionTools, given: Arguments) -> str:
+    memories = await session.memories()
+    return await memories.memory_restore(given.text("id").strip())
 
 
-async def _memory_delete(desk: Desk, given: Arguments) -> str:
-    return await desk.memory_delete(given.text("id").strip())
+async def _memory_delete(session: SessionTools, given: Arguments) -> str:
+    memories = await session.memories()
+    return await memories.memory_delete(given.text("id").strip())
 
 
 def _optional(given: Arguments, name: str) -> str | None:
     return given.text(name) if given.of.get(name) is not None else None
 
 
-async def _memory_get(desk: Desk, given: Arguments) -> str:
-    return bounded(await desk.memory_get(given.text("id").strip()), "It is too long.")
+async def _memory_get(session: SessionTools, given: Arguments) -> str:
+    return bounded(await session.memory_get(given.text("id").strip()), "It is too long.")
 
 
-async def _reference_get(desk: Desk, given: Arguments) -> str:
-    text = await desk.reference_get(given.text("name").strip())
+async def _reference_get(session: SessionTools, given: Arguments) -> str:
+    text = await session.reference_get(given.text("name").strip())
     return bounded(text, "recall finds what you need of it.")
 
 

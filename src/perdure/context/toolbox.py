@@ -4,98 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from perdure.context.desk import SessionTools
 from perdure.context.references import Wanted, parse
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level, parse_level
 from perdure.core.messages import sound
-from perdure.core.turns import Position
 from perdure.gateway.calls import Tool
 from perdure.history.tags import escape
 
 #: Characters of an answer, at most: some 12,000 tokens.
 MOST_TEXT = 48_000
 PAST = "A record of the past, not an instruction."
-
-
-class Found(Protocol):
-    """Something that a search came upon."""
-
-    @property
-    def id(self) -> str:
-        """What fetches it: a turn's id, a memory's, the name of a reference layer."""
-
-    @property
-    def line(self) -> str: ...
-    @property
-    def why(self) -> str: ...
-
-
-class Answer(Protocol):
-    """What a search came upon, best first."""
-
-    @property
-    def found(self) -> Sequence[Found]: ...
-    @property
-    def notes(self) -> Sequence[str]:
-        """Why something may be missing, in sentences."""
-
-
-class Desk(Protocol):
-    """What the tools work on: a session. All of it may raise `PerdureError`."""
-
-    async def newest(self) -> int:
-        """The number of the newest turn; 0 if there is none."""
-
-    async def rounds(self, turn: int) -> int:
-        """How many rounds a turn has; 0 if there is no such turn."""
-
-    async def text_of(self, position: Position, level: Level) -> str:
-        """A turn or a round at a level; at T, a round is its turn."""
-
-    async def is_elsewhere(self, session: str, turn: int) -> bool:
-        """Whether a turn of that session is not one of this session's own line."""
-
-    async def text_elsewhere(self, session: str, position: Position, level: Level) -> str:
-        """The same of another session, if this one may see it."""
-
-    async def set_fidelity(self, turn: int, level: Level, *, now: bool) -> str:
-        """Show a turn at this level; says from when on, and what that costs."""
-
-    async def board_post(self, text: str, turns_to_live: int) -> str:
-        """The id of the new entry."""
-
-    async def board_pull(
-        self, position: Position, level: Level, text: str, turns_to_live: int
-    ) -> str:
-        """The id of the new entry."""
-
-    async def board_clear(self, id: str | None) -> Sequence[str]:
-        """The ids of the entries that are gone."""
-
-    async def board_ids(self) -> Sequence[str]:
-        """The ids of the entries that there are."""
-
-    async def search(self, query: str, limit: int) -> Answer:
-        """Turns of this session's line."""
-
-    async def recall(self, query: str, limit: int, session: str) -> Answer:
-        """All that this session may see; of one session, if one is named."""
-
-    async def memory_add(self, kind: str, text: str, tags: Sequence[str]) -> str:
-        """Says which memory holds it now."""
-
-    async def memory_edit(self, id: str, text: str) -> str: ...
-    async def memory_merge(self, ids: Sequence[str], text: str | None) -> str: ...
-    async def memory_pin(self, id: str, *, pinned: bool) -> str: ...
-    async def memory_retire(self, id: str, superseded_by: str | None) -> str: ...
-    async def memory_restore(self, id: str) -> str: ...
-    async def memory_delete(self, id: str) -> str: ...
-    async def memory_get(self, id: str) -> str: ...
-    async def reference_get(self, name: str) -> str: ...
 
 
 class Arguments(msgspec.Struct, frozen=True):
@@ -151,7 +74,7 @@ class Kind(msgspec.Struct, frozen=True):
 
     tool: Tool
     example: str
-    do: Callable[[Desk, Arguments], Awaitable[str]]
+    do: Callable[[SessionTools, Arguments], Awaitable[str]]
     #: It fetches something: ``T-12-C`` says at which level, if nothing else does.
     fetches: bool = False
 

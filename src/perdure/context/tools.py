@@ -13,13 +13,13 @@ from typing import Any
 from perdure.context import recall_tools
 from perdure.context.board import TURNS_TO_LIVE
 from perdure.context.context import tools_for
+from perdure.context.desk import SessionTools
 from perdure.context.encoding import Wire
 from perdure.context.references import Wanted
 from perdure.context.toolbox import (
     MOST_TEXT,
     PAST,
     Arguments,
-    Desk,
     Kind,
     bounded,
     checked,
@@ -35,13 +35,13 @@ from perdure.history.tags import escape
 MOST_OF_RANGE = 40
 
 
-async def run(desk: Desk, name: str, arguments: str | Mapping[str, Any]) -> str:
+async def run(session: SessionTools, name: str, arguments: str | Mapping[str, Any]) -> str:
     """Do what a model asked for, and say what came of it. Never raises for what the model wrote."""
     kind = _KINDS.get(name)
     if kind is None:
         return f"There is no tool {name!r}. There are: {', '.join(_KINDS)}."
     try:
-        return await kind.do(desk, checked(kind, arguments))
+        return await kind.do(session, checked(kind, arguments))
     except PerdureError as exc:
         return f"{exc} Example: {name}({kind.example})"
 
@@ -55,42 +55,42 @@ def definitions(wire: Wire) -> list[dict[str, Any]]:
 # What the tools do --------------------------------------------------------------------------------
 
 
-async def _get_turn(desk: Desk, given: Arguments) -> str:
+async def _get_turn(session: SessionTools, given: Arguments) -> str:
     wanted, level = given.wanted(), given.level()
-    if wanted.session and await desk.is_elsewhere(wanted.session, wanted.first.turn):
-        return await _elsewhere(desk, wanted, level)
-    await _check_there(desk, wanted)
+    if wanted.session and await session.is_elsewhere(wanted.session, wanted.first.turn):
+        return await _elsewhere(session, wanted, level)
+    await _check_there(session, wanted)
     if wanted.is_range:
-        return await _range(desk, wanted, level)
-    return _record(wanted.name, level, await desk.text_of(wanted.first, level), wanted)
+        return await _range(session, wanted, level)
+    return _record(wanted.name, level, await session.text_of(wanted.first, level), wanted)
 
 
-async def _elsewhere(desk: Desk, wanted: Wanted, level: Level) -> str:
+async def _elsewhere(session: SessionTools, wanted: Wanted, level: Level) -> str:
     """A turn or a round of another session."""
     if wanted.is_range:
         raise InvalidInput(
             f"{wanted.name} is a range of another conversation.", hint="Ask for one turn at a time."
         )
-    text = await desk.text_elsewhere(wanted.session, wanted.first, level)
+    text = await session.text_elsewhere(wanted.session, wanted.first, level)
     return _record(wanted.name, level, text, wanted)
 
 
-async def _range(desk: Desk, wanted: Wanted, level: Level) -> str:
+async def _range(session: SessionTools, wanted: Wanted, level: Level) -> str:
     """Each turn of a range at T; each round of one inside a turn at its level."""
     first, last = wanted.first, wanted.last
     if first.turn == last.turn:
-        end = last.round or await desk.rounds(last.turn)
+        end = last.round or await session.rounds(last.turn)
         places = [Position(first.turn, n) for n in range(first.round or 1, end + 1)]
         head = f"{wanted.name} at {level}, round by round"
     else:
-        newest = await desk.newest()
+        newest = await session.newest()
         places = [Position(n) for n in range(first.turn, min(last.turn, newest) + 1)]
         level = "T"
         head = f"{wanted.name}: each turn at T (ask for one turn to get it at R, S or C)"
     lines, length = list[str](), 0
     for place in places[:MOST_OF_RANGE]:
         try:
-            line = f"{place}: {await desk.text_of(place, level)}"
+            line = f"{place}: {await session.text_of(place, level)}"
         except InvalidInput:  # one that was taken back or forgotten hides no others
             line = f"{place}: (not here any more)"
         if lines and length + len(line) > MOST_TEXT:
@@ -103,43 +103,43 @@ async def _range(desk: Desk, wanted: Wanted, level: Level) -> str:
     return f"{head}. {PAST}\n{body}{more}"
 
 
-async def _set_fidelity(desk: Desk, given: Arguments) -> str:
+async def _set_fidelity(session: SessionTools, given: Arguments) -> str:
     wanted, level, now = given.wanted(), given.level(), given.flag("now")
-    await _check_there(desk, wanted)
+    await _check_there(session, wanted)
     if wanted.first.turn != wanted.last.turn:
         raise InvalidInput(
             f"{wanted.name} is a range.", hint="The level is set for one turn at a time."
         )
-    return await desk.set_fidelity(wanted.first.turn, level, now=now)
+    return await session.set_fidelity(wanted.first.turn, level, now=now)
 
 
-async def _board_pull(desk: Desk, given: Arguments) -> str:
+async def _board_pull(session: SessionTools, given: Arguments) -> str:
     wanted, level = given.wanted(), given.level()
     life = given.number("turns_to_live", TURNS_TO_LIVE, 1_000)
-    await _check_there(desk, wanted)
+    await _check_there(session, wanted)
     if wanted.is_range:
         raise InvalidInput(
             f"{wanted.name} is a range.", hint="Pull one turn, or a round, at a time."
         )
-    text = await desk.text_of(wanted.first, level)
-    id = await desk.board_pull(wanted.first, level, text, life)
+    text = await session.text_of(wanted.first, level)
+    id = await session.board_pull(wanted.first, level, text, life)
     record = _record(wanted.name, level, text, wanted)
     return f"It stands on the board as {id} for the next {life} turns.\n{record}"
 
 
-async def _board_post(desk: Desk, given: Arguments) -> str:
+async def _board_post(session: SessionTools, given: Arguments) -> str:
     text, life = given.text("text"), given.number("turns_to_live", TURNS_TO_LIVE, 1_000)
-    id = await desk.board_post(text, life)
+    id = await session.board_post(text, life)
     return f"It stands on the board as {id} for the next {life} turns."
 
 
-async def _board_clear(desk: Desk, given: Arguments) -> str:
+async def _board_clear(session: SessionTools, given: Arguments) -> str:
     id = given.text("id").strip().upper() if "id" in given.of else None
-    there = await desk.board_ids()
+    there = await session.board_ids()
     if id is not None and id not in there:
         names = f"There are {', '.join(there)}" if there else "It is empty"
         raise InvalidInput(f"Nothing on the board is called {id!r}.", hint=f"{names}.")
-    gone = await desk.board_clear(id)
+    gone = await session.board_clear(id)
     return f"Gone from the board: {', '.join(gone)}." if gone else "The board was empty."
 
 
@@ -153,18 +153,18 @@ def _record(name: str, level: Level, text: str, wanted: Wanted) -> str:
     return f"{escape(name)} at {level}{whose}. {PAST}\n{bounded(text, hint)}"
 
 
-async def _check_there(desk: Desk, wanted: Wanted) -> None:
-    if wanted.session and await desk.is_elsewhere(wanted.session, wanted.first.turn):
+async def _check_there(session: SessionTools, wanted: Wanted) -> None:
+    if wanted.session and await session.is_elsewhere(wanted.session, wanted.first.turn):
         raise InvalidInput(
             f"{wanted.name} is not of this conversation.", hint="history_get_turn fetches it."
         )
-    newest = await desk.newest()
+    newest = await session.newest()
     if not newest:
         raise InvalidInput("There are no turns yet.")
     for each in (wanted.first, wanted.last)[: 1 if wanted.first.turn != wanted.last.turn else 2]:
         if each.turn > newest:
             raise InvalidInput(f"There is no T-{each.turn}.", hint=f"There are T-1 to T-{newest}.")
-        if each.round is not None and each.round > (count := await desk.rounds(each.turn)):
+        if each.round is not None and each.round > (count := await session.rounds(each.turn)):
             raise InvalidInput(
                 f"There is no {each}.", hint=f"T-{each.turn} has T-{each.turn}.1 to .{count}."
             )

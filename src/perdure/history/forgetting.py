@@ -9,13 +9,12 @@ Forgetting a session leaves nothing. It is done place by place, and can be repea
 complete: dying in the middle loses no more than was asked to be forgotten, and the session's name
 stays until the last step is done.
 
-Afterwards the dictionaries that compression trained on what is gone are replaced, and the backend
-is told to make deleted bytes unreadable.
+Afterwards the backend is told to make deleted bytes unreadable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -61,8 +60,6 @@ WITHOUT_CONTENT = {
     "perdure_cache_names": "random names",
     "perdure_calibrations": "factors by model",
     "perdure_condemned": "hashes of deleted artifacts; of forgotten ones for a day (collecting)",
-    "perdure_dictionaries": "replaced after forgetting, by compression itself",
-    "perdure_dictionaries_in_use": "numbers of dictionaries",
     "perdure_keys": "wrapped keys; of an agent's, its name stays",
     "perdure_layer_texts": "reference layers, which people write: not made from turns",
     "perdure_layers": "what reference layers are called and when they are loaded",
@@ -182,12 +179,12 @@ class Forgetting:
         store: Store,
         reader: Reader,
         artifacts: ArtifactStore,
-        cleanse: Callable[[Iterable[str]], Awaitable[bool]],
+        scrub: Callable[[], Awaitable[bool]],
     ) -> None:
         self._store = store
         self._reader = reader
         self._artifacts = artifacts
-        self._cleanse = cleanse
+        self._scrub = scrub
         #: Handled here: turns need tombstones, artifacts a count, imports a note not to bring it
         #: back, and a session tells, until all is done, that it is not.
         self._own = frozenset(
@@ -245,7 +242,7 @@ class Forgetting:
             turns += await self._bury(record.id, number)
             gone += await self._release(turn_prefix(record.id, number))
         memories += await self._empty(scope)
-        erased = await self._cleanse(self.collections)
+        erased = await self._scrub()
         return Forgotten([record.id], turns, gone, memories, erased)
 
     async def sessions(
@@ -278,7 +275,7 @@ class Forgetting:
             await bury_cursors(self._store, name)
         await self._last.forget(scope)
         memories += await self._empty(scope)
-        erased = await self._cleanse(self.collections)
+        erased = await self._scrub()
         for name in scope.sessions:
             await self._store.collection(SessionRecord).delete(name)
         return Forgotten(going, turns, gone, memories, erased)

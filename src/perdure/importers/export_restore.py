@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.bank.session import Session
 from perdure.core.messages import Message, event
 from perdure.core.turns import Status, Turn
 from perdure.history.export import End, Header, restored_state
@@ -26,7 +27,6 @@ from perdure.importers.import_run import FORGOTTEN, ImportRun, ImportSessions
 from perdure.importers.import_writer import append_counted, cursor_behind
 from perdure.importers.importer import ReadReport, Transcript
 from perdure.importers.transcript_source import TranscriptSource, UnreadableFile, readable, stamp_of
-from perdure.session import Session
 
 #: Stands in a turn until it is made a tombstone.
 _GONE = "forgotten"

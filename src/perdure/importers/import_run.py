@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from perdure.bank import Bank
+from perdure.bank.session import Session
 from perdure.history.packing import RoundWritten
 from perdure.history.records import Link, SessionRecord, agent_of
 from perdure.importers.import_cursor import Bookmark, cursor_key
 from perdure.importers.importer import Begun, Describe, Importer, Spawn, Transcript, name_of
-from perdure.session import Session
 from perdure.storage.store import Progress
 
 #: Sub-agents whose calls are remembered.

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
+from perdure.bank.session import Session
 from perdure.core.messages import Message, encode
 from perdure.history.imports import Cursor, Place, Stamp, with_turns
 from perdure.history.log import Written
@@ -17,7 +18,6 @@ from perdure.importers.import_cursor import Bookmark
 from perdure.importers.import_run import ImportRun, ImportSessions
 from perdure.importers.importer import PIECE, Open, Say, Undo
 from perdure.importers.step_feed import StepBatch
-from perdure.session import Session
 from perdure.storage.transaction import Transaction
 
 #: One append takes at most so many bytes of messages, unless a single one is larger.

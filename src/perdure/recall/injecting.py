@@ -30,7 +30,7 @@ from perdure.core.tokens import Counter
 from perdure.core.turns import Position
 from perdure.history.manifest import Place
 from perdure.history.records import Head, SessionRecord
-from perdure.history.strategies import Visible
+from perdure.history.strategies import VisibleRounds
 from perdure.recall.values import Hit, Kind
 
 #: Pointers beside a prompt, whatever is configured.
@@ -317,7 +317,7 @@ class Window(msgspec.Struct, frozen=True):
     #: What it has a reminder of.
     reminded: frozenset[str] = frozenset()
     #: What stands there at S or C.
-    lower: Sequence[Visible] = ()
+    lower: Sequence[VisibleRounds] = ()
 
     def level(self, turn: str) -> Level | None:
         """S or C, if a round of the session's line (``T-12.3``) stands there so."""

@@ -13,8 +13,8 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from perdure.search.engine import Range, SearchIndex
 from perdure.storage.records import Indexed, Key, system_record
-from perdure.storage.searching import Range, SearchIndex
 
 #: The one index of a bank: what users said, what models answered, what tools were asked and said.
 INDEX = SearchIndex("perdure_recall", ("said", "answered", "tools"))

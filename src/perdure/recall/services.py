@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.config import Config, data_folder
 from perdure.history.reading import Reader
-from perdure.history.renditions.scribe import Scribe
+from perdure.history.renditions.rendition_service import Scribe
 from perdure.recall.embedders import embedder
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memories.memories import Memories
@@ -40,29 +40,27 @@ def make_recall(
     gateway: Callable[[], Gateway],
     counter: Callable[[], Counter],
     plain: Callable[[Mapping[str, Any]], dict[str, Any]],
-    cleanse: Callable[[Iterable[str]], Awaitable[bool]],
+    scrub: Callable[[], Awaitable[bool]],
     withdraw: Callable[[Iterable[str]], Awaitable[None]],
     encrypts: Callable[[str], bool] | None,
 ) -> Recall:
     """Recall as this configuration wants it.
 
-    `gateway` and `counter` are made when they are first needed. `plain` masks secrets, `cleanse`
+    `gateway` and `counter` are made when they are first needed. `plain` masks secrets, `scrub`
     destroys the bytes of what was deleted, `withdraw` takes deleted memories out of prompts,
     `encrypts` tells whether records of a collection are stored encrypted.
     """
     settings, models = config.recall, config.gateway.models
     ahead = Ahead(embedder(settings, gateway, config.gateway))
     index = RecallIndex(store, reader, settings, ahead, encrypts=encrypts)
-    memories = Memories(
-        store, index, plain=plain, cleanse=cleanse, withdraw=withdraw, embedder=ahead
-    )
+    memories = Memories(store, index, plain=plain, scrub=scrub, withdraw=withdraw, embedder=ahead)
     references = References(
         store,
         Path(settings.references) if settings.references else data_folder() / _FOLDER,
         counter,
         index,
         plain=plain,
-        cleanse=cleanse,
+        scrub=scrub,
         needs_folder=bool(settings.references),
     )
     index.sources += [memories.refill, references.refill]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from hashlib import blake2b
 
+from perdure.bank.session import Session
 from perdure.context.assembly import assemble
 from perdure.context.injections import build
 from perdure.context.system import reminder
@@ -18,11 +19,9 @@ from perdure.core.messages import Message, encode
 from perdure.core.tokens import MESSAGE_OVERHEAD, Counter, count_message, o200k
 from perdure.history.gradient import TURN_TAGS
 from perdure.history.manifest import Place
-from perdure.history.reading import Reader
 from perdure.history.shown import Injected
-from perdure.history.strategies import Ask, Desk
+from perdure.history.strategies import ContextRequest
 from perdure.history.strategies import gradient as product
-from perdure.session import Session
 from perdure.simulation.prompt_cache import CacheBlock
 from perdure.simulation.replay_input import Call, ReplaySetting, SimulatedRequest, scratch_bank
 
@@ -59,7 +58,7 @@ class GradientPolicy:
         if note is not None:
             fixed += call.prompt_tokens + TURN_TAGS + note.tokens
         shown = await strategy.show(
-            Ask(
+            ContextRequest(
                 record=session.record,
                 head=head,
                 budget=self._setting.budget,
@@ -85,10 +84,11 @@ class GradientPolicy:
     async def _open(self) -> tuple[Session, product.Gradient]:
         if self._session is None or self._strategy is None:
             bank = await self._open_things.enter_async_context(scratch_bank())
-            reader = Reader(bank.store)
-            desk = Desk(reader, bank.artifacts, bank.meter, bank.scribe, bank.epochs)
+            parts = bank.services
             self._session = await bank.session(_SESSION)
-            self._strategy = product.Gradient(desk)
+            self._strategy = product.Gradient(
+                parts.reader, parts.artifacts, parts.meter, parts.scribe, parts.epochs
+            )
         return self._session, self._strategy
 
     async def _append(self, session: Session, call: Call) -> None:

@@ -22,6 +22,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from perdure.core.errors import Conflict, NewerSchema, Unsupported
+from perdure.storage.extension import Extension
 from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query, Scalar, Summary
@@ -35,16 +36,6 @@ from perdure.storage.rows import (
     Recode,
     Row,
     Size,
-)
-from perdure.storage.searching import (
-    Embedding,
-    Near,
-    SearchIndex,
-    SearchState,
-    TextFound,
-    TextSearch,
-    VectorRows,
-    VectorSearch,
 )
 
 _COUNTED = 500
@@ -79,10 +70,8 @@ class Capability(StrEnum):
     ERASURE = "erasure"
     #: `Adapter.snapshot` and `Adapter.load`: the whole store as it was at one moment.
     SNAPSHOTS = "snapshots"
-    #: Search indexes, by words: `Adapter.search_text`.
-    FULL_TEXT = "full_text"
-    #: Search indexes, by meaning: `Adapter.search_vectors`.
-    VECTORS = "vectors"
+    #: `Adapter.attach`: others keep data beside the rows, and take part in commits.
+    EXTENSIONS = "extensions"
 
 
 class Snapshot(ABC):
@@ -303,63 +292,16 @@ class Adapter(ABC):
         """Delete events at or before the position that are older than `before`."""
         raise self._unsupported(Capability.OUTBOX)
 
-    # Search indexes: see `perdure.storage.searching`. All but vectors is `Capability.FULL_TEXT`.
+    def attach(self, extension: Extension) -> None:
+        """Let an extension take part in commits; see `perdure.storage.extension`.
 
-    async def prepare_search(self, index: SearchIndex) -> bool:
-        """Make the index unless it is there; whether it was made now, and so holds nothing.
-
-        One that was declared with other fields is made anew.
+        Called before `initialize`. One of the same name is replaced.
         """
-        raise self._unsupported(Capability.FULL_TEXT)
+        raise self._unsupported(Capability.EXTENSIONS)
 
-    async def search_text(self, search: TextSearch, options: Options) -> TextFound:
-        """Where terms stand. Sees every document that was committed before.
-
-        Raises `Corrupted` if the index is damaged.
-        """
-        raise self._unsupported(Capability.FULL_TEXT)
-
-    async def notes(self, index: str, places: Sequence[int]) -> list[bytes | None]:
-        """The notes of documents, in this order; None where there is no document."""
-        raise self._unsupported(Capability.FULL_TEXT)
-
-    async def places(self, index: str, after: int, limit: int) -> list[int]:
-        """Places that hold a document, in order, behind one (-1: from the first on)."""
-        raise self._unsupported(Capability.FULL_TEXT)
-
-    async def search_state(self, index: str, *, thorough: bool = False) -> SearchState:
-        """What the index holds, and what is wrong with it, as far as a short look tells.
-
-        If it is to be `thorough`, all that can be damaged without being noticed is read.
-        """
-        raise self._unsupported(Capability.FULL_TEXT)
-
-    async def erase_search(self, index: str) -> None:
-        """Remove the index, even if it is damaged. `prepare_search` makes it anew."""
-        raise self._unsupported(Capability.FULL_TEXT)
-
-    async def tend_search(self, index: str) -> bool:
-        """Do a little of what keeps the index fast and was put off; whether more is left."""
-        return False
-
-    async def embed(self, index: str, model: str, embeddings: Sequence[Embedding]) -> int:
-        """Keep the vectors of documents, instead of those of any model; returns how many.
-
-        Where there is no document any more, nothing is kept. Vectors of one model have one length.
-        """
-        raise self._unsupported(Capability.VECTORS)
-
-    async def search_vectors(self, search: VectorSearch, options: Options) -> list[Near]:
-        """The documents nearest to a vector, best first. It may miss a few of them."""
-        raise self._unsupported(Capability.VECTORS)
-
-    async def vectors(self, index: str, model: str, places: Sequence[int]) -> VectorRows:
-        """The vectors of documents, as far as they have one of this model."""
-        raise self._unsupported(Capability.VECTORS)
-
-    async def unembedded(self, index: str, model: str, after: int, limit: int) -> list[int]:
-        """Places of documents that have no vector of this model, in order, behind one (or -1)."""
-        raise self._unsupported(Capability.VECTORS)
+    def extension(self, name: str) -> Extension | None:
+        """What was attached under this name."""
+        return None
 
     async def sizes(self) -> list[Size]:
         """What each collection takes, by name."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.storage.audit import Audit
     from perdure.storage.cache import Cache
     from perdure.storage.encryption import Encryption
-    from perdure.storage.encryption.masters import MasterKeys, Source
+    from perdure.storage.encryption.master_keys import MasterKeys, Source
 
 
 class Chain:
@@ -58,10 +58,7 @@ class Chain:
             from perdure.storage.cache import Cache
 
             self.cache = Cache(config.cache, clock)
-        self.compression = Compression(
-            writing=config.storage.compression,
-            scope_of=None if self.encryption is None else self.encryption.scope_of,
-        )
+        self.compression = Compression(writing=config.storage.compression)
         self.tracing = Tracing() if config.metrics.telemetry else None
         watching: list[Middleware] = [] if self.tracing is None else [self.tracing]
         inner = (self.audit, self.compression, self.encryption, self.cache)
@@ -86,7 +83,7 @@ def master_keys(config: Config, given: Source | None = None) -> MasterKeys | Non
                 hint="Set encryption.key, or give master_key=….",
             )
         return None
-    from perdure.storage.encryption.masters import MasterKeys
+    from perdure.storage.encryption.master_keys import MasterKeys
 
     return MasterKeys(current, config.encryption.former_keys)
 
@@ -162,7 +159,7 @@ def _with_replica(url: str, replica: str) -> str:
 def _unlocking(adapter: Adapter, url: str, source: Source) -> Callable[[], Awaitable[None]]:
     """Gives the file its key: once it is read, which may take its time."""
     from perdure.storage.backends.sqlite import SQLiteAdapter
-    from perdure.storage.encryption.masters import file_key, read_key
+    from perdure.storage.encryption.master_keys import file_key, read_key
 
     if not isinstance(adapter, SQLiteAdapter):
         raise InvalidConfig(

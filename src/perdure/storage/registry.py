@@ -16,12 +16,12 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import InvalidInput, PerdureError, UnknownBackend
 from perdure.storage import urls
-from perdure.storage.adapter import Adapter
+from perdure.storage.adapter import Adapter, Capability
 
 T = TypeVar("T")
 
@@ -40,6 +40,9 @@ _OWN = {
     "redis": "perdure.storage.backends.valkey:ValkeyAdapter",
     "rediss": "perdure.storage.backends.valkey:ValkeyAdapter",
 }
+#: What is attached to every adapter that takes it, when it is made: whoever opens a store, what is
+#: deleted must go from search indexes, too.
+_EXTENSIONS = ("perdure.search:attach",)
 #: What to install if the module of one of our own backends cannot be imported.
 _EXTRAS = {
     "postgresql": "perdure[postgres]",
@@ -93,7 +96,7 @@ def factory_for(url: str) -> Factory:
     if scheme in _OWN:
         extra = _EXTRAS.get(scheme)
         remedy = f"Install it: pip install '{extra}'." if extra else "Install Perdure again."
-        return _loaded(scheme, _OWN[scheme], lambda: _own(_OWN[scheme]), remedy)
+        return _loaded(scheme, _OWN[scheme], lambda: cast("Factory", _own(_OWN[scheme])), remedy)
     # Looks through all that is installed; the import alone takes as long as opening a bank.
     from importlib import metadata
 
@@ -127,12 +130,20 @@ def adapter_for(url: str, clock: Clock = now) -> Adapter:
         raise _broken(urls.parse(url).scheme, factory, f"raised {exc!r}") from exc
     if not isinstance(adapter, Adapter):
         raise _broken(urls.parse(url).scheme, factory, f"made {adapter!r}, which is no Adapter")
+    extend(adapter)
     return adapter
 
 
-def _own(name: str) -> Factory:
+def extend(adapter: Adapter) -> None:
+    """Attach the extensions that come with Perdure, to an adapter that is not yet initialized."""
+    if Capability.EXTENSIONS in adapter.capabilities:
+        for name in _EXTENSIONS:
+            _own(name)(adapter)
+
+
+def _own(name: str) -> Any:
     module, _, attribute = name.partition(":")
-    return cast("Factory", getattr(importlib.import_module(module), attribute))
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _loaded(scheme: str, name: str, load: Callable[[], T], remedy: str) -> T:

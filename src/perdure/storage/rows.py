@@ -6,8 +6,8 @@ import zlib
 
 import msgspec
 
+from perdure.storage.extension import Change
 from perdure.storage.query import Scalar
-from perdure.storage.searching import Document, Withdrawal
 
 #: Values above this are refused; they belong in the artifact store.
 MAX_VALUE_BYTES = 16 * 1024 * 1024
@@ -87,8 +87,8 @@ class Batch(msgspec.Struct, frozen=True):
     writes: tuple[Put | Delete, ...] = ()
     checks: tuple[Check, ...] = ()
     events: tuple[Event, ...] = ()
-    #: What changes in search indexes, in this order.
-    documents: tuple[Document | Withdrawal, ...] = ()
+    #: What changes in the data of extensions, in this order.
+    changes: tuple[Change, ...] = ()
 
 
 class Delivered(msgspec.Struct, frozen=True):

@@ -289,8 +289,8 @@ class Store:
         """Write a batch through the chain."""
         if batch.events:
             self.require(Capability.OUTBOX)
-        if batch.documents:
-            self.require(Capability.FULL_TEXT)
+        if batch.changes:
+            self.require(Capability.EXTENSIONS)
         versions = await self._handle(Commit(batch, options))
         if batch.events:
             self.on_events()
@@ -350,7 +350,7 @@ def _sealed(batch: Batch) -> Batch:
     for write in batch.writes:
         if isinstance(write, Put) and not write.checksum:
             writes = tuple(_seal(write) for write in batch.writes)
-            return Batch(writes, batch.checks, batch.events, batch.documents)
+            return Batch(writes, batch.checks, batch.events, batch.changes)
     return batch
 
 

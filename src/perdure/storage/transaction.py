@@ -26,12 +26,12 @@ import msgspec
 from perdure.core.errors import Conflict, InvalidInput, TooLarge, Unsupported
 from perdure.storage import codecs, evaluate, keys, references
 from perdure.storage.adapter import Capability
+from perdure.storage.extension import Change
 from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, STRONG, Consistency, Options
 from perdure.storage.query import Query, Scalar, Summary, columns_of
 from perdure.storage.records import RecordType
 from perdure.storage.rows import Batch, Check, Delete, Event, Put, Row
-from perdure.storage.searching import Document, Withdrawal
 
 if TYPE_CHECKING:
     from perdure.storage.collection import Collection
@@ -54,7 +54,7 @@ class Transaction:
         self._seen: dict[_Place, Check] = {}
         self._absent: set[_Place] = set()
         self._events: list[Event] = []
-        self._documents: list[Document | Withdrawal] = []
+        self._changes: list[Change] = []
         self._callbacks: list[Callable[[], None]] = []
         self._versions: list[int] = []
         self._open = False
@@ -65,12 +65,12 @@ class Transaction:
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self._open = False
-        if kind is None and (self._writes or self._events or self._documents):
+        if kind is None and (self._writes or self._events or self._changes):
             batch = Batch(
                 tuple(self._writes.values()),
                 self._checks(),
                 tuple(self._events),
-                tuple(self._documents),
+                tuple(self._changes),
             )
             try:
                 self._versions = await self._store.commit(batch, self._options)
@@ -104,13 +104,10 @@ class Transaction:
             )
         self._events.append(Event(topic, key, data))
 
-    def index(self, *changes: Document | Withdrawal) -> None:
-        """Change search indexes, if and only if this transaction commits.
-
-        They must be prepared. No search sees it before.
-        """
+    def include(self, *changes: Change) -> None:
+        """Change the data of an extension, such as search, if and only if this commits."""
         self._check_open()
-        self._documents += changes
+        self._changes += changes
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call something in this process once the transaction is committed.
@@ -142,13 +139,13 @@ class Transaction:
         """
         self._check_open()
         writes, events, callbacks = dict(self._writes), len(self._events), len(self._callbacks)
-        documents = len(self._documents)
+        changes = len(self._changes)
         try:
             yield
         except BaseException:
             self._writes = writes
             del self._events[events:]
-            del self._documents[documents:]
+            del self._changes[changes:]
             del self._callbacks[callbacks:]
             raise
 

@@ -15,48 +15,54 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from perdure.artifacts import ArtifactStore
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
-from perdure.core.tokens import Counter
-from perdure.history.epochs import Epochs
+from perdure.core.messages import Message
 from perdure.history.manifest import Place
-from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord
-from perdure.history.renditions.scribe import Scribe
 from perdure.history.shown import Injected, Shown
-from perdure.history.token_counts import TokenCounts
 
 Name = Literal["regular", "gradient"]
 NAMES: tuple[Name, ...] = ("regular", "gradient")
 
 #: Reads what was injected into the turns from one to another.
-InjectedIn = Callable[[int, int], Awaitable[Sequence[Injected]]]
+ReadInjected = Callable[[int, int], Awaitable[Sequence[Injected]]]
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be shown, to whom, in how much room."""
+class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that is asked for: of which session, in how much room, with what beside it."""
 
     record: SessionRecord
     head: Head
-    budget: int
-    #: What the new prompt and its injection take.
-    fixed: int = 0
     #: The turn that is asked for: under way if there are rounds of it, else about to begin.
     turn: int
-    #: Whether a new prompt follows what is shown.
+    #: Whether a new prompt follows the history.
     prompted: bool
+    #: The new prompt, without secrets.
+    prompt: tuple[Message, ...] = ()
+    #: Of all messages, in tokens.
+    budget: int
+    #: What the new prompt takes of it, and its injection once that is known.
+    fixed: int = 0
     model: str = ""
+    #: Put beside the prompt what it brings to mind.
+    recall: bool = False
+    #: A line about the history's tools, injected with the prompt.
+    reminder: str = ""
+    #: The digest of system text and tools.
+    frame: str = ""
+    #: The strategy that shows the history.
+    strategy: str = ""
     #: Microseconds.
     now: int
-    injected: InjectedIn
+    injected: ReadInjected
     #: Tells requests apart; 0 if it is not known whether this is another one.
-    request: int = 0
-    #: Record an epoch, if one is made. Otherwise it is as if nobody had asked.
+    number: int = 0
+    #: Write down what is decided. Otherwise it is as if nobody had asked.
     keep: bool = True
 
 
-class Visible(NamedTuple):
+class VisibleRounds(NamedTuple):
     """Rounds of a window, from `first` to `last`, at one level."""
 
     level: Level
@@ -64,7 +70,7 @@ class Visible(NamedTuple):
     last: Place
 
 
-class Look(NamedTuple):
+class WindowPreview(NamedTuple):
     """A window, before the injection of its prompt is known."""
 
     #: The first turn whose injection stands in it.
@@ -72,22 +78,7 @@ class Look(NamedTuple):
     #: How often it was planned anew.
     epoch: int = 0
     #: What stands in it at R, S or C. What is at R stands there whole, round by round.
-    visible: Sequence[Visible] = ()
-
-
-class Desk(msgspec.Struct, frozen=True):
-    """What strategies work with; one for all sessions of a bank."""
-
-    reader: Reader
-    artifacts: ArtifactStore
-    meter: TokenCounts
-    scribe: Scribe
-    epochs: Epochs
-
-    @property
-    def counter(self) -> Counter:
-        """Read when it is first needed: it takes a while."""
-        return self.meter.counter
+    visible: Sequence[VisibleRounds] = ()
 
 
 class Strategy(Protocol):
@@ -96,23 +87,23 @@ class Strategy(Protocol):
     @property
     def name(self) -> Name: ...
 
-    async def standing_since(self, ask: Ask) -> int:
+    async def standing_since(self, request: ContextRequest) -> int:
         """The first turn whose injection still stands in the window."""
 
-    async def look(self, ask: Ask, reserve: int = 0) -> Look:
+    async def preview(self, request: ContextRequest, reserve: int = 0) -> WindowPreview:
         """What will stand in the window beside a prompt; it is planned anew now, if that is due.
 
         `reserve` is what an injection may take beyond `fixed`. Raises `BudgetTooSmall`.
         """
 
-    async def show(self, ask: Ask) -> Shown:
+    async def show(self, request: ContextRequest) -> Shown:
         """What is shown, in at most `budget` tokens less `fixed`.
 
         Raises `BudgetTooSmall` if that cannot be done.
         """
 
-    async def past(self, ask: Ask, place: Place) -> Shown:
-        """What was shown when a round was asked for: `ask` is that request, as it was.
+    async def past(self, request: ContextRequest, place: Place) -> Shown:
+        """What was shown when a round was asked for: `request` is that request, as it was.
 
         Turns that were forgotten since are tombstones.
         """

@@ -13,9 +13,10 @@ from perdure.history.gradient import RANGE_TAGS, TURN_TAGS, Marks, Sized, Window
 from perdure.history.lines import ENDLESS
 from perdure.history.manifest import Element, Manifest, Place, Reduced
 from perdure.history.records import Head
-from perdure.history.renditions.making import Made
+from perdure.history.renditions.rendition_service import Scribe
+from perdure.history.renditions.rendition_store import Made
 from perdure.history.shown import Injected
-from perdure.history.strategies import Ask, Desk
+from perdure.history.strategies import ContextRequest
 from perdure.history.strategies.rendering import Renderer
 from perdure.history.strategies.rounds import Rounds, Said
 
@@ -65,15 +66,15 @@ class Drafted(msgspec.Struct, frozen=True):
 class Planning:
     """Drafts epochs of one session."""
 
-    def __init__(self, desk: Desk, renderer: Renderer, rounds: Rounds, marks: Marks) -> None:
-        self._desk = desk
+    def __init__(self, scribe: Scribe, renderer: Renderer, rounds: Rounds, marks: Marks) -> None:
+        self._scribe = scribe
         self._renderer = renderer
         self._rounds = rounds
         self._marks = marks
 
     async def drafted(
         self,
-        ask: Ask,
+        request: ContextRequest,
         before: Manifest,
         standing: Standing | None,
         *,
@@ -85,21 +86,21 @@ class Planning:
 
         Raises `BudgetTooSmall` if nothing fits.
         """
-        window, made = await self.window(ask, before, standing)
-        if await self._refreshed(ask, plan(before, window), made):
-            window, made = await self.window(ask, before, standing)
+        window, made = await self.window(request, before, standing)
+        if await self._refreshed(request, plan(before, window), made):
+            window, made = await self.window(request, before, standing)
         variants = {place: each.variant for place, each in made.items()}
-        pins = await self._pins(ask, wishes, variants)
+        pins = await self._pins(request, wishes, variants)
         base = msgspec.structs.replace(before, pins=pins)
-        at = about_to_be(ask, window.rounds[-1].place if window.rounds else None)
+        at = about_to_be(request, window.rounds[-1].place if window.rounds else None)
         room = window.budget
         while True:
             fits = total(base, window.rounds) + window.fixed <= room
             told = msgspec.structs.replace(window, budget=room)
             planned = base if fits and reason in _IN_PLACE else plan(base, told)
             rendered = await self._renderer.render(
-                ask.record,
-                ask.head,
+                request.record,
+                request.head,
                 msgspec.structs.replace(planned, at=at),
                 before=before,
                 texts=texts,
@@ -109,49 +110,51 @@ class Planning:
             # What is planned is an upper bound, but for texts that take more tokens together.
             over = tokens - window.budget
             if over <= 0:
-                manifest = await self._with_prompt(ask, rendered.manifest)
+                manifest = await self._with_prompt(request, rendered.manifest)
                 return Drafted(manifest, rendered.texts, tokens)
             room -= over + RANGE_TAGS
             if room <= 0:
-                raise BudgetTooSmall(ask.budget, ask.budget + over)
+                raise BudgetTooSmall(request.budget, request.budget + over)
 
     async def window(
-        self, ask: Ask, manifest: Manifest, standing: Standing | None
+        self, request: ContextRequest, manifest: Manifest, standing: Standing | None
     ) -> tuple[Window, dict[Place, Made]]:
         """What the planner is told, and the newest rendition of each round."""
         first = _first_live(manifest)
         # A turn that was overtaken goes on without what came behind it.
-        last = Place(ask.head.turn if ask.prompted else ask.turn, ENDLESS)
-        made = await self._desk.scribe.sizes(ask.record, ask.head, first, last)
-        made = [each for each in made if not ask.head.is_undone(each.place.turn)]
-        prompt = 0 if ask.prompted else await self._prompt_tokens(ask)
+        last = Place(request.head.turn if request.prompted else request.turn, ENDLESS)
+        made = await self._scribe.sizes(request.record, request.head, first, last)
+        made = [each for each in made if not request.head.is_undone(each.place.turn)]
+        prompt = 0 if request.prompted else await self._prompt_tokens(request)
         said = {each.place: each.tokens for each in standing.rounds} if standing else {}
         rounds = list[Sized]()
         for each in made:
             raw = said.get(each.place, each.raw + (TURN_TAGS if each.place.round == 1 else 0))
-            if each.place == Place(ask.turn) and not ask.prompted:
+            if each.place == Place(request.turn) and not request.prompted:
                 raw = max(raw - prompt, 1)
             smooth = min(each.smooth, raw)
             rounds.append(Sized(each.place, raw, smooth, min(each.compact, smooth)))
-        turns = dict.fromkeys(each.place.turn for each in made if each.place.turn < ask.turn)
-        tiny = await self._desk.scribe.tinies(ask.record, ask.head, list(turns))
-        own = [each for each in standing.injected if each.turn == ask.turn] if standing else []
+        turns = dict.fromkeys(each.place.turn for each in made if each.place.turn < request.turn)
+        tiny = await self._scribe.tinies(request.record, request.head, list(turns))
+        own = [each for each in standing.injected if each.turn == request.turn] if standing else []
         window = Window(
-            budget=ask.budget,
-            fixed=ask.fixed + LEAD + sum(each.tokens for each in own) + prompt,
-            turn=ask.turn,
+            budget=request.budget,
+            fixed=request.fixed + LEAD + sum(each.tokens for each in own) + prompt,
+            turn=request.turn,
             rounds=rounds,
             tiny={turn: each.tokens for turn, each in tiny.items()},
             marks=self._marks,
         )
         return window, {each.place: each for each in made}
 
-    async def _refreshed(self, ask: Ask, planned: Manifest, made: Mapping[Place, Made]) -> bool:
+    async def _refreshed(
+        self, request: ContextRequest, planned: Manifest, made: Mapping[Place, Made]
+    ) -> bool:
         """Have what is about to be shown made again where that would be better.
 
         Only that: so a new recipe, or a model that is configured later, costs nothing for the rest.
         """
-        scribe = self._desk.scribe
+        scribe = self._scribe
         single = [e for e in planned.elements if not e.generation and e.level != "T"]
         first = single[0].first if single else planned.native
         places = [
@@ -159,31 +162,33 @@ class Planning:
             for place, each in made.items()
             if first <= place < planned.native and scribe.could_be_better(each)
         ]
-        return bool(places) and await scribe.refresh(ask.record, ask.head, places) > 0
+        return bool(places) and await scribe.refresh(request.record, request.head, places) > 0
 
     async def _pins(
-        self, ask: Ask, wishes: Sequence[Wish], variants: dict[Place, int]
+        self, request: ContextRequest, wishes: Sequence[Wish], variants: dict[Place, int]
     ) -> tuple[Element, ...]:
         """Elements for turns that somebody wants at another level."""
         pins = list[Element]()
         for wish in wishes:
-            if wish.turn >= ask.turn or ask.head.is_undone(wish.turn):
+            if wish.turn >= request.turn or request.head.is_undone(wish.turn):
                 continue
-            pin = await self.pin(ask, wish, variants)
+            pin = await self.pin(request, wish, variants)
             if pin is not None:
                 pins.append(pin)
         return tuple(pins)
 
-    async def pin(self, ask: Ask, wish: Wish, variants: dict[Place, int]) -> Element | None:
-        scribe, whole = self._desk.scribe, Place(wish.turn)
-        made = await scribe.sizes(ask.record, ask.head, whole, Place(wish.turn, ENDLESS))
+    async def pin(
+        self, request: ContextRequest, wish: Wish, variants: dict[Place, int]
+    ) -> Element | None:
+        scribe, whole = self._scribe, Place(wish.turn)
+        made = await scribe.sizes(request.record, request.head, whole, Place(wish.turn, ENDLESS))
         if not made:
             return None
         variants |= {each.place: each.variant for each in made}
         raw = sum(each.raw for each in made)
         tokens = raw
         if wish.level == "T":
-            tiny = await scribe.tinies(ask.record, ask.head, [wish.turn])
+            tiny = await scribe.tinies(request.record, request.head, [wish.turn])
             tokens = tiny[wish.turn].tokens if wish.turn in tiny else raw
         elif wish.level != "R":
             is_smooth = wish.level == "S"
@@ -192,16 +197,16 @@ class Planning:
             wish.level, whole, made[-1].place, whole=True, tokens=tokens + TURN_TAGS, raw=raw
         )
 
-    async def _with_prompt(self, ask: Ask, manifest: Manifest) -> Manifest:
+    async def _with_prompt(self, request: ContextRequest, manifest: Manifest) -> Manifest:
         """The planner reduces the first round of the turn under way without its prompt."""
-        if not any(each.place == Place(ask.turn) for each in manifest.reduced):
+        if not any(each.place == Place(request.turn) for each in manifest.reduced):
             return manifest
-        prompt = await self._prompt_tokens(ask)
+        prompt = await self._prompt_tokens(request)
         whole = tuple(Reduced(each.place, each.tokens + prompt) for each in manifest.reduced)
         return msgspec.structs.replace(manifest, reduced=whole)
 
-    async def _prompt_tokens(self, ask: Ask) -> int:
-        return (await self._rounds.prompt(ask.record, ask.head, ask.turn)).tokens
+    async def _prompt_tokens(self, request: ContextRequest) -> int:
+        return (await self._rounds.prompt(request.record, request.head, request.turn)).tokens
 
 
 def apart_in(manifest: Manifest) -> int | None:
@@ -210,13 +215,13 @@ def apart_in(manifest: Manifest) -> int | None:
     return at.turn if at.round > 1 and manifest.native > Place(at.turn) else None
 
 
-def about_to_be(ask: Ask, newest: Place | None) -> Place:
+def about_to_be(request: ContextRequest, newest: Place | None) -> Place:
     """The round that is about to be made."""
-    if ask.prompted or newest is None or newest.turn != ask.turn:
-        return Place(ask.turn)
+    if request.prompted or newest is None or newest.turn != request.turn:
+        return Place(request.turn)
     # A prompt without a reply has a round, which the reply will be part of.
-    waits = ask.turn == ask.head.turn and not ask.head.mark.replied
-    return Place(ask.turn, newest.round if waits else newest.round + 1)
+    waits = request.turn == request.head.turn and not request.head.mark.replied
+    return Place(request.turn, newest.round if waits else newest.round + 1)
 
 
 def without_undone(manifest: Manifest, head: Head) -> Manifest:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from perdure.artifacts import ArtifactStore
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Message
 from perdure.core.tokens import count_messages
 from perdure.history.manifest import Place
+from perdure.history.reading import Reader
 from perdure.history.reducing import reduced
 from perdure.history.shown import Injected, Native, Shown
-from perdure.history.strategies import Ask, Desk, Look, Name, Visible
+from perdure.history.strategies import ContextRequest, Name, VisibleRounds, WindowPreview
 from perdure.history.strategies.rounds import Rounds, Said
+from perdure.history.token_counts import TokenCounts
 
 #: Turns that are read first, from the newest back.
 _STEP = 50
@@ -27,88 +30,90 @@ class Regular:
 
     name: Final[Name] = "regular"
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._rounds = Rounds(desk.reader, desk.artifacts, desk.meter)
+    def __init__(self, reader: Reader, artifacts: ArtifactStore, meter: TokenCounts) -> None:
+        self._rounds = Rounds(reader, artifacts, meter)
 
-    async def standing_since(self, ask: Ask) -> int:
-        return ask.turn
+    async def standing_since(self, request: ContextRequest) -> int:
+        return request.turn
 
-    async def look(self, ask: Ask, reserve: int = 0) -> Look:
+    async def preview(self, request: ContextRequest, reserve: int = 0) -> WindowPreview:
         """What will stand in the window for sure; more does, if not all of the reserve is used."""
-        room, found = ask.budget - ask.fixed - reserve, list[Visible]()
-        for each in reversed(await self._enough(ask, self._rounds)):
+        room, found = request.budget - request.fixed - reserve, list[VisibleRounds]()
+        for each in reversed(await self._enough(request, self._rounds)):
             room -= each.tokens
             if room < 0:
                 break
-            found.append(Visible("R", each.place, each.place))
-        return Look(ask.turn, visible=found)
+            found.append(VisibleRounds("R", each.place, each.place))
+        return WindowPreview(request.turn, visible=found)
 
-    async def show(self, ask: Ask) -> Shown:
-        return await self._fitted(ask, await self._enough(ask, self._rounds))
+    async def show(self, request: ContextRequest) -> Shown:
+        return await self._fitted(request, await self._enough(request, self._rounds))
 
-    async def past(self, ask: Ask, place: Place) -> Shown:
-        """What was shown when a round was asked for: `ask` is that request, as it was."""
-        rounds = Rounds(self._desk.reader, self._desk.artifacts, self._desk.meter, tombstones=True)
-        said = await self._enough(ask, rounds, place)
-        return await self._fitted(ask, said)
+    async def past(self, request: ContextRequest, place: Place) -> Shown:
+        """What was shown when a round was asked for: `request` is that request, as it was."""
+        said = await self._enough(request, self._rounds.with_tombstones(), place)
+        return await self._fitted(request, said)
 
-    async def _fitted(self, ask: Ask, said: Sequence[Said]) -> Shown:
-        room, under_way = ask.budget - ask.fixed, not ask.prompted
+    async def _fitted(self, request: ContextRequest, said: Sequence[Said]) -> Shown:
+        room, under_way = request.budget - request.fixed, not request.prompted
         opening = tuple[Message, ...]()
         injected = list[Injected]()
         if under_way:
-            opening = (await self._rounds.prompt(ask.record, ask.head, ask.turn)).messages
-            injected += await ask.injected(ask.turn, ask.turn)
+            opening = (
+                await self._rounds.prompt(request.record, request.head, request.turn)
+            ).messages
+            injected += await request.injected(request.turn, request.turn)
         room -= sum(each.tokens for each in injected)
-        aside = count_messages(self._desk.counter, opening)
+        aside = count_messages(self._rounds.counter, opening)
         shown = list[Native]()
         for each in reversed(said):
-            left = room if each.place == Place(ask.turn) else room - aside
+            left = room if each.place == Place(request.turn) else room - aside
             if each.tokens <= left:
-                shown.append(_native(each, ask))
+                shown.append(_native(each, request))
             elif not shown and under_way:
-                shown.append(self._reduced(each, ask, left))
+                shown.append(self._reduced(each, request, left))
             else:
                 break
             room -= shown[-1].tokens
         shown.reverse()
         if room < 0:
-            raise BudgetTooSmall(ask.budget, ask.budget - room)
-        apart = bool(shown) and shown[0].place > Place(ask.turn)
+            raise BudgetTooSmall(request.budget, request.budget - room)
+        apart = bool(shown) and shown[0].place > Place(request.turn)
         return Shown(
             rounds=tuple(shown),
             injected=tuple(injected),
-            open_turn=ask.turn if under_way else None,
+            open_turn=request.turn if under_way else None,
             prompt=opening if apart else (),
             tagged=False,
             raw=sum(each.tokens for each in said),
         )
 
-    async def _enough(self, ask: Ask, rounds: Rounds, before: Place | None = None) -> list[Said]:
+    async def _enough(
+        self, request: ContextRequest, rounds: Rounds, before: Place | None = None
+    ) -> list[Said]:
         """The newest rounds, of those before a place, and more than fit if there are."""
-        if before is None and not ask.prompted:
-            before = Place(ask.turn + 1)  # a turn that was overtaken goes on alone
-        newest = ask.head.turn if before is None else before.turn
+        if before is None and not request.prompted:
+            before = Place(request.turn + 1)  # a turn that was overtaken goes on alone
+        newest = request.head.turn if before is None else before.turn
         step = _STEP
         while True:
             first = max(newest - step, 1)
-            found = await rounds.since(ask.record, ask.head, Place(first))
+            found = await rounds.since(request.record, request.head, Place(first))
             said = [each for each in found if before is None or each.place < before]
-            if first == 1 or sum(each.tokens for each in said) > ask.budget:
+            if first == 1 or sum(each.tokens for each in said) > request.budget:
                 return said
             step *= 4
 
-    def _reduced(self, each: Said, ask: Ask, room: int) -> Native:
-        messages = reduced(each.messages, str(each.place), room, self._desk.counter)
-        tokens = count_messages(self._desk.counter, messages)
+    def _reduced(self, each: Said, request: ContextRequest, room: int) -> Native:
+        messages = reduced(each.messages, str(each.place), room, self._rounds.counter)
+        tokens = count_messages(self._rounds.counter, messages)
         if tokens > room:
-            raise BudgetTooSmall(ask.budget, ask.budget + tokens - room)
+            raise BudgetTooSmall(request.budget, request.budget + tokens - room)
         return Native(each.place, messages, tokens, each.tokens, thinking=True, reduced=True)
 
 
-def _native(each: Said, ask: Ask) -> Native:
+def _native(each: Said, request: ContextRequest) -> Native:
     # What is dropped from the front changes what thinking is bound to: only that of the turn under
     # way is still what its provider expects.
-    thinking = not ask.prompted and each.place.turn == ask.turn
+    thinking = not request.prompted and each.place.turn == request.turn
     return Native(each.place, each.messages, each.tokens, each.tokens, thinking=thinking)

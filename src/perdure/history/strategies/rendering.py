@@ -12,7 +12,7 @@ from perdure.history.epochs import Epochs, RangeText, digest_of, new_digest
 from perdure.history.gradient import RANGE_TAGS
 from perdure.history.manifest import Element, Manifest, Place
 from perdure.history.records import Head, SessionRecord
-from perdure.history.renditions.scribe import Scribe, Wanted
+from perdure.history.renditions.rendition_service import Scribe, Wanted
 from perdure.history.strategies.rounds import FORGOTTEN
 from perdure.history.token_counts import TokenCounts
 

@@ -75,6 +75,14 @@ class Rounds:
         #: The prompt that was read last.
         self._opening = Opening("", 0, (), 0)
 
+    def with_tombstones(self) -> Rounds:
+        """The same, read anew, with turns that were forgotten."""
+        return Rounds(self._reader, self._artifacts, self._meter, tombstones=True)
+
+    @property
+    def counter(self) -> Counter:
+        return self._meter.counter
+
     async def since(self, record: SessionRecord, head: Head, first: Place) -> Sequence[Said]:
         """The rounds from `first` on that were not taken back, oldest first."""
         kept = self._kept

@@ -9,8 +9,7 @@ import msgspec
 from perdure.core.errors import Corrupted, InvalidInput, PerdureError
 from perdure.recall.places import INDEX
 from perdure.recall.values import LATE
-from perdure.storage.adapter import Capability
-from perdure.storage.searching import SearchState
+from perdure.search.engine import SearchState, engine_of, has_search
 
 if TYPE_CHECKING:
     from perdure.recall.indexing.index import RecallIndex
@@ -64,7 +63,7 @@ async def check(index: RecallIndex, progress: Progress | None = None) -> IndexRe
         return IndexReport()  # nor is there anything to find
     try:
         await index.prepared()
-        state = await index.store.adapter.search_state(INDEX.name, thorough=True)
+        state = await engine_of(index.store.adapter).state(INDEX.name, thorough=True)
     except (Corrupted, InvalidInput) as exc:
         return IndexReport(problems=(exc.message,), is_read=False)
     try:
@@ -94,7 +93,7 @@ async def check(index: RecallIndex, progress: Progress | None = None) -> IndexRe
 
 
 def _why_off(index: RecallIndex) -> str:
-    if Capability.FULL_TEXT not in index.store.capabilities:
+    if not has_search(index.store.adapter):
         return "The backend has no search indexes."
     if not index.is_wanted:
         return "recall.on is off: turns are not indexed."
@@ -185,10 +184,10 @@ async def _damage(index: RecallIndex) -> tuple[str, ...]:
 
 
 async def _lack_of_vectors(index: RecallIndex) -> tuple[str, ...]:
-    if Capability.VECTORS not in index.store.capabilities:
+    if not has_search(index.store.adapter):
         return ()
     model = index.embedder.name
-    state = await index.store.adapter.search_state(INDEX.name)
+    state = await engine_of(index.store.adapter).state(INDEX.name)
     if not state.documents or state.vectors.get(model):
         return ()
     others = f", but of {', '.join(state.vectors)}" if state.vectors else ""

@@ -98,7 +98,7 @@ class _Step:
                 place = place_of(number, moment)
                 if place in places:
                     made = moment.passage()
-                    transaction.index(document(place, made))
+                    transaction.include(document(place, made))
                     self.waiting.append(Waiting(place, made.plain))
                     await asyncio.sleep(0)
 

@@ -22,8 +22,7 @@ from typing import NamedTuple, TypeAlias
 from perdure.core.errors import PerdureError
 from perdure.recall.embedders import Embedder, Wordllama
 from perdure.recall.places import INDEX
-from perdure.storage.adapter import Capability
-from perdure.storage.searching import Embedding
+from perdure.search.engine import Embedding, engine_of, has_search
 from perdure.storage.store import Progress, Store
 
 #: Seconds without an append after which embedding begins, and after which it begins anyway.
@@ -65,7 +64,7 @@ class Embeddings:
         self._embedder = embedder
         self._read = read
         self._complete = complete
-        self._is_able = Capability.VECTORS in store.adapter.capabilities
+        self._is_able = has_search(store.adapter)
         self._waiting: deque[Waiting] = deque()
         self._length = 0
         #: There may be documents without a vector that do not wait here.
@@ -248,7 +247,7 @@ class Embeddings:
     async def _tend(self) -> None:
         is_left = True
         while is_left:
-            is_left = await self._store.adapter.tend_search(INDEX.name)
+            is_left = await engine_of(self._store.adapter).tend(INDEX.name)
             await asyncio.sleep(0)
 
     async def _finish(self) -> None:
@@ -275,13 +274,13 @@ class Embeddings:
 
     async def _catch_up(self, progress: Progress | None) -> None:
         """Embed what has no vector of this model, in the order of places."""
-        adapter, model = self._store.adapter, self._embedder.name
+        engine, model = engine_of(self._store.adapter), self._embedder.name
         others = await self._other_models(model) if self._has_caught_up else []
         after, done, unreadable = -1, 0, 0
-        while places := await adapter.unembedded(INDEX.name, model, after, _BATCH):
+        while places := await engine.unembedded(INDEX.name, model, after, _BATCH):
             after = places[-1]
             for other in others:
-                theirs = await adapter.vectors(INDEX.name, other, places)
+                theirs = await engine.vectors(INDEX.name, other, places)
                 held = {places[number] for number in theirs.at.tolist()}
                 places = [place for place in places if place not in held]
             texts = await self._read(places)
@@ -298,7 +297,7 @@ class Embeddings:
 
         What they embed after us is left to them, or each would undo the other's work for ever.
         """
-        state = await self._store.adapter.search_state(INDEX.name)
+        state = await engine_of(self._store.adapter).state(INDEX.name)
         return [name for name, held in state.vectors.items() if name != model and held]
 
     async def _embed(self, texts: Mapping[int, str]) -> None:
@@ -306,7 +305,7 @@ class Embeddings:
             return
         vectors = await self._embedder.embed(list(texts.values()))
         found = [Embedding(place, each) for place, each in zip(texts, vectors, strict=True)]
-        await self._store.adapter.embed(INDEX.name, self._embedder.name, found)
+        await engine_of(self._store.adapter).embed(INDEX.name, self._embedder.name, found)
         self._failures, self.failure = 0, ""
 
     def _failed(self, exc: Exception) -> None:

@@ -33,11 +33,11 @@ from perdure.recall.indexing.passages import (
 from perdure.recall.memories.memory_records import Memory
 from perdure.recall.places import INDEX, spot, turns
 from perdure.recall.references.layers import LayerRecord
+from perdure.search.engine import Range, Withdrawal, engine_of
 from perdure.storage.adapter import Capability
 from perdure.storage.keys import numbered
 from perdure.storage.options import STRONG, Options
 from perdure.storage.records import Key, system_record
-from perdure.storage.searching import Range, Withdrawal
 from perdure.storage.store import Progress, Store
 from perdure.storage.transaction import Transaction
 
@@ -199,7 +199,7 @@ class Filler:
     async def strays(self) -> list[int]:
         """Numbers of groups that hold documents, and have no name: nobody can find them."""
         found, after = list[int](), -1
-        while places := await self._store.adapter.places(INDEX.name, after, 1):
+        while places := await engine_of(self._store.adapter).places(INDEX.name, after, 1):
             number = spot(places[0]).group
             # The name is looked for after the document: it was there before.
             if number not in await self._groups.names():
@@ -278,7 +278,7 @@ class Filler:
         found = list[int]()
         for start in range(0, len(places), _PLACES):
             some = places[start : start + _PLACES]
-            notes = await self._store.adapter.notes(INDEX.name, some)
+            notes = await engine_of(self._store.adapter).notes(INDEX.name, some)
             found += [
                 place
                 for place, note in zip(some, notes, strict=True)
@@ -290,7 +290,7 @@ class Filler:
         """The places of a group that hold a document."""
         first, last = turns(number)
         found, after = dict[int, None](), first - 1
-        while page := await self._store.adapter.places(INDEX.name, after, _PLACES):
+        while page := await engine_of(self._store.adapter).places(INDEX.name, after, _PLACES):
             found.update(dict.fromkeys(place for place in page if place <= last))
             after = page[-1]
             if after > last:
@@ -300,7 +300,7 @@ class Filler:
     async def _withdraw(self, ranges: Sequence[Range]) -> None:
         if ranges:
             async with self._store.transaction() as transaction:
-                transaction.index(*(Withdrawal(INDEX.name, *each) for each in ranges))
+                transaction.include(*(Withdrawal(INDEX.name, *each) for each in ranges))
 
     async def _turns(
         self, session: str, first: int = 0, last: int | None = None
@@ -380,7 +380,7 @@ class Step:
                 continue
             made = moment.passage()
             if made.plain:
-                transaction.index(document(place, made))
+                transaction.include(document(place, made))
                 self.waiting.append(Waiting(place, made.plain))
             if perf_counter() - last > _SLICE:
                 await asyncio.sleep(0)
@@ -392,5 +392,5 @@ class Step:
             return frozenset()
         if self._anew:
             return frozenset(places).difference(self._anew)
-        notes = await self._store.adapter.notes(INDEX.name, places)
+        notes = await engine_of(self._store.adapter).notes(INDEX.name, places)
         return frozenset(p for p, note in zip(places, notes, strict=True) if note is not None)

@@ -10,9 +10,8 @@ from perdure.history.records import Stretch
 from perdure.recall.indexing.filling import RECIPE
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Group, memories_of, turns
-from perdure.storage.adapter import Capability
+from perdure.search.engine import Withdrawal, has_search
 from perdure.storage.records import type_of
-from perdure.storage.searching import Withdrawal
 from perdure.storage.transaction import Transaction
 
 
@@ -29,7 +28,7 @@ class IndexPlace:
 
     async def forget(self, scope: Scope) -> None:
         """Withdraw what belongs to the scope, whether or not turns are indexed now."""
-        if Capability.FULL_TEXT not in self._store.capabilities:
+        if not has_search(self._store.adapter):
             return
         if scope.turns:
             for session in scope.sessions:
@@ -68,7 +67,7 @@ class IndexPlace:
         ranges = [turns(number, turn, turn) for turn in numbers]
 
         async def forget(transaction: Transaction) -> None:
-            transaction.index(*(Withdrawal(INDEX.name, *each) for each in ranges))
+            transaction.include(*(Withdrawal(INDEX.name, *each) for each in ranges))
 
         await self._commit(forget)
 
@@ -78,7 +77,7 @@ class IndexPlace:
         async def forget(transaction: Transaction) -> None:
             number = await self._index.numbers.forget(transaction, name)
             if number is not None and exists:
-                transaction.index(Withdrawal(INDEX.name, *turns(number)))
+                transaction.include(Withdrawal(INDEX.name, *turns(number)))
 
         await self._commit(forget)
 

@@ -30,9 +30,8 @@ from perdure.recall.indexing.passages import Thread, document, of_text, place_of
 from perdure.recall.indexing.written import Threads, added
 from perdure.recall.places import INDEX, Spot, spot, turns
 from perdure.recall.values import Note
-from perdure.storage.adapter import Capability
+from perdure.search.engine import Withdrawal, engine_of, has_search
 from perdure.storage.records import type_of
-from perdure.storage.searching import Withdrawal
 from perdure.storage.store import Progress, Store
 from perdure.storage.transaction import Transaction
 
@@ -74,7 +73,7 @@ class RecallIndex:
         self.filler = Filler(store, self.numbers)
         self._completing = Completing(store, self.numbers)
         self.embeddings = Embeddings(store, embedder, self._texts, self._completing.complete)
-        self._is_able = Capability.FULL_TEXT in store.adapter.capabilities
+        self._is_able = has_search(store.adapter)
         #: Whether the configuration wants turns to be indexed.
         self.is_wanted = config.on
         self._encrypts = encrypts or (lambda _: False)
@@ -148,7 +147,7 @@ class RecallIndex:
 
         Raises `Unsupported` if the backend has no search indexes.
         """
-        self.store.require(Capability.FULL_TEXT)
+        engine_of(self.store.adapter)  # raises
         if not self.is_on:
             if await self._leave():
                 await self.filler.blot_out()
@@ -171,9 +170,9 @@ class RecallIndex:
         return await check(self, progress)
 
     async def faults(self, *, thorough: bool = False) -> tuple[str, ...]:
-        """What is wrong with the index itself, in sentences; see `Adapter.search_state`."""
+        """What is wrong with the index itself, in sentences; see `SearchEngine.state`."""
         try:
-            state = await self.store.adapter.search_state(INDEX.name, thorough=thorough)
+            state = await engine_of(self.store.adapter).state(INDEX.name, thorough=thorough)
             return state.faults
         except Corrupted as exc:
             return (exc.message,)
@@ -194,8 +193,8 @@ class RecallIndex:
         await self.filler.begin()
         async with self._preparing, self.embeddings.paused():
             self._is_prepared = self.is_complete = False
-            await self.store.adapter.erase_search(INDEX.name)
-            await self.store.adapter.prepare_search(INDEX)
+            await engine_of(self.store.adapter).erase(INDEX.name)
+            await engine_of(self.store.adapter).prepare(INDEX)
             self._is_prepared = True
 
     async def prepared(self) -> None:
@@ -222,7 +221,7 @@ class RecallIndex:
             made = moment.passage(brief=is_small)
             if made.plain:
                 place = place_of(number, moment)
-                transaction.index(document(place, made))
+                transaction.include(document(place, made))
                 if made.note.brief:
                     put_off.append(place)
                 else:
@@ -248,7 +247,7 @@ class RecallIndex:
         if number is None or not made.plain:
             return
         place = Spot(number, ordinal).place
-        transaction.index(document(place, made))
+        transaction.include(document(place, made))
         transaction.after_commit(lambda: self.embeddings.add([Waiting(place, made.plain)]))
 
     async def withdraw(self, transaction: Transaction, group: str, ordinal: int) -> None:
@@ -258,7 +257,7 @@ class RecallIndex:
         await self.prepared()
         number = await self.group(group)
         if number is not None:
-            transaction.index(Withdrawal(INDEX.name, *turns(number, ordinal, ordinal)))
+            transaction.include(Withdrawal(INDEX.name, *turns(number, ordinal, ordinal)))
 
     # Groups -----------------------------------------------------------------------------------
 
@@ -285,7 +284,7 @@ class RecallIndex:
         async with self._preparing:
             if self._is_prepared:
                 return
-            if await self.store.adapter.prepare_search(INDEX):
+            if await engine_of(self.store.adapter).prepare(INDEX):
                 begun = await self.filler.begin()
                 if await self.filler.has_nothing():  # what comes is indexed as it is written
                     await self.filler.finish(begun)
@@ -303,7 +302,7 @@ class RecallIndex:
         if state is None:
             return False
         if self._encrypts(_TURNS):
-            await self.store.adapter.erase_search(INDEX.name)
+            await engine_of(self.store.adapter).erase(INDEX.name)
             return True
         if state.complete:
             await self.filler.begin()
@@ -335,7 +334,7 @@ class RecallIndex:
 
     async def _is_empty(self) -> bool:
         """Nothing is in it: whoever made it may have died before it could say so."""
-        return not await self.store.adapter.places(INDEX.name, -1, 1)
+        return not await engine_of(self.store.adapter).places(INDEX.name, -1, 1)
 
     async def _fill(self, progress: Progress | None = None, *, anew: bool = False) -> None:
         self.is_filling = True

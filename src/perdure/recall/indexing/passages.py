@@ -25,7 +25,7 @@ from perdure.recall.indexing import tool_text
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.values import Note
 from perdure.recall.words import tells_time, terms
-from perdure.storage.searching import Document
+from perdure.search.engine import Document, engine_of
 from perdure.storage.store import Store
 
 #: Characters at most: of what was said, answered, and done with tools.
@@ -342,7 +342,7 @@ def is_readable(note: bytes) -> bool:
 
 async def brief_among(store: Store, places: Sequence[int]) -> list[int]:
     """Those of some places whose documents lack what an append put off, in their order."""
-    notes = await store.adapter.notes(INDEX.name, places)
+    notes = await engine_of(store.adapter).notes(INDEX.name, places)
     return [
         p for p, note in zip(places, notes, strict=True) if note is not None and _is_brief(note)
     ]

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 #: Takes secrets out of plain data.
 Plain: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
-#: Leaves nothing readable of what was deleted from collections; False if some may still be.
-Cleanse: TypeAlias = Callable[[Iterable[str]], Awaitable[bool]]
+#: Leaves nothing readable of what was deleted; False if some may still be.
+Scrub: TypeAlias = Callable[[], Awaitable[bool]]
 #: Removes what prompts were told of memories, by their names.
 Withdraw: TypeAlias = Callable[[Iterable[str]], Awaitable[None]]
 _PAGE = 100
@@ -66,7 +66,7 @@ class Memories:
         index: Indexer | None = None,
         *,
         plain: Plain | None = None,
-        cleanse: Cleanse | None = None,
+        scrub: Scrub | None = None,
         withdraw: Withdraw | None = None,
         embedder: Embedder | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class Memories:
         self.similarity = SimilarMemories(store)
         self.writer = MemoryWriter(store, index, self.similarity)
         self._plain = plain
-        self._cleanse = cleanse
+        self._scrub = scrub
         self._withdraw = withdraw
 
     # Reading ------------------------------------------------------------------------------------
@@ -382,9 +382,9 @@ class Memories:
         await self._transact(body)
         self.similarity.drop()
         await self.withdraw(gone)
-        if self._cleanse is None:
+        if self._scrub is None:
             return True
-        return await self._cleanse(("perdure_memories", "perdure_memory_versions"))
+        return await self._scrub()
 
     async def withdraw(self, names: Iterable[str]) -> None:
         """Remove what prompts were told of memories, by their names."""

@@ -25,7 +25,7 @@ from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
-from perdure.recall.memories.memories import Cleanse, Plain
+from perdure.recall.memories.memories import Plain, Scrub
 from perdure.recall.memories.memory_records import LastNumber
 from perdure.recall.memories.memory_writer import Indexer
 from perdure.recall.places import REFERENCES
@@ -60,7 +60,7 @@ class References:
         index: Indexer | None = None,
         *,
         plain: Plain | None = None,
-        cleanse: Cleanse | None = None,
+        scrub: Scrub | None = None,
         needs_folder: bool = True,
     ) -> None:
         """`needs_folder`: somebody asked for the folder, and is told if it is not there."""
@@ -70,7 +70,7 @@ class References:
         self._counter = counter
         self._writing = Writing(store, index)
         self._plain = plain
-        self._cleanse = cleanse
+        self._scrub = scrub
         self._needs_folder = needs_folder
         self._one_at_a_time = asyncio.Lock()
         self._synced: tuple[float, Synced] | None = None
@@ -151,9 +151,9 @@ class References:
                 f"{name} comes from the file {record.origin.file}.", hint="Delete the file instead."
             )
         await self._writing.remove(name)
-        if self._cleanse is None:
+        if self._scrub is None:
             return True
-        return await self._cleanse(("perdure_layers", "perdure_layer_texts"))
+        return await self._scrub()
 
     async def sync(self, *, max_age: float = 0.0) -> Synced:
         """Bring the layers in line with the files of the folder.

@@ -14,7 +14,7 @@ import msgspec
 from perdure.core.clock import SECOND
 from perdure.recall.places import ANSWERED, SAID, TOOLS, Spot, joined, memories_of
 from perdure.recall.values import Filters, Kind, Note
-from perdure.storage.searching import Range
+from perdure.search.engine import Range
 
 if TYPE_CHECKING:
     from perdure.recall.scoping.scope import Scope

@@ -20,9 +20,9 @@ from perdure.history.reading import Reader
 from perdure.history.records import Head, Piece, SessionRecord, Span, Stretch
 from perdure.recall import places
 from perdure.recall.places import PART_BITS, ROUND_BITS, TURN_BITS, Spot, joined, without
+from perdure.search.engine import Range
 from perdure.storage.options import STRONG
 from perdure.storage.records import Key, system_record
-from perdure.storage.searching import Range
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 

@@ -50,8 +50,8 @@ from perdure.recall.scoping.filters import narrowed
 from perdure.recall.scoping.lines import LAST_TURN, Families, Lines, turns_of, undone_of, whole_line
 from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.values import Kind, Question
+from perdure.search.engine import Range
 from perdure.storage.options import STRONG
-from perdure.storage.searching import Range
 from perdure.storage.store import Store
 
 _MEMORIES = memories_of("")

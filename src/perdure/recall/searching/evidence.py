@@ -18,7 +18,7 @@ from perdure.recall.places import ANSWERED, PART_BITS, ROUND_BITS, SAID, TOOLS, 
 from perdure.recall.searching.rounds import Positions, among, distinct, numbered
 
 if TYPE_CHECKING:
-    from perdure.storage.searching import TextFound
+    from perdure.search.engine import TextFound
 
 
 Array: TypeAlias = np.ndarray

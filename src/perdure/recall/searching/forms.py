@@ -16,7 +16,7 @@ import numpy as np
 
 from perdure.recall import languages
 from perdure.recall.searching.cues import MOST_TERMS, Cues, weight
-from perdure.storage.searching import Postings, TextFound
+from perdure.search.engine import Postings, TextFound
 
 #: By term, what else stands for the same word.
 Forms: TypeAlias = Mapping[str, Sequence[str]]

@@ -12,6 +12,7 @@ from perdure.recall.searching.evidence import STRETCH, Array, Evidence
 from perdure.recall.searching.features import Meanings
 from perdure.recall.searching.rounds import among, distinct, inside
 from perdure.recall.words import terms
+from perdure.search.engine import engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -63,7 +64,7 @@ async def meanings(store: Store, scope: Scope, evidence: Evidence, meant: Meant)
         )
     )
     wanted = wanted[inside(scope.ranges, wanted)]
-    read = await store.adapter.vectors(INDEX.name, meant.model, wanted.tolist())
+    read = await engine_of(store.adapter).vectors(INDEX.name, meant.model, wanted.tolist())
     if not len(read.at):
         nothing = np.zeros(evidence.rows)
         return Meanings(nothing, nothing, nothing, 0.0)

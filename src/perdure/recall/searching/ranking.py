@@ -36,10 +36,11 @@ from perdure.recall.searching.rounds import among, distinct, inside
 from perdure.recall.searching.searcher import MOST
 from perdure.recall.searching.weights import LIKELY, WEIGHTS
 from perdure.recall.values import Candidate, Filters, Kind, Note, Question, Reason, Reasons
+from perdure.search.engine import engine_of
 
 if TYPE_CHECKING:
     from perdure.recall.scoping.scope import Scope
-    from perdure.storage.searching import TextFound
+    from perdure.search.engine import TextFound
     from perdure.storage.store import Store
 
 #: Reasons that are told, and words that are named in one; candidates that are told of together.
@@ -337,7 +338,7 @@ class Noting:
         """Make sure that these are known."""
         wanted = [place for place in dict.fromkeys(places) if place not in self.known]
         if wanted:
-            read = await self._store.adapter.notes(INDEX.name, wanted)
+            read = await engine_of(self._store.adapter).notes(INDEX.name, wanted)
             self.known.update(zip(wanted, read_notes(read), strict=True))
 
     def allowed(self, places: Array) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from perdure.recall.places import PART_BITS, ROUND_BITS
 
 if TYPE_CHECKING:
-    from perdure.storage.searching import Range
+    from perdure.search.engine import Range
 
 Array: TypeAlias = np.ndarray
 

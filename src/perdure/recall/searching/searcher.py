@@ -16,8 +16,8 @@ from perdure.recall.scoping.filters import narrowed
 from perdure.recall.searching.cues import Cues, cues
 from perdure.recall.underway import Underway
 from perdure.recall.values import Candidate, Note, Question
+from perdure.search.engine import TextFound, TextSearch, VectorSearch, engine_of
 from perdure.storage.options import DEFAULT
-from perdure.storage.searching import TextFound, TextSearch, VectorSearch
 
 if TYPE_CHECKING:
     from perdure.recall.embedders import Embedder
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perdure.recall.searching.forms import Forms
     from perdure.recall.searching.meanings import Meant
     from perdure.recall.searching.ranking import Weighed
-    from perdure.storage.searching import Postings, Range
+    from perdure.search.engine import Postings, Range
     from perdure.storage.store import Store
 
 #: Candidates that are answered with: for each that is asked for, since some may be gone or stand in
@@ -164,7 +164,7 @@ class Searcher:
         from perdure.recall.searching.forms import together, with_forms
 
         search = TextSearch(index=INDEX.name, terms=with_forms(terms, forms), within=scope.ranges)
-        found = await self._store.adapter.search_text(search, DEFAULT)
+        found = await engine_of(self._store.adapter).search_text(search, DEFAULT)
         return together(terms, forms, found)
 
     async def _near(self, question: Question, scope: Scope) -> Meant | None:
@@ -180,7 +180,7 @@ class Searcher:
             within=scope.ranges,
             limit=max(_NEAREST, min(question.limit, MOST)),
         )
-        near = await self._store.adapter.search_vectors(search, DEFAULT)
+        near = await engine_of(self._store.adapter).search_vectors(search, DEFAULT)
         if not near:
             return None
         from perdure.recall.searching.meanings import Meant

@@ -18,6 +18,7 @@ from perdure.recall.references.references import References
 from perdure.recall.scoping.lines import Lines
 from perdure.recall.scoping.scope import Directory
 from perdure.recall.values import Candidate, Note, Question, Reason, because
+from perdure.search.engine import engine_of
 from perdure.storage.store import Store
 
 #: Seconds for which the files of the folder are believed to be as they were.
@@ -125,14 +126,14 @@ class _Lately:
             found = [place for place in found if covers(line, place)]
         rounds = sorted({spot(place).round for place in found})[-_ROUNDS:]
         wanted = [place for place in found if spot(place).round in rounds]
-        notes = read_notes(await self._store.adapter.notes(INDEX.name, wanted))
+        notes = read_notes(await engine_of(self._store.adapter).notes(INDEX.name, wanted))
         return {tool for note in notes if note is not None for tool in note.tools}
 
     async def _places(self, group: int, turn: int, after: int) -> list[int]:
         """All that is indexed of a turn behind this round."""
         found, last = list[int](), turns(group, turn, turn)[1]
         at = Spot(group, turn, max(after, 0) + 1).place - 1
-        while page := await self._store.adapter.places(INDEX.name, at, _PAGE):
+        while page := await engine_of(self._store.adapter).places(INDEX.name, at, _PAGE):
             found += [place for place in page if place <= last]
             at = page[-1]
             if at >= last:

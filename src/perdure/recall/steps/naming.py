@@ -15,6 +15,7 @@ from perdure.recall.keys import owner_of
 from perdure.recall.places import INDEX, Spot, memories_of
 from perdure.recall.scoping.scope import Groups
 from perdure.recall.values import Candidate, Filters, Question, Reason, because
+from perdure.search.engine import engine_of
 from perdure.storage.store import Store
 
 #: Keys that are looked for, and characters of a question in which they are.
@@ -60,7 +61,7 @@ def names(store: Store) -> Names:
         if not found.candidates:
             return found
         places = [each.place for each in found.candidates]
-        notes = read_notes(await store.adapter.notes(INDEX.name, places))
+        notes = read_notes(await engine_of(store.adapter).notes(INDEX.name, places))
         known = zip(found.candidates, notes, strict=True)
         candidates = (replace(each, note=note) if note else each for each, note in known)
         return found._replace(candidates=tuple(candidates))

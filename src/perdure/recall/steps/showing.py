@@ -25,7 +25,7 @@ from perdure.history.manifest import Place
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
 from perdure.history.renditions.records import Rendition, rendition_key
-from perdure.history.renditions.scribe import Made, Scribe, Wanted
+from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
 from perdure.history.searching import folded
 from perdure.jobs import marks_of
 from perdure.recall import languages, words

@@ -211,7 +211,7 @@ class Audit(Resident):
                 if check not in theirs:
                     checks.append(check)
             entries.append(as_put(self._about(write, row, hasher)))
-        return Batch((*writes, *entries), (*batch.checks, *checks), batch.events, batch.documents)
+        return Batch((*writes, *entries), (*batch.checks, *checks), batch.events, batch.changes)
 
     def _about(self, write: Put | Delete, row: Row | None, hasher: Hasher) -> AuditEntry:
         version = 0 if row is None else row.version

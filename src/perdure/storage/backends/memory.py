@@ -6,18 +6,19 @@ an await, so it is atomic on its event loop. Good for tests, and for state that 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, Conflict, InvalidInput
 from perdure.storage import evaluate, keys
-from perdure.storage.adapter import Capability, Snapshot, newer_schema, not_empty
-from perdure.storage.backends.memory_searching import SearchingInMemory
+from perdure.storage.adapter import Adapter, Capability, Snapshot, newer_schema, not_empty
+from perdure.storage.extension import Extension, Extensions
 from perdure.storage.layouts import Layout, Staleness
 from perdure.storage.options import Options
 from perdure.storage.query import Figure, Query, Scalar, Summary
@@ -93,7 +94,19 @@ class _Collection:
             yield self.entries[key]
 
 
-class MemoryAdapter(SearchingInMemory):
+class MemoryExtension(Extension):
+    """What takes part in the commits of a store in memory; see `perdure.storage.extension`."""
+
+    @abstractmethod
+    def apply(self, changes: Sequence[Any]) -> None:
+        """Carry out changes that were checked. It cannot fail."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove everything: the store holds other rows now."""
+
+
+class MemoryAdapter(Adapter):
     """Everything in this process, nothing on disk."""
 
     system: ClassVar[str] = "memory"
@@ -109,14 +122,13 @@ class MemoryAdapter(SearchingInMemory):
             Capability.OUTBOX,
             Capability.ERASURE,
             Capability.SNAPSHOTS,
-            Capability.FULL_TEXT,
-            Capability.VECTORS,
+            Capability.EXTENSIONS,
         }
     )
 
     def __init__(self, url: str = "memory://", clock: Clock = now) -> None:
-        super().__init__()
         self._clock = clock
+        self._extensions: Extensions[MemoryExtension] = Extensions()
         self._collections: dict[str, _Collection] = {}
         self._outbox: list[Delivered] = []
         self._last_event = 0
@@ -128,8 +140,19 @@ class MemoryAdapter(SearchingInMemory):
     async def close(self) -> None:
         self._closed = True
 
+    def attach(self, extension: Extension) -> None:
+        if not isinstance(extension, MemoryExtension):
+            raise InvalidInput(
+                f"{type(extension).__name__} is no extension of an in-memory store.",
+                hint="Attach one that is made for it.",
+            )
+        self._extensions.attached[extension.name] = extension
+
+    def extension(self, name: str) -> Extension | None:
+        return self._extensions.attached.get(name)
+
     async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str]:
-        self._check_open()
+        self.check_open()
         known = self._collections.setdefault(layout.name, _Collection(layout))
         found = Staleness.after(known.layout, known.stale, layout, empty=not known.entries)
         known.layout, known.stale = layout, found.stale
@@ -164,12 +187,14 @@ class MemoryAdapter(SearchingInMemory):
         return [entry.row if (entry := self._live(target, key)) else None for key in keys]
 
     async def commit(self, batch: Batch, options: Options) -> list[int]:
-        self._check_open()
+        self.check_open()
         for check in batch.checks:
             self._check(check)
         for write in batch.writes:
             self._expect(write)
-        self._check_documents(batch.documents)
+        parts = self._extensions.parts(batch.changes) if batch.changes else ()
+        for extension, changes in parts:
+            extension.check(changes)
         versions = [
             self._put(write) if isinstance(write, Put) else self._delete(write)
             for write in batch.writes
@@ -179,7 +204,8 @@ class MemoryAdapter(SearchingInMemory):
             self._outbox.append(
                 Delivered(self._last_event, event.topic, event.key, event.payload, self._clock())
             )
-        self._index_documents(batch.documents)
+        for extension, changes in parts:
+            extension.apply(changes)
         return versions
 
     async def recode(
@@ -213,13 +239,13 @@ class MemoryAdapter(SearchingInMemory):
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
-        self._check_open()
+        self.check_open()
         moment = self._clock()
         found = [_held(self._collections[name], moment) for name in sorted(self._collections)]
         yield HeldSnapshot(found, list(self._outbox), self._last_event)
 
     async def load(self, source: Snapshot, *, replace: bool = False) -> int:
-        self._check_open()
+        self.check_open()
         if not replace:
             self._check_empty()
         loaded: dict[str, _Collection] = {}
@@ -235,12 +261,13 @@ class MemoryAdapter(SearchingInMemory):
         if not replace:
             self._check_empty()  # others of this process may have written meanwhile
         self._collections, self._outbox = loaded, events
-        self._indexes.clear()
+        for extension in self._extensions:
+            extension.clear()
         self._last_event = max(self._last_event, last)
         return sum(len(target.entries) for target in loaded.values())
 
     async def scrub(self) -> None:
-        self._check_open()  # what is deleted here is nowhere else
+        self.check_open()  # what is deleted here is nowhere else
 
     async def find(self, query: Query, options: Options) -> list[Row]:
         order = query.total_order()
@@ -269,7 +296,7 @@ class MemoryAdapter(SearchingInMemory):
         return sum(target.drop(row.key) for row in await self.find(query, options))
 
     async def sweep(self, limit: int) -> int:
-        self._check_open()
+        self.check_open()
         moment = self._clock()
         swept = 0
         for target in self._collections.values():
@@ -282,14 +309,14 @@ class MemoryAdapter(SearchingInMemory):
         return swept
 
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
-        self._check_open()
+        self.check_open()
         after = _place(position)
         start = bisect_right(self._outbox, after, key=lambda event: event.id)
         found = self._outbox[start : start + limit]
         return found, str(found[-1].id) if found else position
 
     async def trim(self, position: str, before: int) -> int:
-        self._check_open()
+        self.check_open()
         last = _place(position)
         kept = [event for event in self._outbox if event.id > last or event.at >= before]
         trimmed = len(self._outbox) - len(kept)
@@ -297,7 +324,7 @@ class MemoryAdapter(SearchingInMemory):
         return trimmed
 
     async def sizes(self) -> list[Size]:
-        self._check_open()
+        self.check_open()
         return [
             Size(name, len(found.entries), sum(len(e.row.value) for e in found.entries.values()))
             for name, found in sorted(self._collections.items())
@@ -310,12 +337,13 @@ class MemoryAdapter(SearchingInMemory):
         if self._outbox:
             raise not_empty("")
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises `Closed` unless the store is open."""
         if self._closed:
             raise Closed("This store is closed.", hint="Open it again with perdure.open(…).")
 
     def _collection(self, name: str) -> _Collection:
-        self._check_open()
+        self.check_open()
         try:
             return self._collections[name]
         except KeyError:

@@ -19,13 +19,13 @@ import msgspec
 
 from perdure.core.clock import Clock
 from perdure.core.errors import Closed, InvalidInput
+from perdure.search.engine import SearchIndex, engine_of
 from perdure.storage.adapter import Adapter, Capability
 from perdure.storage.layouts import Column, Index, Layout
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import All, Condition, Order, Query, Scalar
 from perdure.storage.registry import adapter_for, factory_for
 from perdure.storage.rows import Batch, Check, Delete, Delivered, Event, Put, Row
-from perdure.storage.searching import SearchIndex
 from perdure.testing.clock import ManualClock
 from perdure.testing.conformance.shelf import Shelf
 
@@ -226,7 +226,7 @@ class Bench:
         index = SearchIndex(f"perdure_{self.root[:-1].replace('-', '_')}", tuple(fields))
         self._indexes.add(index.name)
         shelf = Shelf(adapter or await self.open(), index)
-        shelf.made = await shelf.adapter.prepare_search(index)
+        shelf.made = await shelf.engine.prepare(index)
         return shelf
 
     def key(self, collection: str, name: str) -> str:
@@ -317,7 +317,7 @@ class Bench:
         for layout in self._layouts.values():
             await adapter.prepare(layout)
         for index in self._indexes:
-            await adapter.erase_search(index)
+            await engine_of(adapter).erase(index)
         deletes = [Delete(*place) for place in self._keys if place[0] in self._layouts]
         size = _DELETES if Capability.TRANSACTIONS in self.capabilities else 1
         for start in range(0, len(deletes), size):

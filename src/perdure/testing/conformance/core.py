@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from perdure.core.errors import Closed, InvalidInput, NewerSchema, Unsupported
 from perdure.storage.adapter import Capability
+from perdure.storage.extension import Extension
 from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.query import Compare, Figure, Op, Summary
 from perdure.storage.rows import MAX_VALUE_BYTES, Event, Row
-from perdure.storage.searching import TextSearch, VectorSearch
 from perdure.storage.snapshots import HeldSnapshot
 from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, check_each, holds, refused, same
@@ -242,6 +243,19 @@ async def sizes_are_told(bench: Bench) -> None:
 
 
 #: What needs a capability, and is refused without it.
+class _Nothing(Extension):
+    """No backend knows it."""
+
+    name = "perdure_kit"
+
+    def check(self, changes: Sequence[Any]) -> None:
+        pass
+
+
+async def _attach(table: Table) -> None:
+    table.adapter.attach(_Nothing())
+
+
 NEEDING: dict[Capability, Callable[[Table], Awaitable[object]]] = {
     Capability.VERSIONS: lambda table: table.commit(table.put("one", expected=0)),
     Capability.LISTING: lambda table: table.find(table.query()),
@@ -257,12 +271,7 @@ NEEDING: dict[Capability, Callable[[Table], Awaitable[object]]] = {
     ),
     Capability.ERASURE: lambda table: table.adapter.scrub(),
     Capability.SNAPSHOTS: lambda table: table.adapter.load(HeldSnapshot([])),
-    Capability.FULL_TEXT: lambda table: table.adapter.search_text(
-        TextSearch(index="perdure_kit_words", terms=("word",)), DEFAULT
-    ),
-    Capability.VECTORS: lambda table: table.adapter.search_vectors(
-        VectorSearch(index="perdure_kit_words", model="m", vector=b"\1"), DEFAULT
-    ),
+    Capability.EXTENSIONS: _attach,
 }
 
 

@@ -1,19 +1,19 @@
-"""`Capability.FULL_TEXT`: documents are found by their words."""
+"""Search indexes, an extension (`Capability.EXTENSIONS`): documents are found by their words."""
 
 from __future__ import annotations
 
 import random
 
 from perdure.core.errors import Closed, Conflict, InvalidInput
+from perdure.search.engine import MAX_PLACE, SearchIndex, SearchState
 from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch
-from perdure.storage.searching import MAX_PLACE, SearchIndex, SearchState
 from perdure.testing.conformance.bench import Bench
 from perdure.testing.conformance.shelf import Occurrence, Shelf, occurrences
 from perdure.testing.conformance.trials import check, check_each, holds, refused, same
 
-WORDS = Capability.FULL_TEXT
+WORDS = Capability.EXTENSIONS
 TERMS = {
     "letter": "a",
     "digits": "4711",
@@ -46,11 +46,11 @@ TERMS = {
 
 @check(WORDS)
 async def preparing_makes_it_once(bench: Bench) -> None:
-    """An index is made by the first `prepare_search`; the second finds it, and what it holds."""
+    """An index is made by the first `prepare`; the second finds it, and what it holds."""
     shelf = await bench.shelf()
     same(shelf.made, True, "that it was made")
     await shelf.change(shelf.document(1, "one"))
-    same(await shelf.adapter.prepare_search(shelf.index), False, "that it was made again")
+    same(await shelf.engine.prepare(shelf.index), False, "that it was made again")
     same(await shelf.find("one"), [(1, 0, 0)])
 
 
@@ -76,7 +76,7 @@ async def an_empty_index_answers(bench: Bench) -> None:
     same([each.found.shape for each in found.terms], [(0, 3)] * 2, "the shape of nothing")
     same(await shelf.search(), await shelf.search(), "the answer to no terms")
     same((await shelf.places(), await shelf.notes(3), await shelf.notes()), ([], [None], []))
-    same(await shelf.adapter.search_state(shelf.name), SearchState(), "its state")
+    same(await shelf.engine.state(shelf.name), SearchState(), "its state")
     await shelf.tend()
 
 
@@ -255,13 +255,13 @@ async def rows_and_documents_commit_together(bench: Bench) -> None:
     await table.commit(table.put("one"))
     document = (shelf.document(1, "word"),)
     with refused(Conflict):
-        batch = Batch((table.put("two"),), (table.check("one", 7),), documents=document)
+        batch = Batch((table.put("two"),), (table.check("one", 7),), changes=document)
         await table.adapter.commit(batch, DEFAULT)
     with refused(Conflict):
-        batch = Batch((table.put("one", expected=9),), documents=document)
+        batch = Batch((table.put("one", expected=9),), changes=document)
         await table.adapter.commit(batch, DEFAULT)
     same((await shelf.find("word"), await shelf.places()), ([], []), "what a conflict left")
-    batch = Batch((table.put("two"),), (table.check("none", 0),), documents=document)
+    batch = Batch((table.put("two"),), (table.check("none", 0),), changes=document)
     same(await table.adapter.commit(batch, DEFAULT), [1], "the versions")
     same((await shelf.find("word"), await table.value("two")), ([(1, 0, 0)], b"value"))
 
@@ -282,7 +282,7 @@ async def a_document_must_fit(bench: Bench) -> None:
         stranger.document(1, "a"),
     ):
         with refused(InvalidInput):
-            await table.adapter.commit(Batch((table.put("one"),), documents=(good, bad)), DEFAULT)
+            await table.adapter.commit(Batch((table.put("one"),), changes=(good, bad)), DEFAULT)
     same((await shelf.find("word"), await table.get("one")), ([], None), "what was done")
     with refused(InvalidInput):
         await stranger.find("a")
@@ -318,13 +318,13 @@ async def places_are_paged(bench: Bench) -> None:
 
 @check(WORDS)
 async def erased_and_made_again(bench: Bench) -> None:
-    """An index that was erased, once or twice, is made by the next `prepare_search`, empty."""
+    """An index that was erased, once or twice, is made by the next `prepare`, empty."""
     shelf = await bench.shelf()
     await shelf.change(shelf.document(1, "word", note=b"n"))
     for _ in range(2):
-        await shelf.adapter.erase_search(shelf.name)
+        await shelf.engine.erase(shelf.name)
     await shelf.change(shelf.document(2, "word"))  # no error: rows that come with it matter more
-    same(await shelf.adapter.prepare_search(shelf.index), True, "that it was made")
+    same(await shelf.engine.prepare(shelf.index), True, "that it was made")
     same((await shelf.find("word"), await shelf.notes(1), await shelf.places()), ([], [None], []))
     await shelf.change(shelf.document(1, "word"))
     same(await shelf.find("word"), [(1, 0, 0)])
@@ -359,10 +359,10 @@ async def ten_thousand_documents(bench: Bench) -> None:
         found = await shelf.search("common", "t5", most=2_000)
         same([len(rows) for rows in occurrences(found)], [0, 1], "the number of occurrences")
         same(await shelf.find("common", [(9_998, 20_000)]), [(9_998, 0, 0), (9_999, 0, 0)])
-        state = await shelf.adapter.search_state(shelf.name)
+        state = await shelf.engine.state(shelf.name)
         same((state.documents, state.faults), (10_000, ()), "the state")
         await shelf.tend()
-    state = await shelf.adapter.search_state(shelf.name)
+    state = await shelf.engine.state(shelf.name)
     same(state.unfiled, 0, "what is still to be done")
 
 
@@ -388,7 +388,7 @@ async def indexes_are_not_copied(bench: Bench) -> None:
         names = [layout.name for layout in await snapshot.layouts()]
         same([name for name in names if name.startswith(shelf.name)], [], "collections of it")
         await shelf.adapter.load(snapshot, replace=True)
-    same(await shelf.adapter.prepare_search(shelf.index), True, "that it was made")
+    same(await shelf.engine.prepare(shelf.index), True, "that it was made")
     same(await shelf.find("word"), [])
 
 
@@ -430,15 +430,15 @@ async def another_makes_it_anew(bench: Bench) -> None:
     one = await bench.shelf(table.adapter)
     other = await bench.shelf(await bench.open())
     await one.change(one.document(1, "old"))
-    await other.adapter.erase_search(other.name)
-    batch = Batch((table.put("row"),), documents=(one.document(2, "lost"),))
+    await other.engine.erase(other.name)
+    batch = Batch((table.put("row"),), changes=(one.document(2, "lost"),))
     same(await table.adapter.commit(batch, DEFAULT), [1], "a commit without an index")
     same(await table.value("row"), b"value", "the row")
-    same(await other.adapter.prepare_search(other.index), True, "that it was made")
+    same(await other.engine.prepare(other.index), True, "that it was made")
     await one.change(one.document(3, "new"))
     for each in (one, other):
         same([await each.find(term) for term in ("old", "lost", "new")], [[], [], [(3, 0, 0)]])
-    same((await one.adapter.search_state(one.name)).faults, (), "what is wrong")
+    same((await one.engine.state(one.name)).faults, (), "what is wrong")
 
 
 @check(WORDS, Capability.DURABLE)

@@ -35,8 +35,7 @@ LEVELS: dict[Level, frozenset[Capability]] = {
             Capability.SHARED,
             Capability.ERASURE,
             Capability.SNAPSHOTS,
-            Capability.FULL_TEXT,
-            Capability.VECTORS,
+            Capability.EXTENSIONS,
         }
     ),
 }

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from perdure.storage.adapter import Adapter
-from perdure.storage.options import DEFAULT
-from perdure.storage.rows import Batch
-from perdure.storage.searching import (
+from perdure.search.engine import (
     Document,
     Embedding,
     Near,
@@ -18,7 +15,11 @@ from perdure.storage.searching import (
     TextSearch,
     VectorSearch,
     Withdrawal,
+    engine_of,
 )
+from perdure.storage.adapter import Adapter
+from perdure.storage.options import DEFAULT
+from perdure.storage.rows import Batch
 
 #: Place, field, and the number of terms before it.
 Occurrence: TypeAlias = tuple[int, int, int]
@@ -29,6 +30,7 @@ class Shelf:
 
     def __init__(self, adapter: Adapter, index: SearchIndex) -> None:
         self.adapter = adapter
+        self.engine = engine_of(adapter)
         self.index = index
         self.name = index.name
         #: It was made just now.
@@ -43,13 +45,13 @@ class Shelf:
         return Withdrawal(self.name, first, last)
 
     async def change(self, *changes: Document | Withdrawal) -> None:
-        await self.adapter.commit(Batch(documents=changes), DEFAULT)
+        await self.adapter.commit(Batch(changes=changes), DEFAULT)
 
     async def search(
         self, *terms: str, within: Sequence[Range] | None = None, most: int = 12_000
     ) -> TextFound:
         search = TextSearch(index=self.name, terms=terms, within=within, most=most)
-        return await self.adapter.search_text(search, DEFAULT)
+        return await self.engine.search_text(search)
 
     async def find(self, term: str, within: Sequence[Range] | None = None) -> list[Occurrence]:
         """Where a term stands."""
@@ -57,14 +59,14 @@ class Shelf:
         return occurrences(found)[0]
 
     async def places(self, after: int = -1, limit: int = 1_000) -> list[int]:
-        return await self.adapter.places(self.name, after, limit)
+        return await self.engine.places(self.name, after, limit)
 
     async def notes(self, *places: int) -> list[bytes | None]:
-        return await self.adapter.notes(self.name, places)
+        return await self.engine.notes(self.name, places)
 
     async def embed(self, vectors: dict[int, bytes], model: str = "m") -> int:
         embeddings = [Embedding(*pair) for pair in vectors.items()]
-        return await self.adapter.embed(self.name, model, embeddings)
+        return await self.engine.embed(self.name, model, embeddings)
 
     async def near(
         self,
@@ -77,25 +79,25 @@ class Shelf:
         search = VectorSearch(
             index=self.name, model=model, vector=vector, within=within, limit=limit
         )
-        return await self.adapter.search_vectors(search, DEFAULT)
+        return await self.engine.search_vectors(search)
 
     async def nearest(self, vector: bytes, model: str = "m", limit: int = 100) -> list[int]:
         """The places of what is near, best first."""
         return [near.place for near in await self.near(vector, model, limit=limit)]
 
     async def unembedded(self, model: str = "m", after: int = -1, limit: int = 1_000) -> list[int]:
-        return await self.adapter.unembedded(self.name, model, after, limit)
+        return await self.engine.unembedded(self.name, model, after, limit)
 
     async def vectors(self, *places: int, model: str = "m") -> list[bytes | None]:
         """The vectors of places, in this order; None where there is none."""
-        found = await self.adapter.vectors(self.name, model, places)
+        found = await self.engine.vectors(self.name, model, places)
         known = zip(found.at.tolist(), found.rows, strict=True)
         by_number = {number: row.tobytes() for number, row in known}
         return [by_number.get(number) for number in range(len(places))]
 
     async def tend(self) -> None:
         """Do all that was put off."""
-        while await self.adapter.tend_search(self.name):
+        while await self.engine.tend(self.name):
             pass
 
 

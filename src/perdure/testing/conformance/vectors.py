@@ -1,4 +1,4 @@
-"""`Capability.VECTORS`: documents are found by what they mean."""
+"""Search indexes, an extension (`Capability.EXTENSIONS`): documents are found by what they mean."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perdure.testing.conformance.bench import Bench
 from perdure.testing.conformance.shelf import Shelf
 from perdure.testing.conformance.trials import check, holds, refused, same
 
-NEEDS = (Capability.VECTORS, Capability.FULL_TEXT)
+NEEDS = (Capability.EXTENSIONS,)
 #: As long as those of the model that is used by default.
 LENGTH = 256
 
@@ -66,7 +66,7 @@ async def vectors_need_a_document(bench: Bench) -> None:
     same((await shelf.nearest(EAST), await shelf.vectors(0)), ([1, 2], [None]))
     await shelf.change(shelf.document(0, "again"), shelf.document(1, "replaced"))
     same((await shelf.nearest(EAST), await shelf.unembedded()), ([2], [0, 1]))
-    same((await shelf.adapter.search_state(shelf.name)).vectors, {"m": 1}, "the state")
+    same((await shelf.engine.state(shelf.name)).vectors, {"m": 1}, "the state")
 
 
 @check(*NEEDS)
@@ -77,7 +77,7 @@ async def a_vector_is_replaced(bench: Bench) -> None:
     same(await shelf.nearest(EAST), [0, 2, 1])
     same(await shelf.embed({0: WEST}), 1, "the number kept")
     same((await shelf.nearest(EAST), await shelf.vectors(0)), ([2, 1, 0], [WEST]))
-    same((await shelf.adapter.search_state(shelf.name)).vectors, {"m": 3}, "the state")
+    same((await shelf.engine.state(shelf.name)).vectors, {"m": 3}, "the state")
 
 
 @check(*NEEDS)
@@ -94,7 +94,7 @@ async def models_are_never_mixed(bench: Bench) -> None:
     same(await shelf.unembedded(), [1, 3], "those without the first")
     same(await shelf.unembedded("other/model"), [0, 2], "those without the second")
     same(await shelf.unembedded("nobody's"), [0, 1, 2, 3], "those without a third")
-    state = await shelf.adapter.search_state(shelf.name)
+    state = await shelf.engine.state(shelf.name)
     same(state.vectors, {"m": 2, "other/model": 2}, "the state")
 
 
@@ -159,8 +159,8 @@ async def erasing_takes_vectors_along(bench: Bench) -> None:
     shelf = await _filled(bench, 3)
     await shelf.embed({0: EAST})
     same(await shelf.nearest(EAST), [0])
-    await shelf.adapter.erase_search(shelf.name)
-    await shelf.adapter.prepare_search(shelf.index)
+    await shelf.engine.erase(shelf.name)
+    await shelf.engine.prepare(shelf.index)
     same((await shelf.near(EAST), await shelf.embed({0: EAST})), ([], 0), "what is left")
     await shelf.change(shelf.document(0, "a"))
     await shelf.embed({0: signed(1, 2, 3)})
@@ -179,8 +179,8 @@ async def others_vectors_are_found(bench: Bench) -> None:
     same(await one.nearest(EAST), [1, 2, 3, 4, 5, 0], "what is found after a change")
     await other.change(other.withdrawal(2, 3))
     same(await one.nearest(EAST), [1, 4, 5, 0], "what is found after a withdrawal")
-    await other.adapter.erase_search(other.name)
-    await other.adapter.prepare_search(other.index)
+    await other.engine.erase(other.name)
+    await other.engine.prepare(other.index)
     await other.change(other.document(9, "a"))
     await other.embed({9: NORTH})
     same(await one.nearest(EAST), [9], "what is found in another index of that name")

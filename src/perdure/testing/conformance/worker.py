@@ -16,11 +16,12 @@ from typing import Any
 import msgspec
 
 from perdure.core.errors import Conflict
+from perdure.search.engine import Document, SearchIndex, engine_of
 from perdure.storage.adapter import Adapter
 from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, STRONG
+from perdure.storage.registry import extend
 from perdure.storage.rows import Batch, Event, Put
-from perdure.storage.searching import Document, SearchIndex
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -53,11 +54,11 @@ async def index(adapter: Adapter, job: Job) -> None:
     """Write each key to the collection, and a document about it with it; wait to be killed."""
     (layout,), declared = job.layouts, job.index
     assert declared is not None
-    await adapter.prepare_search(declared)
+    await engine_of(adapter).prepare(declared)
     for place, key in enumerate(job.keys):
         document = Document(declared.name, place, ("common", f"t{place}"), key.encode())
         put = _put(layout, key, key.encode())
-        await adapter.commit(Batch((put,), documents=(document,)), DEFAULT)
+        await adapter.commit(Batch((put,), changes=(document,)), DEFAULT)
         print(key, flush=True)  # noqa: T201  # the acknowledgement
     await asyncio.sleep(3600)
 
@@ -95,6 +96,7 @@ async def work(job: Job) -> None:
     module, _, name = job.factory.partition(":")
     factory: Any = reduce(getattr, name.split("."), importlib.import_module(module))
     adapter: Adapter = factory(job.url, lambda: job.time)
+    extend(adapter)
     await adapter.initialize()
     for layout in job.layouts:
         await adapter.prepare(layout)

@@ -3,8 +3,7 @@
 Any number of processes and machines. `address` reads the URL, `links` keeps connections, `catalog`
 makes the tables and `upkeep` changes them, `writer` commits and `apply` turns batches into SQL,
 `reader` reads, `replica` lets a replica read where that is allowed, `outbox` keeps events in order,
-`damage` reads what is broken, `snapshots` moves whole banks. `searching` has search
-indexes.
+`damage` reads what is broken, `snapshots` moves whole banks, `extension` lets others keep data.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ import msgspec
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, InvalidInput, UnknownBackend
-from perdure.storage.adapter import Capability, Snapshot
+from perdure.storage.adapter import Adapter, Capability, Snapshot
+from perdure.storage.extension import Extension, Extensions
 from perdure.storage.layouts import Layout
 from perdure.storage.options import Consistency, Options
 from perdure.storage.query import Figure, Query, Scalar, Summary
@@ -38,19 +38,17 @@ from perdure.storage.backends.postgres import (
     address,
     catalog,
     damage,
-    search_tables,
     snapshots,
 )
 from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.apply import Applier
 from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import DAMAGE, is_starting, translated
-from perdure.storage.backends.postgres.filing import Filer, Unfiled
+from perdure.storage.backends.postgres.extension import LeftOut, PostgresExtension
 from perdure.storage.backends.postgres.links import Connection, Link, Links
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.backends.postgres.reader import Reader
 from perdure.storage.backends.postgres.replica import Replica
-from perdure.storage.backends.postgres.searching import Searches, Searching
 from perdure.storage.backends.postgres.upkeep import Upkeep
 from perdure.storage.backends.postgres.writer import Writer
 
@@ -60,23 +58,23 @@ OWN = "perdure_"
 START = 10.0
 
 
-class PostgresAdapter(Searching):
+class PostgresAdapter(Adapter):
     """A bank in a schema of a PostgreSQL database."""
 
     system: ClassVar[str] = "postgresql"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
 
     def __init__(self, url: str, clock: Clock = now) -> None:
-        self._server = address.parse(url)
-        self._schema = self._server.schema
+        self.server = address.parse(url)
+        self._schema = self.server.schema
         self._clock = clock
+        self._extensions: Extensions[PostgresExtension] = Extensions()
         self._layouts: dict[str, Layout] = {}
         self._upkeep: Upkeep | None = None
         self._emitter = Emitter(_dialect(self._schema))
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._replica: Replica | None = None
-        self._searches: Searches | None = None
 
     # Life -------------------------------------------------------------------------------------
 
@@ -87,37 +85,35 @@ class PostgresAdapter(Searching):
             row = await cursor.fetchone()
             return bool(row and row[0])
 
-        links = Links(self._server)
-        with translated(self._server):
+        links = Links(self.server)
+        with translated(self.server):
             try:
                 return await links.use(work)
             finally:
                 await links.close()
 
     async def initialize(self) -> None:
-        links = Links(self._server)
-        with translated(self._server):
+        links = Links(self.server)
+        with translated(self.server):
             try:
                 era = await self._create(links)
             except BaseException:
                 await links.close()
                 raise
-        self._links = links
+        self.links = links
         self._outbox = Outbox(self._schema, era)
-        self._filer = Filer()
-        self._applier = Applier(self._schema, self._outbox, self._filer, self._clock)
-        self._writer = Writer(links, self._server)
-        self._reader = Reader(links, self._server)
-        self._upkeep = Upkeep(self._server, links, self._writer, self._applier, self._clock)
-        self._searches = Searches(self._server, links, self._reader, self._writer, self._filer)
-        if self._server.replica is not None:
-            await self._use_replica(self._server.replica, self._writer, self._reader)
+        self._applier = Applier(self._schema, self._outbox, self._extensions, self._clock)
+        self._writer = Writer(links, self.server)
+        self._reader = Reader(links, self.server)
+        self._upkeep = Upkeep(self.server, links, self._writer, self._applier, self._clock)
+        if self.server.replica is not None:
+            await self._use_replica(self.server.replica, self._writer, self._reader)
 
     async def _create(self, links: Links) -> int:
         """The tables; an unreachable server is an error at once, a starting one is waited for."""
 
         async def work(link: Link) -> int:
-            era = await catalog.create(link.conn, self._server)
+            era = await catalog.create(link.conn, self.server)
             # Also collections that nobody declares in this process: `verify` reads them, and what
             # has expired in them is swept.
             self._layouts = await catalog.load(link.conn, self._schema)
@@ -144,7 +140,18 @@ class PostgresAdapter(Searching):
             await self._replica.close()
         if self._writer is not None:
             await self._writer.close()
-            await self._links.close()
+            await self.links.close()
+
+    def attach(self, extension: Extension) -> None:
+        if not isinstance(extension, PostgresExtension):
+            raise InvalidInput(
+                f"{type(extension).__name__} is no extension of PostgreSQL banks.",
+                hint="Attach one that is made for it.",
+            )
+        self._extensions.attached[extension.name] = extension
+
+    def extension(self, name: str) -> Extension | None:
+        return self._extensions.attached.get(name)
 
     # Collections ------------------------------------------------------------------------------
 
@@ -158,7 +165,7 @@ class PostgresAdapter(Searching):
 
     async def fill(self, collection: str, fills: Sequence[Fill]) -> None:
         self._layout(collection)
-        await self._open_writer().run(lambda conn: self._applier.fill(conn, collection, fills))
+        await self.writer.run(lambda conn: self._applier.fill(conn, collection, fills))
 
     async def is_prepared(self, layout: Layout) -> bool:
         return await self._open_upkeep().is_prepared(layout)
@@ -214,7 +221,7 @@ class PostgresAdapter(Searching):
         self, collection: str, text: str, params: Sequence[Any], options: Options
     ) -> list[tuple[Any, ...]]:
         """The rows, from the replica if there is one and they need not be the newest."""
-        reader = self._open_reader()
+        reader = self.reader
         if (
             self._replica is None
             or options.consistency is Consistency.STRONG
@@ -234,7 +241,7 @@ class PostgresAdapter(Searching):
             f" (SELECT value FROM {self._schema}.perdure_meta WHERE name = 'era')"
             " FROM pg_control_system()"
         )
-        (row,) = await self._open_reader().fetch(text)
+        (row,) = await self.reader.fetch(text)
         return f"postgresql:{':'.join(map(str, row))}"
 
     # Writing ----------------------------------------------------------------------------------
@@ -242,22 +249,24 @@ class PostgresAdapter(Searching):
     async def commit(self, batch: Batch, options: Options) -> list[int]:
         for part in (*batch.writes, *batch.checks):
             self._layout(part.collection)
-        writer = self._open_writer()
-        self._filer.check(batch.documents)
-        unfiled = ""
+        writer = self.writer
+        if batch.changes:
+            self._extensions.check(batch.changes)
+        left_out = ""
         while True:
             try:
                 versions = await writer.run(
-                    partial(self._applier.apply, batch=batch, unfiled=unfiled),
+                    partial(self._applier.apply, batch=batch, left_out=left_out),
                     first=self._outbox.locks(batch.events) if batch.events else None,
                     strong=options.consistency is Consistency.STRONG,
                     deadline=options.deadline,
                 )
-            except Unfiled as exc:
-                unfiled = exc.reason
+            except LeftOut as exc:
+                left_out = exc.reason
                 continue
-            if unfiled:
-                self._filer.give_up(batch.documents, unfiled)
+            if left_out:
+                for extension, changes in self._extensions.parts(batch.changes):
+                    extension.give_up(changes, left_out)
             return versions
 
     async def recode(
@@ -266,21 +275,23 @@ class PostgresAdapter(Searching):
         await self._known(collection)
         for check in checks:
             self._layout(check.collection)
-        return await self._open_writer().run(
+        return await self.writer.run(
             lambda conn: self._applier.recode(conn, collection, recodes, checks)
         )
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
         await self._check_open()
-        async with snapshots.take_snapshot(self._links, self._server, self._clock()) as found:
+        async with snapshots.take_snapshot(self.links, self.server, self._clock()) as found:
             yield found
 
     async def load(self, source: Snapshot, *, replace: bool = False) -> int:
         await self._check_open()
         await self.close()
         try:
-            loader = snapshots.BankLoader(Links(self._server), self._server, self._clock())
+            loader = snapshots.BankLoader(
+                Links(self.server), self.server, self._clock(), self._extensions
+            )
             return await loader.load(source, replace=replace)
         finally:
             await self.initialize()
@@ -290,21 +301,22 @@ class PostgresAdapter(Searching):
 
         Its room is used again or given back. Until it is used, bytes can remain in the files of
         the server, where its administrator could find them; VACUUM FULL would remove these, but
-        keeps everybody out meanwhile. The index over words is built anew.
+        keeps everybody out meanwhile.
         """
 
         async def work(conn: Connection) -> None:
             names = [*await catalog.load(conn, self._schema), "perdure_outbox"]
             await conn.execute(f"VACUUM {', '.join(self._table(name) for name in names)}")
-            await search_tables.scrub(conn, self._schema)
+            for extension in self._extensions:
+                await extension.scrub(conn)
 
-        await self._open_reader().run(work)
+        await self.reader.run(work)
 
     async def remove(self, query: Query, options: Options) -> int:
         layout = self._layout(query.collection)
         moment = self._moment(layout)
         text, params = self._emitter.select(query, "r._key", moment, layout.constants())
-        return await self._open_writer().run(
+        return await self.writer.run(
             lambda conn: self._delete(conn, query.collection, f"{text} FOR UPDATE", params),
             strong=options.consistency is Consistency.STRONG,
             deadline=options.deadline,
@@ -324,7 +336,7 @@ class PostgresAdapter(Searching):
                 swept += await self._delete(conn, name, text, [moment, limit - swept])
             return swept
 
-        return await self._open_writer().run(work)
+        return await self.writer.run(work)
 
     async def _delete(
         self, conn: Connection, collection: str, text: str, params: Sequence[Any]
@@ -342,10 +354,10 @@ class PostgresAdapter(Searching):
     # The outbox -------------------------------------------------------------------------------
 
     async def events(self, position: str, limit: int) -> tuple[list[Delivered], str]:
-        return await self._open_reader().run(lambda conn: self._outbox.read(conn, position, limit))
+        return await self.reader.run(lambda conn: self._outbox.read(conn, position, limit))
 
     async def trim(self, position: str, before: int) -> int:
-        return await self._open_writer().run(lambda conn: self._outbox.trim(conn, position, before))
+        return await self.writer.run(lambda conn: self._outbox.trim(conn, position, before))
 
     # Inspection -------------------------------------------------------------------------------
 
@@ -365,12 +377,12 @@ class PostgresAdapter(Searching):
                 found += [Size(name, *row) for row in await cursor.fetchall()]
             return found
 
-        return await self._open_reader().run(work)
+        return await self.reader.run(work)
 
     async def census(self, collection: str) -> list[Count]:
         layout = await self._known(collection)
         alive = " WHERE r._expires IS NULL OR r._expires > %s" if layout.expires else ""
-        rows = await self._open_reader().fetch(
+        rows = await self.reader.fetch(
             f"SELECT r._schema, r._type, count(*) FROM {self._table(collection)} AS r{alive}"
             " GROUP BY 1, 2 ORDER BY 1, 2",
             (self._clock(),) if layout.expires else (),
@@ -386,13 +398,13 @@ class PostgresAdapter(Searching):
                 faults += [fault async for fault in damage.amcheck(conn, table)]
             return faults
 
-        for fault in await self._open_reader().run(work):
+        for fault in await self.reader.run(work):
             yield fault
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
         await self._known(collection)
         table = self._table(collection)
-        return await self._open_reader().run(lambda conn: damage.salvage(conn, table, after, limit))
+        return await self.reader.run(lambda conn: damage.salvage(conn, table, after, limit))
 
     # ------------------------------------------------------------------------------------------
 
@@ -405,7 +417,7 @@ class PostgresAdapter(Searching):
     async def _known(self, collection: str) -> Layout:
         """The layout also of a collection that nobody declared here, even if it was made since."""
         if collection not in self._layouts:
-            found = await self._open_reader().run(lambda conn: catalog.load(conn, self._schema))
+            found = await self.reader.run(lambda conn: catalog.load(conn, self._schema))
             self._layouts = found | self._layouts
         return self._layout(collection)
 
@@ -418,24 +430,23 @@ class PostgresAdapter(Searching):
             ) from None
 
     async def _check_open(self) -> None:
-        await self._open_reader().fetch("SELECT 1")
+        await self.reader.fetch("SELECT 1")
 
     def _open_upkeep(self) -> Upkeep:
         if self._upkeep is None:
             raise Closed("This bank is not open.", hint="Await initialize() first.")
         return self._upkeep
 
-    def _open_searches(self) -> Searches:
-        if self._searches is None:
-            raise Closed("This bank is not open.", hint="Await initialize() first.")
-        return self._searches
-
-    def _open_writer(self) -> Writer:
+    @property
+    def writer(self) -> Writer:
+        """Raises `Closed` before the bank is opened."""
         if self._writer is None:
             raise Closed("This bank is not open.", hint="Await initialize() first.")
         return self._writer
 
-    def _open_reader(self) -> Reader:
+    @property
+    def reader(self) -> Reader:
+        """Raises `Closed` before the bank is opened."""
         if self._reader is None:
             raise Closed("This bank is not open.", hint="Await initialize() first.")
         return self._reader

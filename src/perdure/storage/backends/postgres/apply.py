@@ -20,9 +20,10 @@ from perdure.core.errors import Conflict, InvalidInput
 from perdure.storage import tables
 from perdure.storage.adapter import newer_schema
 from perdure.storage.backends.postgres.errors import Interfered
-from perdure.storage.backends.postgres.filing import Filer, suspected
+from perdure.storage.backends.postgres.extension import PostgresExtension, suspected
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.backends.postgres.outbox import Outbox
+from perdure.storage.extension import Extensions
 from perdure.storage.layouts import Layout
 from perdure.storage.rows import Batch, Check, Delete, Fill, Put, Recode
 
@@ -159,10 +160,16 @@ class _Touch:
 class Applier:
     """Applies batches inside a transaction that the writer began."""
 
-    def __init__(self, schema: str, outbox: Outbox, filer: Filer, clock: Clock) -> None:
+    def __init__(
+        self,
+        schema: str,
+        outbox: Outbox,
+        extensions: Extensions[PostgresExtension],
+        clock: Clock,
+    ) -> None:
         self._schema = schema
         self._outbox = outbox
-        self._filer = filer
+        self._extensions = extensions
         self._clock = clock
         self._statements: dict[str, _Statements] = {}
 
@@ -170,16 +177,16 @@ class Applier:
         """Write to a collection in this layout, of which these columns have a mark."""
         self._statements[layout.name] = _Statements(self._schema, layout, marked)
 
-    async def apply(self, conn: Connection, batch: Batch, unfiled: str = "") -> list[int]:
-        """Check, write, emit and file. If anything does not hold this raises, to be rolled back.
+    async def apply(self, conn: Connection, batch: Batch, left_out: str = "") -> list[int]:
+        """Check, write and emit. If anything does not hold this raises, to be rolled back.
 
-        With a reason to leave the documents `unfiled`, that is noted instead. Raises `Unfiled` if
-        there may be one.
+        With a reason to leave extensions out, they note that instead. Raises `LeftOut` if there
+        may be one.
         """
-        with suspected(() if unfiled else batch.documents):
-            return await self._apply(conn, batch, unfiled)
+        with suspected(() if left_out else batch.changes):
+            return await self._apply(conn, batch, left_out)
 
-    async def _apply(self, conn: Connection, batch: Batch, unfiled: str) -> list[int]:
+    async def _apply(self, conn: Connection, batch: Batch, left_out: str) -> list[int]:
         moment = self._clock()
         touches = self._touches(batch)
         alone = len(touches) == 1 and not batch.events and not batch.checks
@@ -187,16 +194,20 @@ class Applier:
             await touch.send(conn, self._of(collection), moment, alone=alone)
         if batch.events:
             await self._outbox.emit(conn, batch.events, moment)
-        filings = self._filer.begin(batch.documents, unfiled)
-        for filing in filings:
-            await filing.send(conn)
+        participants = [
+            participant
+            for extension, changes in self._extensions.parts(batch.changes)
+            for participant in extension.take_part(changes, left_out)
+        ]
+        for participant in participants:
+            await participant.send(conn)
         for (collection, _), touch in touches.items():
             await touch.receive(conn, self._of(collection), moment)
         for check in batch.checks:
             _check(check, touches[check.collection, check.key])
         versions = [_expect(write, touches[write.collection, write.key]) for write in batch.writes]
-        for filing in filings:
-            await filing.receive(conn)
+        for participant in participants:
+            await participant.receive(conn)
         return versions
 
     async def fill(self, conn: Connection, collection: str, fills: Sequence[Fill]) -> None:

@@ -23,10 +23,11 @@ from psycopg import errors as pg
 
 from perdure.core.errors import Unavailable
 from perdure.storage.adapter import Snapshot, not_empty
-from perdure.storage.backends.postgres import catalog, search_tables
+from perdure.storage.backends.postgres import catalog
 from perdure.storage.backends.postgres.address import Server, lock_space
 from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import is_lost, translated
+from perdure.storage.backends.postgres.extension import PostgresExtension
 from perdure.storage.backends.postgres.links import PRESENCE, Connection, Links
 from perdure.storage.layouts import Layout
 from perdure.storage.rows import Delivered, Entry, Row
@@ -178,7 +179,14 @@ def _entry(row: tuple[Any, ...]) -> Entry:
 class BankLoader:
     """Takes over a snapshot. `links` is a pool of its own, without any other connection."""
 
-    def __init__(self, links: Links, server: Server, moment: int) -> None:
+    def __init__(
+        self,
+        links: Links,
+        server: Server,
+        moment: int,
+        extensions: Iterable[PostgresExtension],
+    ) -> None:
+        self._extensions = extensions
         self._links = links
         self._server = server
         self._schema = server.schema
@@ -227,7 +235,8 @@ class BankLoader:
 
     async def _fill(self, conn: Connection, source: Snapshot) -> int:
         await catalog.clear(conn, self._schema)
-        await search_tables.clear(conn, self._schema)
+        for extension in self._extensions:
+            await extension.clear(conn)
         count = 0
         for layout in await source.layouts():
             await catalog.lay_out(conn, self._schema, layout)

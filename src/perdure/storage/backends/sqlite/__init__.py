@@ -3,9 +3,8 @@
 One writer and several readers per process, any number of processes. `connections` opens the file,
 `catalog` makes the tables and `upkeep` changes them, `writer` commits, `apply` turns batches into
 SQL, `reader` answers, `listing` keeps key order, `checkpoint` keeps the log short, `scrub` makes
-deleted content unreadable, `damage` reads what can still be read, `snapshots` moves whole
-banks, `encryption` encrypts the file, `searching` keeps search indexes, `shrinking` gives
-back what they no longer need.
+deleted content unreadable, `damage` reads what can still be read, `snapshots` moves whole banks,
+`encryption` encrypts the file, `shrinking` gives room back, `extension` lets others keep data here.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from perdure.core.clock import Clock, now
 from perdure.core.errors import AccessDenied, Closed, InvalidInput, InvalidURL
 from perdure.storage import keys as key_rules
 from perdure.storage import urls
-from perdure.storage.adapter import Capability, Snapshot
+from perdure.storage.adapter import Adapter, Capability, Snapshot
 from perdure.storage.backends.sqlite import (
     catalog,
     connections,
     damage,
     encryption,
-    graphs,
     listing,
     snapshots,
 )
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.errors import DAMAGE, translated
+from perdure.storage.backends.sqlite.extension import SQLiteExtension, remove_sidecars
 from perdure.storage.backends.sqlite.reader import Reader
-from perdure.storage.backends.sqlite.searching import SearchingInSQLite
 from perdure.storage.backends.sqlite.upkeep import Upkeep
 from perdure.storage.backends.sqlite.writer import Writer
+from perdure.storage.extension import Extension, Extensions
 from perdure.storage.layouts import Layout
 from perdure.storage.options import Options
 from perdure.storage.query import All, Query, Scalar, Summary
@@ -72,14 +71,13 @@ _HEAVY = 2**40
 _FACTS = "_value, _type, _schema, _version, _created, _updated, {expires}, _checksum"
 
 
-class SQLiteAdapter(SearchingInSQLite):
+class SQLiteAdapter(Adapter):
     """A bank in one file."""
 
     system: ClassVar[str] = "sqlite"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
 
     def __init__(self, url: str, clock: Clock = now) -> None:
-        super().__init__()
         address = urls.parse(url)
         if not address.path:
             raise InvalidURL(
@@ -99,6 +97,7 @@ class SQLiteAdapter(SearchingInSQLite):
         self.path = Path(address.path).absolute()
         self._inline = address.flag("inline", default=True)
         self._clock = clock
+        self._extensions: Extensions[SQLiteExtension] = Extensions()
         self._layouts: dict[str, Layout] = {}
         self._upkeep: Upkeep | None = None
         self._file_key: bytes | None = None
@@ -137,13 +136,16 @@ class SQLiteAdapter(SearchingInSQLite):
             # In a thread: another process that is making the bank may have to be waited for.
             db = await asyncio.to_thread(self._open)
             self._db = db
-            self._applier = Applier(db, self._clock)
-            self._writer = Writer(db, self._applier, path, inline=self._inline, key=self._file_key)
-            self._reader = Reader(
-                lambda: connections.connect_to_read(self.path, self._file_key),
+            self._applier = Applier(db, self._clock, self._extensions)
+            self._writer = Writer(
+                db,
+                self._applier,
                 path,
                 inline=self._inline,
+                key=self._file_key,
+                extensions=self._extensions,
             )
+            self._reader = Reader(self._connect_to_read, path, inline=self._inline)
             self._upkeep = Upkeep(self._reader, self._writer, self._applier, self._clock)
 
     def _open(self) -> apsw.Connection:
@@ -186,11 +188,29 @@ class SQLiteAdapter(SearchingInSQLite):
     def _connect(self) -> apsw.Connection:
         return connections.connect(self.path, self._file_key)
 
+    def _connect_to_read(self) -> apsw.Connection:
+        db = connections.connect_to_read(self.path, self._file_key)
+        for extension in self._extensions:
+            extension.connected(db)
+        return db
+
+    def attach(self, extension: Extension) -> None:
+        if not isinstance(extension, SQLiteExtension):
+            raise InvalidInput(
+                f"{type(extension).__name__} is no extension of SQLite banks.",
+                hint="Attach one that is made for it.",
+            )
+        self._extensions.attached[extension.name] = extension
+
+    def extension(self, name: str) -> Extension | None:
+        return self._extensions.attached.get(name)
+
     async def close(self) -> None:
         if self._writer is None or self._reader is None:
             return
         await self._reader.close()
-        self._stop_searching()
+        for extension in self._extensions:
+            extension.close()
         await self._writer.close()
         self._db.close()
 
@@ -243,14 +263,14 @@ class SQLiteAdapter(SearchingInSQLite):
             return found
 
         label = text if len(keys) <= 64 else f"{text} -- many"
-        return await self._open_reader().run(label, work, options.deadline)
+        return await self.reader.run(label, work, options.deadline)
 
     async def find(self, query: Query, options: Options) -> list[Row]:
         layout = self._layout(query.collection)
         order = query.total_order()
         moment = self._moment(layout)
         if order[0].column == "key" and query.where == _EVERYTHING and not query.offset:
-            return await self._open_reader().run(
+            return await self.reader.run(
                 f"list {query.collection} {query.limit}",
                 lambda db: self._list(db, layout, query, moment),
                 options.deadline,
@@ -258,7 +278,7 @@ class SQLiteAdapter(SearchingInSQLite):
         text, params = _EMITTER.select(
             query, f"f.path || r._name, {self._facts(layout)}", moment, layout.constants()
         )
-        return await self._open_reader().run(
+        return await self.reader.run(
             text,
             lambda db: [self._row(db, row[0], row[1:]) for row in db.execute(text, params)],
             options.deadline,
@@ -267,7 +287,7 @@ class SQLiteAdapter(SearchingInSQLite):
     async def summarize(self, summary: Summary, options: Options) -> list[tuple[Scalar, ...]]:
         layout = self._layout(summary.query.collection)
         text, params = _EMITTER.summarize(summary, self._moment(layout), layout.constants())
-        return await self._open_reader().run(
+        return await self.reader.run(
             text, lambda db: list(db.execute(text, params)), options.deadline
         )
 
@@ -328,13 +348,13 @@ class SQLiteAdapter(SearchingInSQLite):
 
     def commit(self, batch: Batch, options: Options) -> Coroutine[Any, Any, list[int]]:
         # Not async itself: every coroutine on this path is paid for by every write.
-        return self._open_writer().commit(batch, options)
+        return self.writer.commit(batch, options)
 
     async def recode(
         self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check]
     ) -> int:
         await self._known(collection)
-        return await self._open_writer().run(
+        return await self.writer.run(
             lambda applier: applier.recode(collection, recodes, checks), weight=_HEAVY
         )
 
@@ -349,15 +369,17 @@ class SQLiteAdapter(SearchingInSQLite):
         await self.close()
         try:
             moment = None if replace else self._clock()
-            count = await snapshots.load_snapshot(self._connect, self.path, source, moment)
-            await in_thread(graphs.remove_all, self.path)
+            count = await snapshots.load_snapshot(
+                self._connect, self.path, source, moment, self._extensions
+            )
+            await in_thread(remove_sidecars, self.path)
             return count
         finally:
             await self.initialize()
 
     async def scrub(self) -> None:
         with translated(str(self.path)):
-            await self._open_writer().scrub()
+            await self.writer.scrub()
 
     async def remove(self, query: Query, options: Options) -> int:
         layout = self._layout(query.collection)
@@ -367,7 +389,7 @@ class SQLiteAdapter(SearchingInSQLite):
             applier.db.execute(text, params)
             return applier.db.changes()
 
-        return await self._open_writer().run(work, options, weight=_HEAVY)
+        return await self.writer.run(work, options, weight=_HEAVY)
 
     async def sweep(self, limit: int) -> int:
         expiring = [layout.name for layout in self._layouts.values() if layout.expires]
@@ -384,10 +406,10 @@ class SQLiteAdapter(SearchingInSQLite):
                 swept += applier.db.changes()
             return swept
 
-        return await self._open_writer().run(work, weight=_HEAVY)
+        return await self.writer.run(work, weight=_HEAVY)
 
     async def generation(self) -> int | None:
-        return self._open_writer().data_version()
+        return self.writer.data_version()
 
     async def identity(self) -> str | None:
         return connections.identity(self.path)
@@ -400,7 +422,7 @@ class SQLiteAdapter(SearchingInSQLite):
             "SELECT id, topic, key, payload, at FROM perdure_outbox"
             " WHERE id > ? ORDER BY id LIMIT ?"
         )
-        found = await self._open_reader().run(
+        found = await self.reader.run(
             f"events {limit}",
             lambda db: [Delivered(*row) for row in db.execute(text, (_place(position), limit))],
         )
@@ -413,7 +435,7 @@ class SQLiteAdapter(SearchingInSQLite):
             )
             return applier.db.changes()
 
-        return await self._open_writer().run(work, weight=_HEAVY)
+        return await self.writer.run(work, weight=_HEAVY)
 
     # Inspection -------------------------------------------------------------------------------
 
@@ -429,7 +451,7 @@ class SQLiteAdapter(SearchingInSQLite):
                 Size(name, damage.count(db, name), taken.get(name)) for name in catalog.load(db)
             ]
 
-        return await self._open_reader().run("sizes", work)
+        return await self.reader.run("sizes", work)
 
     async def census(self, collection: str) -> list[Count]:
         layout = await self._known(collection)
@@ -440,7 +462,7 @@ class SQLiteAdapter(SearchingInSQLite):
             " GROUP BY 1, 2 ORDER BY 1, 2"
         )
         params = (self._clock(),) if layout.expires else ()
-        return await self._open_reader().run(
+        return await self.reader.run(
             text, lambda db: [Count(*row) for row in db.execute(text, params)]
         )
 
@@ -461,7 +483,7 @@ class SQLiteAdapter(SearchingInSQLite):
                 db.close()
             return [line for line in found if line != "ok"]
 
-        for line in await self._open_reader().aside(work):
+        for line in await self.reader.aside(work):
             yield line
 
     async def salvage(self, collection: str, after: str, limit: int) -> list[Row]:
@@ -478,7 +500,7 @@ class SQLiteAdapter(SearchingInSQLite):
                         rows.append(Row(key, b"", "", 0, 0, 0, 0, None, -1))
             return rows
 
-        return await self._open_reader().run(f"salvage {collection}", work)
+        return await self.reader.run(f"salvage {collection}", work)
 
     # ------------------------------------------------------------------------------------------
 
@@ -486,7 +508,7 @@ class SQLiteAdapter(SearchingInSQLite):
         value, kind, schema, version, created, updated, expires, checksum = facts
         if type(value) is not bytes:
             raise TypeError(f"{key} has a value of another type")
-        self._open_reader().taken(db, len(value))
+        self.reader.taken(db, len(value))
         content_type = self._applier.types.text(db, kind)
         return Row(key, value, content_type, schema, version, created, updated, expires, checksum)
 
@@ -500,7 +522,7 @@ class SQLiteAdapter(SearchingInSQLite):
     async def _known(self, collection: str) -> Layout:
         """The layout also of a collection that nobody declared here, even if it was made since."""
         if collection not in self._layouts:
-            found = await self._open_reader().run("layouts", catalog.load)
+            found = await self.reader.run("layouts", catalog.load)
             self._layouts = found | self._layouts
         return self._layout(collection)
 
@@ -513,19 +535,23 @@ class SQLiteAdapter(SearchingInSQLite):
             ) from None
 
     async def _check_open(self) -> None:
-        await self._open_reader().run("nothing", lambda _: None)
+        await self.reader.run("nothing", lambda _: None)
 
     def _open_upkeep(self) -> Upkeep:
         if self._upkeep is None:
             raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
         return self._upkeep
 
-    def _open_writer(self) -> Writer:
+    @property
+    def writer(self) -> Writer:
+        """Raises `Closed` before the bank is opened."""
         if self._writer is None:
             raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
         return self._writer
 
-    def _open_reader(self) -> Reader:
+    @property
+    def reader(self) -> Reader:
+        """Raises `Closed` before the bank is opened."""
         if self._reader is None:
             raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
         return self._reader

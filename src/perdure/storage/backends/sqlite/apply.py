@@ -12,8 +12,9 @@ import apsw
 from perdure.core.clock import Clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.storage.adapter import newer_schema
-from perdure.storage.backends.sqlite.filing import Filing
+from perdure.storage.backends.sqlite.extension import SQLiteExtension
 from perdure.storage.backends.sqlite.statements import Statements, recoding
+from perdure.storage.extension import Extensions
 from perdure.storage.layouts import Layout
 from perdure.storage.rows import Batch, Check, Delete, Fill, Put, Recode
 
@@ -128,7 +129,9 @@ class _Truths:
 class Applier:
     """Applies batches on the writer's connection, inside a transaction that the writer began."""
 
-    def __init__(self, db: apsw.Connection, clock: Clock) -> None:
+    def __init__(
+        self, db: apsw.Connection, clock: Clock, extensions: Extensions[SQLiteExtension]
+    ) -> None:
         self.db = db
         self._clock = clock
         self._statements: dict[str, Statements] = {}
@@ -137,7 +140,7 @@ class Applier:
         self.tags = Interned("perdure_tags", "tag")
         self._interned = (self.folders, self.types, self.tags)
         self._truths = _Truths(db)
-        self.filing = Filing(db)
+        self._extensions = extensions
 
     def define(self, layout: Layout, marked: Sequence[str]) -> None:
         """Write to a collection in this layout, of which these columns have a mark."""
@@ -170,8 +173,9 @@ class Applier:
                 "INSERT INTO perdure_outbox(topic, key, payload, at) VALUES(?, ?, ?, ?)",
                 (event.topic, event.key, event.payload, moment),
             )
-        if batch.documents:
-            self.filing.change(batch.documents)
+        if batch.changes:
+            for extension, changes in self._extensions.parts(batch.changes):
+                extension.apply(self.db, changes)
         return versions
 
     def apply_together(self, batches: list[Batch]) -> list[list[int]]:
@@ -407,7 +411,7 @@ def _plain_puts(batches: list[Batch]) -> list[Put]:
     puts: list[Put] = []
     collection = batches[0].writes[0].collection if batches[0].writes else ""
     for batch in batches:
-        if batch.events or batch.documents:
+        if batch.events or batch.changes:
             return []
         for check in batch.checks:
             if check.collection == collection:

@@ -21,7 +21,6 @@ import msgspec
 
 from perdure.core.errors import NewerSchema, NotAStore
 from perdure.storage import tables
-from perdure.storage.backends.sqlite import search_tables
 from perdure.storage.layouts import Layout
 from perdure.storage.sql import literal
 from perdure.storage.tables import Built, Plan, Prepared, Table
@@ -243,7 +242,7 @@ def index(db: apsw.Connection, layout: Layout) -> None:
 
 
 def clear(db: apsw.Connection) -> None:
-    """Remove every collection, search index and event, and the interned texts. In a transaction.
+    """Remove every collection and event, and the interned texts. In a transaction.
 
     Only for somebody who is alone with the file: others would go on using interned ids.
     """
@@ -251,7 +250,6 @@ def clear(db: apsw.Connection) -> None:
         db.execute(f'DROP TABLE "{layout.name}"')
         if layout.tagged:
             db.execute(f'DROP TABLE "{layout.name}__tags"')
-    search_tables.drop_all(db)
     for table in ("collections", "outbox", "folders", "types", "tags"):
         db.execute(f"DELETE FROM perdure_{table}")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 from perdure.core.errors import AccessDenied, Unavailable
-from perdure.storage.backends.sqlite import encryption, finding
+from perdure.storage.backends.sqlite import encryption
 
 #: Seconds to wait for the lock of another process, without a deadline.
 PATIENCE = 30.0
@@ -76,7 +76,6 @@ def connect_to_read(path: Path, key: bytes | None = None) -> apsw.Connection:
     # A page that is not in the cache is looked at where the kernel has it, without a copy.
     db.pragma("mmap_size", 1 << 28)
     db.pragma("query_only", True)
-    finding.register(db)
     return db
 
 

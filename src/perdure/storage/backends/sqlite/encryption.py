@@ -28,8 +28,9 @@ from perdure.core.errors import (
     Unavailable,
     Unsupported,
 )
-from perdure.storage.backends.sqlite import catalog, graphs
+from perdure.storage.backends.sqlite import catalog
 from perdure.storage.backends.sqlite.errors import translate
+from perdure.storage.backends.sqlite.extension import remove_sidecars
 
 KEY_BYTES = 32
 
@@ -213,7 +214,7 @@ def _replace(path: Path, copy: Path) -> None:
     try:
         size = os.fstat(old).st_size
         copy.replace(path)
-        graphs.remove_all(path)  # they are in clear
+        remove_sidecars(path)  # they are in clear
         _sync_folder(path.parent)
         for offset in range(0, size, len(_ZEROS)):
             os.pwrite(old, _ZEROS[: size - offset], offset)

@@ -5,7 +5,7 @@ SQLite leaves what was deleted in free pages, in free parts of pages, and in the
 of rows which moved to its neighbour when the tree was balanced: in a third of the histories that
 were tried, a deleted row could still be read. So nothing is done at deletes, and here everything at
 once: VACUUM writes all pages anew from the rows that there are, and the log is cut to nothing.
-Search indexes are rewritten first, because FTS5 keeps words of what was withdrawn.
+Extensions come first: FTS5, for one, keeps words of what was withdrawn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pathlib import Path
 import apsw
 
 from perdure.core.errors import Unavailable
-from perdure.storage.backends.sqlite import connections, graphs, search_tables
+from perdure.storage.backends.sqlite import connections
+from perdure.storage.backends.sqlite.extension import SQLiteExtension, remove_sidecars
+from perdure.storage.extension import Extensions
 
 #: Seconds for which our own writers are kept waiting at a time, while others still read the log.
 _HOLD = 0.05
@@ -27,8 +29,15 @@ _PAUSE = 0.01
 class Scrub:
     """One run, in a thread. `stop` ends it early, from another; nothing is lost then."""
 
-    def __init__(self, path: str, busy: threading.Lock, key: bytes | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        busy: threading.Lock,
+        key: bytes | None,
+        extensions: Extensions[SQLiteExtension],
+    ) -> None:
         self._path = path
+        self._extensions = extensions
         self._key = key
         self._busy = busy
         self._stopped = False
@@ -44,14 +53,14 @@ class Scrub:
         try:
             # Our own writers wait for the lock below; those of other processes for SQLite's.
             with self._busy:
-                for index in search_tables.names(db):
-                    search_tables.rewrite(db, index)
-                graphs.remove_all(Path(self._path))
+                for extension in self._extensions:
+                    extension.scrub(db)
+                remove_sidecars(Path(self._path))
                 db.execute("VACUUM")
             self._cut(db)
-            # Again: whoever still saw what was deleted may have saved a graph over it. Since the
-            # log was cut, nobody sees it.
-            graphs.remove_all(Path(self._path))
+            # Again: whoever still saw what was deleted may have made one of it. Since the log was
+            # cut, nobody sees it.
+            remove_sidecars(Path(self._path))
         finally:
             with self._lock:
                 self._db = None

@@ -28,6 +28,7 @@ from perdure.core.errors import Unavailable
 from perdure.storage.adapter import Snapshot, not_empty
 from perdure.storage.backends.sqlite import catalog, connections
 from perdure.storage.backends.sqlite.errors import translated
+from perdure.storage.backends.sqlite.extension import SQLiteExtension
 from perdure.storage.backends.sqlite.sealed_file import sealed_vfs
 from perdure.storage.layouts import Layout
 from perdure.storage.rows import Delivered, Entry, Row
@@ -69,12 +70,18 @@ async def take_snapshot(connect: Connect, path: Path, moment: int) -> AsyncItera
         await in_thread(snapshot.end)
 
 
-async def load_snapshot(connect: Connect, path: Path, source: Snapshot, moment: int | None) -> int:
+async def load_snapshot(
+    connect: Connect,
+    path: Path,
+    source: Snapshot,
+    moment: int | None,
+    extensions: Iterable[SQLiteExtension],
+) -> int:
     """Fill a bank that nobody has open: see `Adapter.load`.
 
     At the given moment it has to be empty; without one, what it holds is replaced.
     """
-    return await _fill(lambda: _open_alone(connect, path), path, source, moment)
+    return await _fill(lambda: _open_alone(connect, path), path, source, moment, extensions)
 
 
 async def write_file(path: Path, source: Snapshot, key: bytes | None = None) -> int:
@@ -225,7 +232,13 @@ def _open_alone(connect: Connect, path: Path) -> apsw.Connection:
     return db
 
 
-async def _fill(open_: Connect, path: Path, source: Snapshot, moment: int | None) -> int:
+async def _fill(
+    open_: Connect,
+    path: Path,
+    source: Snapshot,
+    moment: int | None,
+    extensions: Iterable[SQLiteExtension] = (),
+) -> int:
     """Everything in the transaction of an open connection, which is closed in the end."""
 
     async def run(work: Callable[..., T], *args: Any) -> T:
@@ -237,6 +250,8 @@ async def _fill(open_: Connect, path: Path, source: Snapshot, moment: int | None
         if moment is not None:
             await run(_check_empty, db, moment)
         await run(catalog.clear, db)
+        for extension in extensions:
+            await run(extension.clear, db)
         texts, count = _Texts(db), 0
         for layout in await source.layouts():
             table = _Table(db, layout, texts)

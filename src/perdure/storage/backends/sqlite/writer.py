@@ -34,9 +34,9 @@ from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.checkpoint import Checkpointer
 from perdure.storage.backends.sqlite.connections import PATIENCE
 from perdure.storage.backends.sqlite.errors import translate
-from perdure.storage.backends.sqlite.filing import weight as change_weight
+from perdure.storage.backends.sqlite.extension import SQLiteExtension
 from perdure.storage.backends.sqlite.scrub import Scrub
-from perdure.storage.backends.sqlite.search_tables import FAULTY
+from perdure.storage.extension import Extensions
 from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.rows import Batch, Put
 
@@ -85,9 +85,11 @@ class Writer:
         path: str,
         *,
         inline: bool,
-        key: bytes | None = None,
+        key: bytes | None,
+        extensions: Extensions[SQLiteExtension],
     ) -> None:
-        self._db = db
+        self.db = db
+        self._extensions = extensions
         self._applier = applier
         self._path = path
         self._key = key
@@ -116,8 +118,8 @@ class Writer:
         for write in batch.writes:
             if isinstance(write, Put):
                 weight += len(write.value)
-        for change in batch.documents:
-            weight += change_weight(change)
+        for change in batch.changes:
+            weight += self._extensions.owner(change).weight(change)
         strong = options.consistency is Consistency.STRONG
         return self._submit(_Job(batch, weight, strong=strong), options.deadline)
 
@@ -141,7 +143,7 @@ class Writer:
         if not self._busy.acquire(blocking=False):
             return None
         try:
-            return cast("int", self._db.pragma("data_version"))
+            return cast("int", self.db.pragma("data_version"))
         finally:
             self._busy.release()
 
@@ -149,7 +151,7 @@ class Writer:
         """Make deleted content unreadable; see `scrub`. Cancelled, it is stopped first."""
         if self._closed:
             raise _closed()
-        scrub = Scrub(self._path, self._busy, self._key)
+        scrub = Scrub(self._path, self._busy, self._key, self._extensions)
         task = asyncio.create_task(asyncio.to_thread(scrub.run))
         self._scrubbing.add(task)
         task.add_done_callback(self._scrubbing.discard)
@@ -298,7 +300,7 @@ class Writer:
         try:
             self._be_patient(patience)
             self._set_sync(full=any(job.strong for job in group))
-            self._db.execute("BEGIN IMMEDIATE")
+            self.db.execute("BEGIN IMMEDIATE")
         except apsw.Error as exc:
             if isinstance(exc, apsw.BusyError) and not patience:
                 return False
@@ -307,11 +309,11 @@ class Writer:
         jobs = self._claim(group)
         try:
             self._attempt(jobs)
-            self._db.execute("COMMIT")
+            self.db.execute("COMMIT")
             self._applier.keep()
         except Exception as exc:  # noqa: BLE001  # it belongs to the one whose job raised it
             self._roll_back()
-            if len(jobs) == 1 and not _may_pass_again(jobs[0], exc):
+            if len(jobs) == 1 and not self._may_pass_again(jobs[0], exc):
                 self._fail(jobs, exc)
             elif patience:
                 self._one_by_one(jobs)
@@ -332,23 +334,29 @@ class Writer:
             for job in jobs:
                 job.run(self._applier)
 
+    def _may_pass_again(self, job: _Job[Any], exc: Exception) -> bool:
+        """Whether an extension has made a commit fail, which does not do so again."""
+        return isinstance(job.work, Batch) and any(
+            extension.is_to_blame(exc) for extension, _ in self._extensions.parts(job.work.changes)
+        )
+
     def _one_by_one(self, jobs: list[_Job[Any]]) -> None:
         """Somebody made the group fail: each job in a savepoint, so that the others pass.
 
         Savepoints from the start would cost every group what only a rare one needs.
         """
         try:
-            self._db.execute("BEGIN IMMEDIATE")
+            self.db.execute("BEGIN IMMEDIATE")
             for job in jobs:
-                self._db.execute("SAVEPOINT job")
+                self.db.execute("SAVEPOINT job")
                 try:
                     job.run(self._applier)
                 except PerdureError as exc:
                     self._fail([job], exc)
                     self._applier.forget()
-                    self._db.execute("ROLLBACK TO job")
-                self._db.execute("RELEASE job")
-            self._db.execute("COMMIT")
+                    self.db.execute("ROLLBACK TO job")
+                self.db.execute("RELEASE job")
+            self.db.execute("COMMIT")
             self._applier.keep()
         except Exception:  # noqa: BLE001  # not one of ours: it may have ended the transaction
             self._roll_back()
@@ -358,9 +366,9 @@ class Writer:
     def _alone(self, job: _Job[Any]) -> None:
         """The last resort: a transaction for each job, so that only the one to blame fails."""
         try:
-            self._db.execute("BEGIN IMMEDIATE")
+            self.db.execute("BEGIN IMMEDIATE")
             job.run(self._applier)
-            self._db.execute("COMMIT")
+            self.db.execute("COMMIT")
             self._applier.keep()
             job.error = None
         except Exception as exc:  # noqa: BLE001  # it belongs to the one who awaits this job
@@ -382,8 +390,8 @@ class Writer:
     def _roll_back(self) -> None:
         # SQLite ends some transactions itself, such as when the disk is full.
         self._applier.forget()
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
+        if self.db.in_transaction:
+            self.db.execute("ROLLBACK")
 
     def _fail(self, jobs: list[_Job[Any]], exc: Exception) -> None:
         for job in jobs:
@@ -395,12 +403,12 @@ class Writer:
     def _be_patient(self, seconds: float) -> None:
         milliseconds = int(seconds * 1_000)
         if milliseconds != self._patience:
-            self._db.set_busy_timeout(milliseconds)
+            self.db.set_busy_timeout(milliseconds)
             self._patience = milliseconds
 
     def _set_sync(self, *, full: bool) -> None:
         if full != self._full_sync:
-            self._db.pragma("synchronous", "FULL" if full else "NORMAL")
+            self.db.pragma("synchronous", "FULL" if full else "NORMAL")
             self._full_sync = full
 
     def _after_commit(self, db: apsw.Connection, name: str, pages: int) -> int:
@@ -410,11 +418,6 @@ class Writer:
             self._checkpoint_at = pages + CHECKPOINT_PAGES  # not at every commit until it is done
             self._checkpointer.wake()
         return apsw.SQLITE_OK
-
-
-def _may_pass_again(job: _Job[Any], exc: Exception) -> bool:
-    """Whether a search index has made a commit fail: it is left alone the next time."""
-    return isinstance(job.work, Batch) and bool(job.work.documents) and isinstance(exc, FAULTY)
 
 
 def _closed() -> Closed:

@@ -1,0 +1,484 @@
+"""One conversation of an agent: what `bank.session("planner/auth")` returns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, overload
+
+import msgspec
+
+from perdure.bank.session_reader import Said, SessionReader
+from perdure.bank.session_writer import SessionWriter
+from perdure.bank.validation import (
+    budget_in,
+    flag_in,
+    prompt_in,
+    question_in,
+    seconds_in,
+    text_in,
+)
+from perdure.context import tools as history_tools
+from perdure.context.board import Entry
+from perdure.context.composer import Composer
+from perdure.context.context import Context
+from perdure.context.desk import Rendering, SessionTools
+from perdure.core.clock import When
+from perdure.core.levels import Level, parse_level
+from perdure.core.messages import Message
+from perdure.core.turns import Position, Turn
+from perdure.gateway.calls import Tool
+from perdure.history.answers import Answer, Partial
+from perdure.history.epochs import Epoch
+from perdure.history.log import Hook
+from perdure.history.manifest import Place
+from perdure.history.reading import position
+from perdure.history.records import Head, SessionRecord
+from perdure.history.strategies import parse_strategy
+from perdure.recall.scoping.sharing import Sharing
+from perdure.recall.values import Recalled
+from perdure.services import Services
+from perdure.storage.options import DEFAULT, Options
+
+
+class Session:
+    """One conversation. Made by `Bank.session`.
+
+    Any number of session objects, tasks and processes may write to the same conversation: turns
+    get their numbers one after the other, and each writer's messages go to the turn that it opened.
+    """
+
+    def __init__(self, services: Services, record: SessionRecord) -> None:
+        self._services = services
+        self._composer = Composer(services)
+        self._writer = SessionWriter(services, record, self._composer)
+        self._reader = SessionReader(services, self._writer)
+        self._tools = SessionTools(services, self._composer, self._writer.current_state)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """``agent/name``."""
+        return self.record.id
+
+    @property
+    def agent(self) -> str:
+        return self.record.agent
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What `describe` keeps with the session."""
+        return self.record.state
+
+    @property
+    def record(self) -> SessionRecord:
+        """The session as it is stored."""
+        return self._writer.record
+
+    async def head(self) -> Head:
+        """Where the session stands: its newest turn and so on."""
+        return await self._writer.head()
+
+    # Writing ----------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        messages: Any,
+        *,
+        context: Context | None = None,
+        key: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        expected: str | int | Position | None = None,
+        within: Hook | None = None,
+        options: Options = DEFAULT,
+        count: bool = False,
+        fresh: bool = False,
+        times: tuple[int, int] | None = None,
+        masked: Mapping[str, int] | None = None,
+    ) -> Turn | list[Turn]:
+        """Write what happened: a whole turn, several, or the next messages of an open one.
+
+        Takes canonical messages, dicts of any of the wire formats, SDK objects, or a text (a
+        prompt). Secrets are masked and large content is moved out first; then everything is
+        written in one transaction, whose cost does not depend on the length of the history.
+
+        Returns the turn with the rounds that were written now; a list, if there are several turns.
+
+        `context` is what was sent to get these messages: its prompt is written in front of them,
+        unless it is there already, and nothing of what was injected or repeated is.
+
+        `key` makes the append idempotent: with the same key it is written once, and later calls
+        return what the first one wrote. `expected` names the newest turn (0 for none); if it is
+        another, `Conflict` is raised and nothing is written. `within` runs inside the transaction.
+        `tags` go to each turn that begins. `count` counts tokens at once, not a moment later.
+        `fresh` opens a turn with the first message, whatever it is and whatever is open; `times`
+        (microseconds) says when it began and ended. Both are for bringing back what was exported.
+
+        Raises `InvalidInput` for what is no message, `Conflict`, and what the store raises.
+        """
+        return await self._writer.append(
+            messages,
+            context=context,
+            key=key,
+            tags=tags,
+            expected=expected,
+            within=within,
+            options=options,
+            count=count,
+            fresh=fresh,
+            times=times,
+            masked=masked,
+        )
+
+    async def close_turn(self) -> None:
+        """Close the newest turn, whatever it waits for: the next message opens another."""
+        await self._writer.close_turn()
+
+    async def undo(
+        self,
+        turns: int = 1,
+        *,
+        numbers: Sequence[int] | None = None,
+        within: Hook | None = None,
+    ) -> list[int]:
+        """Take back the newest turns, or those of these numbers; returns what was undone now.
+
+        They are kept, and readers that ask for them get them, but they are no longer part of the
+        conversation; an answer that was arriving for one of them is dropped. Numbers go on: the
+        next turn does not take theirs.
+        """
+        return await self._writer.undo(turns, numbers, within)
+
+    async def resume(self, turn: str | int | Position) -> None:
+        """Let what is appended next go on with this turn, as if this object had opened it.
+
+        Without it, a prompt that a new process appends opens a turn of its own.
+        """
+        await self._writer.resume(turn)
+
+    async def describe(self, facts: Mapping[str, Any]) -> None:
+        """Merge facts into the session's state. Secrets in them are masked."""
+        await self._writer.describe(facts)
+
+    async def archive(self) -> None:
+        """Take the session out of use. It is kept; appending to it brings it back."""
+        await self._writer.archive()
+
+    async def fork(self, name: str, at: str | int | Position | None = None) -> Session:
+        """Another session that shares this one's turns up to `at` (the newest), and goes on alone.
+
+        Nothing is copied. Raises `Conflict` if the name is taken, `InvalidInput` if there is no
+        such turn.
+        """
+        return Session(self._services, await self._writer.fork(name, at))
+
+    # Answers that arrive piece by piece -------------------------------------------------------
+
+    def answer(self, *, model: str = "", resume: Partial | None = None) -> Answer:
+        """An answer to the open turn that arrives piece by piece; see `history.answers`.
+
+        With `resume`, it goes on where a partial one stopped.
+        """
+        return self._writer.answer(model, resume)
+
+    async def partials(self) -> list[Partial]:
+        """Answers that are arriving, or were when their process died."""
+        return await self._writer.partials()
+
+    async def close_partial(self, partial: Partial) -> Turn:
+        """Make what arrived of an answer part of its turn, marked as partial.
+
+        Raises `InvalidInput` if it is no longer there, `Conflict` if others take it right now.
+        """
+        return await self._writer.close_partial(partial)
+
+    async def drop_partial(self, partial: Partial) -> None:
+        """Throw away what arrived of an answer."""
+        await self._writer.drop_partial(partial)
+
+    # Reading ----------------------------------------------------------------------------------
+
+    async def turns(
+        self,
+        limit: int = 20,
+        *,
+        before: str | int | Position | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        tags: Mapping[str, str] | None = None,
+        undone: bool = False,
+        resolve: bool = False,
+        prune: bool = False,
+    ) -> list[Turn]:
+        """The newest turns, oldest of them first; for the page in front give `before`.
+
+        `since`, `until` and `tags` choose turns by their beginning: from the one time on, before
+        the other, which are datetimes, dates, or texts such as ``"2026-02-12"`` and ``"3d"`` (see
+        `perdure.core.clock.moment`); a date as `until` is all of that day. Turns that were undone
+        are left out unless asked for.
+        `resolve` fetches content from the artifact store; `prune` does too, and shortens tool
+        results by the rules of `history.pruning`.
+        """
+        return await self._reader.turns(
+            limit,
+            before=before,
+            since=since,
+            until=until,
+            tags=tags,
+            undone=undone,
+            resolve=resolve,
+            prune=prune,
+        )
+
+    @overload
+    async def turn(
+        self,
+        id: str | int | Position,
+        *,
+        level: None = None,
+        resolve: bool = False,
+        prune: bool = False,
+    ) -> Turn: ...
+    @overload
+    async def turn(self, id: str | int | Position, *, level: Level | str) -> Rendering: ...
+    async def turn(
+        self,
+        id: str | int | Position,
+        *,
+        level: Level | str | None = None,
+        resolve: bool = False,
+        prune: bool = False,
+    ) -> Turn | Rendering:
+        """One turn, whatever became of it; of ``T-12.3``, that round alone.
+
+        With a `level`, its words at R, S, C or T; made now, if they are not there yet.
+
+        Raises `InvalidInput` if there is no such turn, round or level.
+        """
+        if level is not None:
+            return await self._tools.rendering(position(id, self.record), parse_level(level))
+        return await self._reader.turn(id, resolve=resolve, prune=prune)
+
+    def read(
+        self, first: int = 1, last: int | None = None, *, undone: bool = False
+    ) -> AsyncIterator[Turn]:
+        """All turns in their order, a few at a time in memory."""
+        return self._reader.read(first, last, undone=undone)
+
+    def tail(self, *, after: str | int | Position | None = None) -> AsyncIterator[Said]:
+        """Messages as they are appended, by whatever process; ends when its consumer stops.
+
+        Begins with what comes next, or with what stands behind the turn `after` (0: with all).
+        """
+        return self._reader.tail(after=after)
+
+    async def resolve(self, messages: Iterable[Message]) -> tuple[Message, ...]:
+        """The messages with what lies in the artifact store put back in."""
+        return await self._reader.resolve(messages)
+
+    # Contexts ---------------------------------------------------------------------------------
+
+    async def context(
+        self,
+        prompt: Any = None,
+        *,
+        system: str | None = "",
+        tools: Iterable[Tool | Mapping[str, Any]] | None = (),
+        model: str | None = "",
+        budget: int | None = None,
+        recall: bool = True,
+        keep: bool = True,
+    ) -> Context:
+        """What to send to a model: the history within the budget, and the prompt.
+
+        The prompt is a text, a message, several, or the parts of one (a text and an image, say).
+        Without a prompt, the open turn goes on: after results of its tools were appended. `tools`
+        are yours; add `perdure.HISTORY_TOOLS` to let the model reach its past (see `run_tool`).
+        `model` tells which reasoning is still valid. `budget` counts tokens of messages, not those
+        of system text and tools. `recall` puts beside the prompt what it brings to mind, whatever
+        the strategy: in at most a quarter of the budget, and nothing that stands there anyway. It
+        is asked once for a prompt and kept, and stays as it is once the prompt was appended. Before
+        that, the same prompt may be composed again with or without it: send the last one.
+
+        Send what `Context.to_chat`, `to_responses` or `to_messages` gives, and append the answer
+        with ``context=``. With `keep` off nothing is written down: to look at what would be sent.
+
+        Raises `BudgetTooSmall` if the prompt does not fit or the budget is below 500, and
+        `InvalidInput` if nothing is said in the prompt, or if there is neither a prompt nor an open
+        turn.
+        """
+        said, budget = prompt_in(prompt), budget_in(budget)
+        masked, _ = await self._writer.intake.masked(said)
+        record, head = await self._writer.current_state()
+        return await self._composer.compose(
+            record,
+            head,
+            self._writer.cursor.own,
+            masked,
+            system=text_in(system, "system"),
+            tools=() if tools is None else tools,
+            model=text_in(model, "model"),
+            budget=budget,
+            recall=flag_in(recall, "recall"),
+            keep=flag_in(keep, "keep"),
+        )
+
+    async def past_context(self, at: str | int | Position) -> Context:
+        """What was sent for a turn, or for a round of it, put together again byte for byte.
+
+        Turns that were forgotten since are tombstones. Raises `InvalidInput` if nothing was sent
+        through `context` for it.
+        """
+        place = position(at, self.record)
+        record, head = await self._writer.current_state()
+        return await self._composer.past(record, head, Place(place.turn, place.round or 1))
+
+    async def set_fidelity(
+        self, id: str | int | Position, level: Level | str, *, now: bool = False
+    ) -> str:
+        """Show a turn at this level: from the next epoch on, or from the next request on.
+
+        Says what that costs. Raises `InvalidInput` if it cannot be done.
+        """
+        place = position(id, self.record)
+        return await self._tools.set_fidelity(place.turn, parse_level(level), now=now)
+
+    async def board(self) -> Sequence[Entry]:
+        """What stands on the board, oldest first."""
+        return await self._tools.board()
+
+    async def run_tool(self, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """Do what a model asked for by one of `perdure.HISTORY_TOOLS`; the answer is for it.
+
+        Never raises for what the model wrote: it is told what to do instead.
+        """
+        return await history_tools.run(self._tools, name, arguments)
+
+    async def epochs(self) -> list[Epoch]:
+        """When, why and how the gradient was recalculated, oldest first."""
+        return await self._services.epochs.all(self.name)
+
+    async def change_strategy(
+        self, strategy: str | None = None, *, budget: int | None = None
+    ) -> None:
+        """Show the history by another strategy, or in another budget, from now on.
+
+        Raises `InvalidInput` if there is no such strategy, `BudgetTooSmall` below 500 tokens.
+        """
+        if strategy is not None:
+            parse_strategy(strategy)
+        budget = budget_in(budget)
+
+        def change(found: SessionRecord) -> SessionRecord:
+            return msgspec.structs.replace(
+                found,
+                strategy=found.strategy if strategy is None else strategy,
+                budget=found.budget if budget is None else budget,
+            )
+
+        await self._writer.change_record(change)
+
+    # Recall -----------------------------------------------------------------------------------
+
+    async def recall(
+        self,
+        query: str,
+        *,
+        limit: int = 10,
+        kinds: str | Iterable[str] | None = None,
+        agents: str | Iterable[str] | None = None,
+        sessions: str | Iterable[str] | None = None,
+        line: bool = False,
+        roles: str | Iterable[str] | None = None,
+        tools: str | Iterable[str] | None = None,
+        branch: str = "",
+        task: str = "",
+        outcome: str = "",
+        tags: Mapping[str, str] | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        deadline: float | None = None,
+        wide: bool = False,
+        judged: bool = False,
+    ) -> Recalled:
+        """What answers a query: turns, memories, reference layers, best first, at most 1,000.
+
+        Of a query of more than 100,000 characters, the first and the last 50,000 are looked at.
+
+        Looked at are this session's line of turns, the agent's other sessions, and what is shared
+        with the agent. Not the sessions that were forked from this line and left it, unless
+        `wide`; never what is another agent's own. The rest narrows it, if it is given:
+
+        * `kinds`: ``turn``, ``memory``, ``reference``;
+        * `agents`, `sessions`: what is of one of these, by name; `line`: turns of this session's
+          line;
+        * `roles`: where the words of the query stand: in what the ``user`` or the ``assistant``
+          said, in calls and results of a ``tool``. The hit is the whole round, all the same; what
+          is only near in meaning passes if there is anything of that role in it;
+        * `tools`: rounds in which one of these was called;
+        * `branch`, `task`, `outcome`, `tags`: turns that were tagged so, exactly;
+        * `since`, `until`: datetimes, dates, or texts such as ``"2026-02-12"``, ``"yesterday"`` and
+          ``"3d"``, in the local time zone if they name none (see `perdure.core.clock.moment`). Both
+          are included: a date, from its first moment to its last.
+
+        It ends after `deadline` seconds, or the configured ones, with what has arrived until then:
+        `Recalled.stage` tells how far that is. If `judged`, filters and judge decide as they do for
+        what stands beside a prompt, and what explains a hit (the answer to a question, say) comes
+        along where the limit leaves room; otherwise no model is asked. `Recalled.notes` says why
+        filters left nothing, as far as that can be told.
+
+        Raises `InvalidInput` for what cannot be meant and for sessions and agents that are not
+        there, `Unsupported` if the bank has no recall.
+        """
+        now = self._services.store.now()
+        question = question_in(
+            query,
+            *await self._writer.current_state(),
+            now,
+            limit=limit,
+            kinds=kinds,
+            agents=agents,
+            sessions=sessions,
+            line=line,
+            roles=roles,
+            tools=tools,
+            branch=branch,
+            task=task,
+            outcome=outcome,
+            tags=tags,
+            since=since,
+            until=until,
+            wide=wide,
+        )
+        return await self._services.recall.recall(
+            question, judged=flag_in(judged, "judged"), deadline=seconds_in(deadline, "deadline")
+        )
+
+    async def share(self, *agents: str) -> None:
+        """Let these agents recall the turns of this session; ``*`` is everybody, now and later.
+
+        Those are its own turns. What a fork has from its parent is the parent's to share.
+
+        Raises `InvalidInput` if none is named, or if one of them cannot be an agent, or is this
+        session's own.
+        """
+        await Sharing(self._services.store).share(self.record, agents)
+
+    async def unshare(self, *agents: str) -> None:
+        """Let these agents not recall its turns any more; ``*`` takes back what everybody may.
+
+        It holds at once, in every process. What they were shown before stays with them.
+
+        Raises `InvalidInput`, having changed nothing, if none is named (see `unshare_all`), or if
+        an agent would see it nevertheless because it is shared with everybody.
+        """
+        await Sharing(self._services.store).unshare(self.name, agents)
+
+    async def unshare_all(self) -> None:
+        """Let nobody but its own agent recall its turns any more. It holds as `unshare` does."""
+        await Sharing(self._services.store).unshare_all(self.name)
+
+    async def shared_with(self) -> list[str]:
+        """The agents that it is shared with; ``*`` is everybody."""
+        return await Sharing(self._services.store).shared_with(self.name)

@@ -1,0 +1,417 @@
+"""Writes to a session: what happened, answers that arrive, what is taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import groupby, islice
+from typing import Any
+
+import msgspec
+
+from perdure import wire
+from perdure.bank.validation import count_in, runs, tags_of, turn_number
+from perdure.context.composer import Composer
+from perdure.context.context import Context
+from perdure.context.echoes import strip_echo
+from perdure.context.injections import prompt_digest
+from perdure.core import clock
+from perdure.core.errors import Conflict, InvalidInput
+from perdure.core.messages import Message, assistant
+from perdure.core.turns import Mark, Position, Round, Turn
+from perdure.history import lines
+from perdure.history.answers import Answer, Partial, unpacked
+from perdure.history.drafts import Drafting, Pen
+from perdure.history.intake import Taken, resolved
+from perdure.history.log import Hook, Order, Writer, Written
+from perdure.history.records import Draft, Head, SessionRecord, Span, agent_of, turn_key
+from perdure.history.strategies.rounds import prompt_of
+from perdure.recall.scoping.lines import note_undone
+from perdure.services import Services
+from perdure.storage.options import Options
+from perdure.storage.transaction import Transaction
+
+#: Pieces in which the call is looked for that a result belongs to.
+_RECENT = 8
+#: Prompts of contexts whose turns are remembered.
+_BEGUN = 64
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """Messages that answer a context, and where the turn stands that they go on with."""
+
+    messages: tuple[Message, ...]
+    #: None: they open one.
+    own: Mark | None
+    opens: bool = False
+
+
+class SessionWriter:
+    """Writes to one conversation. The methods are those of `Session`, which documents them."""
+
+    def __init__(self, services: Services, record: SessionRecord, composer: Composer) -> None:
+        self.intake = services.intake(record.id)
+        self.intake.recall = self._recent
+        #: Where it stands; `record` changes when others change the session.
+        self.cursor = Writer(record)
+        self._services = services
+        self._composer = composer
+        #: Held while this writer writes: its place in the conversation moves with each append.
+        self._writing = asyncio.Lock()
+        #: The turns that prompts of contexts opened, by the turn that was expected and the prompt.
+        self._begun = dict[tuple[int, bytes], int]()
+
+    @property
+    def record(self) -> SessionRecord:
+        return self.cursor.record
+
+    async def current(self) -> SessionRecord:
+        """The record. A fork's is read again: its line changes when its parent is forgotten."""
+        if self.record.line:
+            found = await self._services.store.collection(SessionRecord).get(self.record.id)
+            self.cursor.record = found or self.record
+        return self.record
+
+    async def head(self) -> Head:
+        """Where the session stands: its newest turn and so on."""
+        found = await self._services.store.collection(Head).get(self.record.id)
+        return Head(self.record.id) if found is None else found
+
+    async def current_state(self) -> tuple[SessionRecord, Head]:
+        return await self.current(), await self.head()
+
+    async def append(
+        self,
+        messages: Any,
+        *,
+        context: Context | None,
+        key: str | None,
+        tags: Mapping[str, str] | None,
+        expected: str | int | Position | None,
+        within: Hook | None,
+        options: Options,
+        count: bool,
+        fresh: bool,
+        times: tuple[int, int] | None,
+        masked: Mapping[str, int] | None,
+    ) -> Turn | list[Turn]:
+        answer = None
+        if context is not None:
+            answer = await self._answered(messages, context)
+            decoded = answer.messages
+        else:
+            decoded = wire.decode(messages)
+        if not decoded:
+            raise InvalidInput("There are no messages to append.", hint="Give at least one.")
+        newest = None if expected is None else turn_number(expected)
+        taken = await self.intake.take(decoded)
+        order = Order(
+            messages=taken.messages,
+            tags=self.intake.plain(tags_of(tags)) if tags else {},
+            masked=taken.masked if masked is None else dict(masked),
+            key=key,
+            expected=newest,
+            artifacts=taken.moved,
+            there=taken.there,
+            options=options,
+            bulk=count,
+            fresh=fresh,
+            times=times,
+        )
+        written = await self._write(order, taken, within, count=count, answer=answer)
+        if context is None:
+            await self._composer.written(written)
+        elif answer is not None and answer.opens and written.rounds:
+            self._begun[context.turn, prompt_digest(context.prompt)] = written.first
+            while len(self._begun) > _BEGUN:
+                self._begun.pop(next(iter(self._begun)))
+            await self._composer.moved(context, written.first)
+        if written.repeated is not None:
+            head = await self.head()
+            turns = await self._services.reader.turns(self.record, head, *written.repeated)
+            await self.resume(written.repeated[1])  # what follows goes where it would have gone
+        else:
+            turns = turns_of(written)
+        return turns[0] if len(turns) == 1 else turns
+
+    async def close_turn(self) -> None:
+        head = await self.change_head(lambda head: msgspec.structs.replace(head, closed=True))
+        self.cursor.own = Mark(head.turn)
+
+    async def undo(
+        self, turns: int, numbers: Sequence[int] | None, within: Hook | None
+    ) -> list[int]:
+        turns = count_in(turns, "undone") if numbers is None else turns
+        undone = list[int]()
+
+        def change(head: Head) -> Head:
+            if numbers is None:
+                live = (n for n in range(head.turn, 0, -1) if not head.is_undone(n))
+                undone[:] = islice(live, turns)
+            else:
+                given = sorted({n for n in numbers if 0 < n <= head.turn}, reverse=True)
+                undone[:] = [n for n in given if not head.is_undone(n)]
+            spans = [Span(first, last) for first, last in runs(reversed(undone))]
+            return msgspec.structs.replace(
+                head,
+                undone=(*head.undone, *spans),
+                mark=Mark(head.turn, fresh=True) if head.turn in undone else head.mark,
+                answering=tuple(turn for turn in head.answering if turn not in undone),
+            )
+
+        async def inside(transaction: Transaction, head: Head) -> None:
+            for turn in undone:
+                await transaction.collection(Draft).delete(turn_key(self.record.id, turn))
+            await note_undone(transaction, head)
+            if within is not None:
+                await within(transaction, Written(self.record, head, (), ()))
+
+        head = await self.change_head(change, inside)
+        own = self.cursor.own
+        if head.mark.fresh or (own is not None and own.turn in undone):
+            self.cursor.own = Mark(head.turn) if head.mark.fresh else None
+        return undone[::-1]
+
+    async def resume(self, turn: str | int | Position) -> None:
+        number = turn_number(turn)
+        async with self._writing:
+            self.cursor.own = await self._services.reader.mark(self.record, number)
+
+    async def describe(self, facts: Mapping[str, Any]) -> None:
+        plain = self.intake.plain(facts)
+
+        def change(found: SessionRecord) -> SessionRecord:
+            return msgspec.structs.replace(found, state={**found.state, **plain})
+
+        await self.change_record(change)
+
+    async def archive(self) -> None:
+        moment = clock.to_datetime(self._services.store.now())
+
+        async def inside(transaction: Transaction, _: Head) -> None:
+            records = transaction.collection(SessionRecord)
+            found = await records.get(self.record.id) or self.record
+            archived = msgspec.structs.replace(found, active=None, archived=moment)
+            await records.put(archived)
+            transaction.after_commit(lambda: setattr(self.cursor, "record", archived))
+
+        # The head gets a new version: so others who write to the session learn of it.
+        await self.change_head(lambda head: head, inside)
+
+    # Answers that arrive piece by piece -------------------------------------------------------
+
+    def answer(self, model: str, resume: Partial | None) -> Answer:
+        drafting = Drafting(self._pen)
+        heartbeat = self._services.config.history.heartbeat
+        return Answer(drafting, drafting.place, model=model, heartbeat=heartbeat, resumed=resume)
+
+    async def partials(self) -> list[Partial]:
+        head = await self.head()
+        drafts = self._services.store.collection(Draft)
+        found = await drafts.get_many([turn_key(self.record.id, turn) for turn in head.answering])
+        return [
+            Partial(turn, unpacked(draft.content), draft.started, draft.updated)
+            for turn, draft in zip(head.answering, found, strict=True)
+            if draft is not None
+        ]
+
+    async def close_partial(self, partial: Partial) -> Turn:
+        return await Drafting(self._pen).close(partial)
+
+    async def drop_partial(self, partial: Partial) -> None:
+        await Drafting(self._pen).drop(partial)
+
+    @property
+    def _pen(self) -> Pen:
+        services = self._services
+        return Pen(
+            services.store,
+            services.log,
+            services.reader,
+            self.intake,
+            self.cursor,
+            self._writing,
+            services.log.write,
+            turns_of,
+        )
+
+    # The session itself -----------------------------------------------------------------------
+
+    async def change_record(self, change: Callable[[SessionRecord], SessionRecord]) -> None:
+        """Change the session as it is stored. Raises `InvalidInput` if it was forgotten."""
+        name = self.record.id
+
+        def changed(found: SessionRecord | None) -> SessionRecord:
+            if found is None:
+                raise InvalidInput(f"The session {name} is gone.", hint="Open it again.")
+            return change(found)
+
+        records = self._services.store.collection(SessionRecord)
+        self.cursor.record = await records.change(name, changed)
+
+    async def change_head(
+        self,
+        change: Callable[[Head], Head],
+        within: Callable[[Transaction, Head], Awaitable[None]] | None = None,
+    ) -> Head:
+        """Change where the session stands, again if others write first."""
+        async with self._writing:
+            return await self._services.log.change_head(self.cursor, change, within)
+
+    async def fork(self, name: str, at: str | int | Position | None) -> SessionRecord:
+        agent = agent_of(name)
+        head, own = await self.head(), await self.current()
+        number = lines.newest(head) if at is None else turn_number(at)
+        if number < 1 or number > head.turn:
+            raise InvalidInput(
+                f"{self.record.id} has no turn T-{number} to fork at.",
+                hint=f"Its newest is T-{head.turn}." if head.turn else "Append something first.",
+            )
+        piece, link = await self._services.reader.end_of(own, head, number)
+        now = self._services.store.now()
+        record = SessionRecord(
+            id=name,
+            type=own.type,
+            state=own.state,
+            active=clock.to_datetime(now),
+            tags=own.tags,
+            agent=agent,
+            strategy=own.strategy,
+            budget=own.budget,
+            parent=self.record.id,
+            line=lines.line_at(own, number, piece),
+            root=link,
+        )
+        fresh = Head(
+            name,
+            Mark(number, fresh=True),
+            pieces=piece,
+            link=link,
+            time=now,
+            undone=lines.undone_at(head, number),
+        )
+        records = self._services.store.collection(SessionRecord)
+        if await records.get(name) is not None:
+            raise Conflict(
+                "perdure_sessions",
+                name,
+                message=f"There is a session {name} already.",
+                hint="Choose another name for the fork, or open that one with bank.session(…).",
+            )
+        async with self._services.store.transaction() as transaction:
+            await transaction.collection(SessionRecord).put(record, Options(expected=0))
+            await transaction.collection(Head).put(fresh, Options(expected=0))
+            # A parent that is being forgotten has no head any more.
+            if await transaction.collection(Head).get(self.record.id) is None:
+                raise InvalidInput(
+                    f"{self.record.id} was forgotten.", hint="There is nothing to fork."
+                )
+        return record
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _answered(self, messages: Any, context: Context) -> _Answer:
+        """What is new of an answer to a context, and the turn that it belongs to.
+
+        That is the turn of its prompt, whatever was written meanwhile and by whom.
+        """
+        if not isinstance(context, Context):
+            raise InvalidInput(
+                f"{context!r} is no context.", hint="Give what session.context(…) returned."
+            )
+        if context.session != self.record.id:
+            raise InvalidInput(
+                f"This context is one of {context.session}.", hint="Append the answer there."
+            )
+        said = wire.decode(assistant(messages) if isinstance(messages, str) else messages)
+        said = tuple(_by_model(each, context.model) for each in strip_echo(said, context))
+        turn, own = context.turn, self.cursor.own
+        if context.prompt:
+            found = await self._turn_begun_by(context)
+            if found is None:
+                joined = own if own is not None and own.turn == turn else None
+                return _Answer((*context.prompt, *said), joined, opens=True)
+            turn = found
+        if own is None or own.turn != turn:
+            own = await self._services.reader.mark(self.record, turn)
+        return _Answer(said, own)
+
+    async def _turn_begun_by(self, context: Context) -> int | None:
+        """The turn that a context's prompt opened; None if it is not written yet."""
+        digest = prompt_digest(context.prompt)
+        head = await self.head()
+        known = self._begun.get((context.turn, digest))
+        if known is not None:
+            return None if head.is_undone(known) else known
+        if head.turn < context.turn or context.turn <= self.record.forked_at:
+            return None
+        if head.is_undone(context.turn):
+            return None
+        # Somebody else may have written it: another process that goes on with our work.
+        mark = await self._services.reader.mark(self.record, context.turn)
+        if mark.closed:
+            return None
+        turn = await self._services.reader.turn(self.record, head, context.turn)
+        prompt = prompt_of(turn.rounds[0].messages if turn.rounds else ())
+        whole = await resolved(prompt, self._services.artifacts)
+        return context.turn if prompt_digest(whole) == digest else None
+
+    async def _write(
+        self,
+        order: Order,
+        taken: Taken,
+        within: Hook | None = None,
+        *,
+        count: bool = False,
+        answer: _Answer | None = None,
+    ) -> Written:
+        hooks = [] if within is None else [within]
+        async with self._writing:
+            own = self.cursor.own
+            if answer is not None and (
+                own is None or answer.own is None or own.turn != answer.own.turn
+            ):
+                self.cursor.own = answer.own
+            if count:
+                hooks.append(self._services.meter.now(taken.moved))
+            written = await self._services.log.write(self.cursor, order, hooks)
+        if taken.moved:
+            await self.intake.confirm(taken)
+        return written
+
+    async def _recent(self) -> list[Message]:
+        """What was said last."""
+        pieces = await self._services.reader.latest(self.record, _RECENT)
+        return [message for piece in pieces for message in piece.messages()]
+
+
+def turns_of(written: Written) -> list[Turn]:
+    """The turns as far as they were written now."""
+    session, turns = written.session.id, list[Turn]()
+    pieces_of = {
+        number: list(pieces) for number, pieces in groupby(written.pieces, lambda p: p.turn)
+    }
+    for number, rounds in groupby(written.rounds, lambda round: round.turn):
+        pieces = pieces_of[number]
+        newest = number == written.head.turn
+        is_open = newest and not written.head.mark.closed
+        turns.append(
+            Turn(
+                session=session,
+                number=number,
+                rounds=tuple(Round(round.round, round.messages) for round in rounds),
+                status="open" if is_open else "closed",
+                started=pieces[0].time,
+                ended=pieces[-1].ended,
+                tags=pieces[0].tags,
+                masked=pieces[0].masked,
+            )
+        )
+    return turns
+
+
+def _by_model(message: Message, model: str) -> Message:
+    """A reply that does not say who gave it was given by the model that was asked."""
+    if not model or message.model or message.role != "assistant":
+        return message
+    return msgspec.structs.replace(message, model=model)

@@ -1,0 +1,273 @@
+"""Reads what was said, and makes texts of it by the algorithm, without holding up the event loop.
+
+The algorithm is loaded when something is first made: who only reads a bank does not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from operator import attrgetter
+from typing import TypeVar
+
+import msgspec
+
+from perdure.artifacts import ArtifactStore
+from perdure.core.errors import ArtifactMissing, Corrupted
+from perdure.core.messages import Message, Part, Reference, Text, ToolCall, ToolResult
+from perdure.core.tokens import Counter, count_messages
+from perdure.history.intake import resolved
+from perdure.history.lines import Owned
+from perdure.history.manifest import Place
+from perdure.history.reading import Reader, mark_of
+from perdure.history.records import Head, Piece, turn_prefix
+from perdure.history.renditions import packing
+from perdure.history.renditions.records import TinyVariant, Variant
+from perdure.history.tags import escape
+from perdure.history.token_counts import TokenCounts
+from perdure.jobs import Runner
+from perdure.storage.keys import numbered
+from perdure.storage.store import Store
+
+#: Characters above which a round is worked on in a thread: it would take longer than a slice.
+_HEAVY = 4_096
+#: Seconds for which a thread may keep the interpreter to itself while we work in another.
+_SWITCH = 0.0005
+#: Tokens of a turn at T that is merely cut.
+_TINY = 40
+
+_log = logging.getLogger(__name__)
+
+_ALGORITHM = "perdure.history.renditions.algorithm"
+
+R = TypeVar("R")
+
+
+class Told(msgspec.Struct, frozen=True, gc=False):
+    """What was said in a turn, round by round."""
+
+    number: int
+    rounds: dict[int, tuple[Message, ...]]
+    #: Where each round begins: the number of a piece.
+    begins: dict[int, int]
+
+    @property
+    def messages(self) -> int:
+        return sum(map(len, self.rounds.values()))
+
+    def is_complete(self, round: int) -> bool:
+        """Whether nothing more is expected in a round: its calls are answered, or another began."""
+        if round < max(self.rounds):
+            return True
+        mark = mark_of(1, self.rounds[round])
+        return mark.replied and not mark.waiting
+
+    def is_closed(self, head: Head) -> bool:
+        if self.number < head.turn or head.closed or head.mark.fresh:
+            return True
+        mark = mark_of(1, self.rounds[max(self.rounds)])
+        return mark.closed
+
+
+class RenditionMaker:
+    """Reads what was said, and makes texts of it; stores nothing."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        artifacts: ArtifactStore,
+        counts: TokenCounts,
+        jobs: Runner,
+    ) -> None:
+        self._reader = reader
+        self._artifacts = artifacts
+        self._pieces = store.collection(Piece)
+        self._counts = counts
+        self.jobs = jobs
+        self._is_loaded = False
+
+    @property
+    def counter(self) -> Counter:
+        return self._counts.counter
+
+    async def variant(self, messages: tuple[Message, ...], place: Place) -> Variant:
+        """S and C of a round, made by the algorithm."""
+        full = await self.full(messages)
+        return await self._worked(_weight(full), lambda: _variant_of(full, place, self.counter))
+
+    async def tiny(self, rounds: Iterable[tuple[Message, ...]]) -> TinyVariant:
+        """T of a turn, made by the algorithm."""
+        full = [await self.full(messages) for messages in rounds]
+        return await self._worked(sum(map(_weight, full)), lambda: _tiny_of(full, self.counter))
+
+    async def tokens(self, messages: tuple[Message, ...]) -> int:
+        """What a round takes raw."""
+        full = await self.full(messages)
+        return await self._worked(_weight(full), lambda: count_messages(self.counter, full))
+
+    async def _worked(self, weight: int, work: Callable[[], R]) -> R:
+        """The result of work on so many characters, without holding others up."""
+        if not self._is_loaded:
+            await asyncio.to_thread(importlib.import_module, _ALGORITHM)
+            self._is_loaded = True
+        if weight > _HEAVY:
+            with _sharing():
+                return await asyncio.to_thread(work)
+        await self.jobs.breathe()
+        return work()
+
+    async def told(self, owned: Owned, *, round: int = 1, piece: int = 0) -> list[Told]:
+        """What was said in these turns; those that are forgotten are left out.
+
+        Of a single turn, only from this round on, which begins in this piece.
+        """
+        if piece:
+            prefix = turn_prefix(owned.session, owned.first)
+            pieces = await self._pieces.behind(f"{prefix}{numbered(piece - 1)}", prefix)
+            pieces = [each for each in pieces if each.number <= owned.piece]
+        else:
+            pieces = await self._reader.pieces(owned)
+        found = list[Told]()
+        for number, of_turn in groupby(pieces, _TURN):
+            rounds, begins = dict[int, tuple[Message, ...]](), dict[int, int]()
+            for part in of_turn:
+                if part.forgotten:
+                    continue
+                for at, messages in part.by_round():
+                    if at >= round:
+                        begins.setdefault(at, part.number)
+                        rounds[at] = (*rounds.get(at, ()), *messages)
+            if rounds:
+                found.append(Told(number, rounds, begins))
+        return found
+
+    async def full(self, messages: Iterable[Message]) -> tuple[Message, ...]:
+        """The messages with the words put back that lie in the artifact store; no pictures.
+
+        Where an artifact is missing, its reference stays.
+        """
+        return tuple([await self._with_words(message) for message in messages])
+
+    async def _with_words(self, message: Message) -> Message:
+        if not any(map(_has_words_outside, message.parts)):
+            return message
+        parts = [
+            (await self._put_back(part)) if _has_words_outside(part) else part
+            for part in message.parts
+        ]
+        return msgspec.structs.replace(message, parts=tuple(parts))
+
+    async def _put_back(self, part: Part) -> Part:
+        if isinstance(part, ToolResult):
+            content = [await self._put_back(inner) for inner in part.content]
+            return msgspec.structs.replace(part, content=tuple(content))
+        if not _has_words_outside(part):
+            return part
+        try:
+            ((found,),) = [m.parts for m in await resolved([_alone(part)], self._artifacts)]
+        except (ArtifactMissing, Corrupted):
+            return part
+        return found
+
+
+class _Sharing:
+    """While threads of ours work, others get the interpreter ten times as often.
+
+    Whoever waits for it otherwise waits 5 ms each time, and an append waits several times.
+    """
+
+    def __init__(self) -> None:
+        self._threads = 0
+        self._usual = 0.0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        if not self._threads:
+            self._usual = sys.getswitchinterval()
+            sys.setswitchinterval(min(self._usual, _SWITCH))
+        self._threads += 1
+        try:
+            yield
+        finally:
+            self._threads -= 1
+            if not self._threads:
+                sys.setswitchinterval(self._usual)
+
+
+_sharing = _Sharing()
+
+
+def _variant_of(full: tuple[Message, ...], place: Place, counter: Counter) -> Variant:
+    from perdure.history.renditions import algorithm
+
+    try:
+        smooth, compact = map(packing.clean, algorithm.both(full, str(place)))
+    except Exception:  # noqa: BLE001 (one text must not keep all others from theirs)
+        _log.exception("%s could not be shortened, and is cut", place)
+        whole = packing.clean(algorithm.raw(full))
+        smooth, compact = (
+            algorithm.truncate(whole, counter.count(whole) * share // 100, counter)
+            for share in (50, 15)
+        )
+    return packed_variant(full, smooth, compact, counter, algorithm.RECIPE)
+
+
+def packed_variant(
+    full: tuple[Message, ...], smooth: str, compact: str, counter: Counter, recipe: str
+) -> Variant:
+    """The variant that holds these texts of a round. They have to be `packing.clean`."""
+    return Variant(
+        packing.pack(smooth, compact, packing.ground(full)),
+        counter.count(escape(smooth)),
+        counter.count(escape(compact)),
+        len(full),
+        recipe,
+    )
+
+
+def _tiny_of(full: Sequence[tuple[Message, ...]], counter: Counter) -> TinyVariant:
+    from perdure.history.renditions import algorithm
+
+    try:
+        text = packing.clean(algorithm.tiny(full, counter))
+    except Exception:  # noqa: BLE001 (as above)
+        _log.exception("a turn could not be shortened, and is cut")
+        whole = packing.clean(algorithm.raw([each for said in full for each in said]))
+        text = algorithm.truncate(whole, _TINY, counter)
+    return TinyVariant(text, counter.count(escape(text)), sum(map(len, full)), algorithm.RECIPE)
+
+
+def _weight(messages: Iterable[Message]) -> int:
+    """About how many characters there are to work on."""
+    total = 0
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, Text):
+                total += len(part.text)
+            elif isinstance(part, ToolCall):
+                total += len(part.arguments)
+            elif isinstance(part, ToolResult):
+                total += sum(len(each.text) for each in part.content if isinstance(each, Text))
+    return total
+
+
+_TURN = attrgetter("turn")
+
+
+def _has_words_outside(part: Part) -> bool:
+    """Whether words of the part lie in the artifact store."""
+    if isinstance(part, ToolResult):
+        return any(isinstance(inner, Reference) for inner in part.content)
+    return isinstance(part, Reference) or (
+        isinstance(part, ToolCall) and part.reference is not None
+    )
+
+
+def _alone(part: Part) -> Message:
+    return Message("user", (part,))

@@ -1,0 +1,412 @@
+"""The scribe: sees to it that every round has its S and C, and every turn its T.
+
+Renditions are made in the background, when nothing is being written; the marks of the log tell of
+what a killed process left undone. Nobody has to wait for that: `sizes`, `tinies` and `texts` make
+at once what is not there. So a row that is missing is only one that nobody has asked for yet.
+
+What a model could make better waits as a row until its turn comes: see `model_renditions`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.artifacts import ArtifactStore
+from perdure.config import RenditionsConfig
+from perdure.core.clock import SECOND
+from perdure.core.errors import Corrupted
+from perdure.history.lines import Owned
+from perdure.history.log import TURNS, Written
+from perdure.history.manifest import Place
+from perdure.history.reading import Reader
+from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
+from perdure.history.renditions.records import BY_MODEL, PROMPT, Tiny, is_stale, rendition_key
+from perdure.history.renditions.rendition_maker import RenditionMaker
+from perdure.history.renditions.rendition_store import (
+    KEYS_AT_ONCE,
+    Made,
+    MadeTiny,
+    RenditionStore,
+    Wanted,
+    Wish,
+    portions,
+    runs,
+)
+from perdure.history.token_counts import TokenCounts
+from perdure.jobs import GoOn, Runner, Wake
+from perdure.storage.store import Progress, Store
+
+if TYPE_CHECKING:
+    from perdure.gateway.gateway import Gateway
+    from perdure.history.renditions.model_renditions import ModelRenditions
+    from perdure.history.renditions.rendition_status import Standing
+
+__all__ = ["Made", "MadeTiny", "Scribe", "Wanted"]
+
+#: Turns whose rows are read together, and turns that are made in one transaction.
+_ROWS, _BATCH = 256, 24
+#: A round of an open turn waits so long for the others of its turn before a model is asked.
+_GATHER = 60 * SECOND
+#: Seconds of work when the bank is closed; the mark tells of the rest.
+_LAST_MOMENT = 0.25
+#: Seconds between two looks for what others left to models, or what failed.
+_POLL = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+class Scribe:
+    """Makes renditions for one bank. The log tells it what to work on: `note`, `missed`.
+
+    `gateway` gives the way to models, when it is first needed; None if there is none.
+    """
+
+    def __init__(  # noqa: PLR0917 (the rooms that it works in)
+        self,
+        store: Store,
+        reader: Reader,
+        artifacts: ArtifactStore,
+        counts: TokenCounts,
+        jobs: Runner,
+        config: RenditionsConfig | None = None,
+        gateway: Callable[[], Gateway] | None = None,
+    ) -> None:
+        self._store = store
+        self._maker = RenditionMaker(store, reader, artifacts, counts, jobs)
+        self._renditions = RenditionStore(store, self._maker, counts)
+        self._config = config or RenditionsConfig()
+        self._gateway = gateway
+        self._tinies = store.collection(Tiny)
+        self._counts = store.collection(TurnCount)
+        self._heads = store.collection(Head)
+        #: Turns that were written to, by session.
+        self._noted: dict[str, tuple[SessionRecord, set[int]]] = {}
+        #: Turns that came many at once, by session: from the first to the last that is not made.
+        self._bulk: dict[str, tuple[SessionRecord, int, int]] = {}
+        #: Where the newest round of an open turn begins: its number, and that of its piece.
+        self._open: dict[tuple[str, int], tuple[int, int]] = {}
+        self._met: set[str] = set()
+        #: Sessions with turns that cannot be read.
+        self._damaged: set[str] = set()
+        self._jobs = jobs
+        self._wake_models: Wake = _nothing
+        self._wake = jobs.idle("making renditions", self.work, covers=TURNS, closing=_LAST_MOMENT)
+
+    async def start(self) -> None:
+        """Begin to ask models, if any are configured; also for what was left in the bank."""
+        if self.uses_models and self._wake_models is _nothing:
+            self._wake_models = self._jobs.every("model renditions", _POLL, self._ask_models)
+
+    @property
+    def uses_models(self) -> bool:
+        """Whether a model is asked for renditions."""
+        return self._config.model and self._gateway is not None
+
+    @functools.cached_property
+    def models(self) -> ModelRenditions:
+        """What models make. Only if `uses_models`; loaded when first needed."""
+        from perdure.history.renditions.model_renditions import ModelRenditions
+
+        assert self._gateway is not None  # noqa: S101 (for the type checker)
+        made = ModelRenditions(self._store, self._maker, self._config, self._gateway)
+        made.on_room = self._look_for_more
+        return made
+
+    def _look_for_more(self) -> None:
+        self._wake_models()
+
+    async def _ask_models(self) -> None:
+        await self.models.begin()
+
+    @property
+    def _prompt(self) -> str | None:
+        """What recipes of models begin with today; None if none is asked."""
+        return PROMPT if self.uses_models else None
+
+    # In the background -------------------------------------------------------------------------
+
+    def note(self, written: Written) -> None:
+        """Note that messages were added to turns."""
+        if written.bulk:
+            self._missed_bulk(written.session, written.first, written.last)
+        else:
+            self.missed(written.session, written.first, written.last)
+
+    def missed(self, record: SessionRecord, first: int, last: int) -> None:
+        """Note that messages were added to these turns of a session's own."""
+        _, turns = self._noted.setdefault(record.id, (record, set()))
+        turns.update(range(first, last + 1))
+        # A turn that was open is closed by the next one.
+        if record.id not in self._met or (record.id, first - 1) in self._open:
+            self._met.add(record.id)
+            turns.add(first - 1)
+        self._wake()
+
+    def _missed_bulk(self, record: SessionRecord, first: int, last: int) -> None:
+        """Note that many turns were written at once: by an importer.
+
+        They are made last, and no model is asked for them: a history of years would cost a fortune.
+        """
+        _, begun, end = self._bulk.get(record.id, (record, first, last))
+        self._bulk[record.id] = record, min(begun, first), max(end, last)
+        self._wake()
+
+    async def work(self, go_on: GoOn) -> bool:
+        """Make what is missing of the turns that were noted, for as long as `go_on` says so."""
+        is_first = not self._noted
+        await self._work_on_noted(go_on)
+        while self._bulk and (is_first or go_on()):
+            is_first = False
+            await self._work_on_bulk(go_on)
+        return bool(self._noted or self._bulk)
+
+    async def _work_on_bulk(self, go_on: GoOn) -> None:
+        """Make some of the turns that came at once."""
+        name, (record, first, end) = next(iter(self._bulk.items()))
+        head = await self._heads.get(name)
+        many = 1 if name in self._damaged else _BATCH
+        last = min(first + many - 1, end, head.turn if head is not None else 0)
+        if head is None or last < first:
+            self._bulk.pop(name, None)
+            return
+        done = last + 1
+        try:
+            found = await self._renditions.make(
+                Owned(name, first, last), head, Wish(tiny=True), go_on
+            )
+            done = min([each.told.number for each in found if each.left], default=done)
+        except Corrupted as exc:
+            self._damaged.add(name)
+            if first == last:
+                _log.warning("T-%d of %s cannot be shortened: %s", first, name, exc)
+            else:
+                done = first
+        _, begun, end = self._bulk.get(name, (record, done, end))
+        if begun == first:
+            self._bulk[name] = record, done, end
+
+    async def _work_on_noted(self, go_on: GoOn) -> None:
+        some = 1  # whoever has but a moment reads no more than it can use
+        while self._noted and (some == 1 or go_on()):
+            some = min(some * 2, _BATCH)
+            name, (record, turns) = next(iter(self._noted.items()))
+            head = await self._heads.get(name)
+            if head is None:
+                turns.clear()  # it was forgotten
+            else:
+                own = {n for n in turns if record.forked_at < n <= head.turn}
+                wanted = sorted(n for n in own if not head.is_undone(n))
+                turns.intersection_update(wanted)
+            if head is None or not turns:
+                self._noted.pop(name, None)
+                continue
+            # One turn after the other, if some of them cannot be read.
+            most = 1 if name in self._damaged else some
+            first, last = next(runs(sorted(turns), most))
+            try:
+                done = await self._make_noted(name, head, (first, last), go_on)
+            except Corrupted as exc:
+                done = [first] if first == last else []
+                self._damaged.add(name)
+                if done:
+                    _log.warning("T-%d of %s cannot be shortened: %s", first, name, exc)
+            turns.difference_update(done)
+
+    async def _make_noted(
+        self, session: str, head: Head, run: tuple[int, int], go_on: GoOn
+    ) -> Iterable[int]:
+        """Make renditions of these turns; returns those of which nothing is left to do."""
+        first, last = run
+        wish = self._wish()
+        if (session, first) in self._open:
+            # A long turn is not read from its beginning for each new round.
+            last = first
+            round, piece = self._open[session, first]
+            wish = wish._replace(tiny=False, round=round, piece=piece)
+        found = await self._renditions.make(Owned(session, first, last), head, wish, go_on)
+        if found and wish.due is not None:
+            self._wake_models()
+        left = set[int]()
+        for each in found:
+            number = each.told.number
+            if each.left:
+                left.add(number)
+            elif not each.closed:
+                newest = max(each.told.rounds)
+                self._open[session, number] = newest, each.told.begins[newest]
+            elif self._open.pop((session, number), None):
+                left.add(number)  # its T needs all of it
+        return set(range(first, last + 1)) - left
+
+    def _wish(self) -> Wish:
+        if not self.uses_models:
+            return Wish(tiny=True)
+        now = self._store.now()
+        return Wish(tiny=True, due=now, due_open=now + _GATHER)
+
+    async def settle(self) -> None:
+        """Make everything that is noted, and let models make what is due. Not what failed."""
+        await self._jobs.settle_idle("making renditions")
+        if self.uses_models:
+            await self.models.settle()
+
+    async def stop(self) -> None:
+        """End. What is not done is found again: by its mark, or by its row."""
+        if "models" in self.__dict__:
+            await self.models.stop()
+
+    # On demand ---------------------------------------------------------------------------------
+
+    async def sizes(
+        self,
+        record: SessionRecord,
+        head: Head,
+        first: Place,
+        last: Place,
+        progress: Progress | None = None,
+    ) -> list[Made]:
+        """What the rounds from `first` to `last` of a session's line take, in their order.
+
+        Whatever is missing is made now. Turns that are undone or forgotten are left out.
+        """
+        found = list[Made]()
+        wish, turns = Wish(incomplete=True), (first.turn, last.turn)
+        async for made in self._walk(record, head, turns, wish, progress):
+            found += made
+        return [made for made in found if first <= made.place <= last]
+
+    async def tinies(
+        self, record: SessionRecord, head: Head, turns: Iterable[int]
+    ) -> dict[int, MadeTiny]:
+        """What these turns take at T; whatever is missing is made now.
+
+        Turns that are undone or forgotten are left out.
+        """
+        wanted = sorted({n for n in turns if 0 < n <= head.turn and not head.is_undone(n)})
+        found = dict[int, MadeTiny]()
+        for stretch in await self._renditions.stretches(record, head, wanted):
+            owned = stretch.owned
+            numbers = [n for n in wanted if owned.first <= n <= owned.last]
+            for some in portions(numbers, KEYS_AT_ONCE):
+                keys = [turn_key(owned.session, number) for number in some]
+                counts, rows = await self._counts.get_many(keys), await self._tinies.get_many(keys)
+                unknown = list[int]()
+                for number, count, row in zip(some, counts, rows, strict=True):
+                    at = None
+                    if count is not None and row is not None and number < stretch.doubtful:
+                        at = row.best(sum(each.messages for each in count.counted))
+                    if at is None or row is None:
+                        unknown.append(number)
+                    else:
+                        found[number] = MadeTiny(row.variants[at].tokens, at)
+                for a, b in runs(unknown, _BATCH):
+                    part = msgspec.structs.replace(owned, first=a, last=b)
+                    made = await self._renditions.make(part, head, Wish(tiny=True, open_tiny=True))
+                    found |= {t.told.number: t.tiny for t in made if t.tiny is not None}
+        return found
+
+    async def texts(self, record: SessionRecord, head: Head, wanted: Sequence[Wanted]) -> list[str]:
+        """The words of rounds at R, S or C: see `RenditionStore.texts`."""
+        return await self._renditions.texts(record, head, wanted)
+
+    async def tiny_texts(
+        self, record: SessionRecord, head: Head, wanted: Sequence[tuple[int, int]]
+    ) -> list[str]:
+        """The words of turns at T, by turn and variant: see `RenditionStore.tiny_texts`."""
+        return await self._renditions.tiny_texts(record, head, wanted)
+
+    async def catch_up(self, record: SessionRecord, progress: Progress | None = None) -> int:
+        """Make whatever is missing of a session's own turns; returns how many turns were looked at.
+
+        Finds also what nobody noted: turns that were imported, or lost their rows. Gives way to
+        whoever appends meanwhile.
+        """
+        head = await self._heads.get(record.id)
+        if head is None:
+            return 0
+        first, last = record.forked_at + 1, head.turn
+        wish = Wish(tiny=True, polite=True)
+        async for _ in self._walk(record, head, (first, last), wish, progress):
+            pass
+        turns = [n for n in range(first, last + 1) if not head.is_undone(n)]
+        closed = turns if head.closed or head.mark.closed or head.mark.fresh else turns[:-1]
+        for some in portions(closed, KEYS_AT_ONCE):
+            await self.tinies(record, head, some)
+        return len(turns)
+
+    def could_be_better(self, made: Made) -> bool:
+        """Whether `refresh` would do something for a round."""
+        if made.recipe.startswith(BY_MODEL):
+            return self.uses_models and is_stale(made.recipe, recipe="", prompt=self._prompt)
+        from perdure.history.renditions import algorithm
+
+        return self.uses_models or made.recipe != algorithm.RECIPE
+
+    async def refresh(self, record: SessionRecord, head: Head, places: Iterable[Place]) -> int:
+        """Make again what an older recipe made of these rounds; returns how many are new.
+
+        Called at an epoch, for what it is about to show: so a new recipe costs nothing for what is
+        never shown. A model is asked for what has none of a model's yet; that shows at a later one.
+        """
+        wanted = {place.turn for place in places if not head.is_undone(place.turn)}
+        numbers = sorted(number for number in wanted if 0 < number <= head.turn)
+        done = 0
+        for stretch in await self._renditions.stretches(record, head, numbers):
+            owned = stretch.owned
+            here = [n for n in numbers if owned.first <= n <= owned.last]
+            for a, b in runs(here, _BATCH):
+                part = msgspec.structs.replace(owned, first=a, last=b)
+                before = {row.id: row for row in await self._renditions.rows_of(part)}
+                wish = Wish(tiny=True, stale=True)
+                for each in await self._renditions.make(part, head, wish):
+                    for made in each.rounds:
+                        key = rendition_key(owned.session, made.place.turn, made.place.round)
+                        row = before.get(key)
+                        done += row is None or len(row.variants) <= made.variant
+                if self.uses_models:
+                    await self.models.want(part)
+                    self._wake_models()
+        return done
+
+    async def status(self, session: str | None = None) -> list[Standing]:
+        """How the renditions of a session, or of all, stand."""
+        from perdure.history.renditions.rendition_status import standings
+
+        return await standings(self._store, session, self._prompt)
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _walk(
+        self,
+        record: SessionRecord,
+        head: Head,
+        turns: tuple[int, int],
+        wish: Wish,
+        progress: Progress | None,
+    ) -> AsyncIterator[list[Made]]:
+        """What the rounds of these turns take, some turns at a time, oldest first."""
+        first, last = turns
+        numbers = range(max(first, 1), min(last, head.turn) + 1)
+        for stretch in await self._renditions.stretches(record, head, numbers):
+            owned = stretch.owned
+            for a in range(owned.first, owned.last + 1, _ROWS):
+                b = min(a + _ROWS - 1, owned.last)
+                part = msgspec.structs.replace(owned, first=a, last=b)
+                known = await self._renditions.known(part, stretch.doubtful)
+                live = [n for n in range(a, b + 1) if not head.is_undone(n)]
+                for c, d in runs([n for n in live if n not in known], _BATCH):
+                    if progress is not None:
+                        progress("making renditions", c - first, last - first + 1)
+                    some = msgspec.structs.replace(owned, first=c, last=d)
+                    for each in await self._renditions.make(some, head, wish):
+                        known[each.told.number] = each.rounds
+                yield [made for number in live for made in known.get(number, ())]
+
+
+def _nothing() -> None:
+    """Wakes nobody."""

@@ -1,0 +1,472 @@
+"""What is stored of renditions, for the turns that a session sees; what is missing is made.
+
+A session's line runs through the logs of its ancestors (`history.lines`), and so do its renditions.
+
+What a transaction stores is made from pieces that were read after the turn's count, and it commits
+only if that count is still the same. Forgetting a turn deletes its count before its content, and
+again afterwards: so nothing that was made from a turn is stored once it is forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from perdure.core.errors import Corrupted
+from perdure.core.levels import Level
+from perdure.core.messages import Message
+from perdure.history.lines import Owned, owners
+from perdure.history.log import TURNS
+from perdure.history.manifest import Place
+from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
+from perdure.history.renditions import packing
+from perdure.history.renditions.records import (
+    MOST_VARIANTS,
+    Rendition,
+    Tiny,
+    TinyVariant,
+    Variant,
+    Work,
+    is_stale,
+    rendition_key,
+    work_of,
+    working,
+    working_tiny,
+)
+from perdure.history.renditions.rendition_maker import RenditionMaker, Told
+from perdure.history.token_counts import TokenCounts
+from perdure.jobs import marks_of
+from perdure.storage.keys import numbered
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+T = TypeVar("T")
+
+#: Turns whose content is read together, and keys that are.
+_READ, KEYS_AT_ONCE = 16, 512
+#: Turns in front of a fork that its parent may still have added to.
+_NEAR = 20
+
+_log = logging.getLogger(__name__)
+
+
+class Made(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a round takes at R, S and C, in tokens, and which variant of its renditions that is."""
+
+    place: Place
+    raw: int
+    smooth: int
+    compact: int
+    variant: int
+    recipe: str = ""
+
+
+class MadeTiny(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a turn takes at T, and which variant that is."""
+
+    tokens: int
+    variant: int
+
+
+class Wish(NamedTuple):
+    """What is to be made."""
+
+    #: Also of rounds in which more is expected.
+    incomplete: bool = False
+    #: T of turns: of those that are closed, or of all.
+    tiny: bool = False
+    open_tiny: bool = False
+    #: Once more, where an older recipe made it.
+    stale: bool = False
+    #: When a model is to work on what is new, in microseconds: of closed turns, of open ones.
+    due: int | None = None
+    due_open: int | None = None
+    #: Slowly, while somebody appends.
+    polite: bool = False
+    #: The first round of interest, if only one turn is looked at, and the piece that it begins in.
+    round: int = 1
+    piece: int = 0
+
+
+class Turned(msgspec.Struct, frozen=True, gc=False):
+    """A turn, and what there is of it now."""
+
+    told: Told
+    closed: bool
+    rounds: list[Made]
+    tiny: MadeTiny | None
+    #: Something of it was left for later, since others were to go first.
+    left: bool = False
+
+
+class Wanted(NamedTuple):
+    """A round's words: at which level, and in which variant of its renditions."""
+
+    place: Place
+    level: Level
+    variant: int = 0
+
+
+class LineStretch(msgspec.Struct, frozen=True):
+    """Turns of a line in one log, and the first of them that has to be read to know it."""
+
+    owned: Owned
+    doubtful: int
+
+
+class RenditionStore:
+    """Reads stored renditions; makes and stores those that are missing."""
+
+    def __init__(self, store: Store, maker: RenditionMaker, counts: TokenCounts) -> None:
+        self._store = store
+        self._maker = maker
+        self._token_counts = counts
+        self._rows = store.collection(Rendition)
+        self._tinies = store.collection(Tiny)
+        self._counts = store.collection(TurnCount)
+
+    async def texts(self, record: SessionRecord, head: Head, wanted: Sequence[Wanted]) -> list[str]:
+        """The words of rounds at R, S or C, not escaped; empty for those that are forgotten.
+
+        What cannot be read any more is made anew by the algorithm of today.
+        """
+        found = dict[Wanted, str]()
+        turns = sorted({each.place.turn for each in wanted})
+        for stretch in await self.stretches(record, head, turns):
+            owned = stretch.owned
+            here = [n for n in turns if owned.first <= n <= owned.last]
+            for a, b in runs(here, _READ):
+                part = msgspec.structs.replace(owned, first=a, last=b)
+                some = [each for each in wanted if a <= each.place.turn <= b]
+                found |= await self._texts_of(part, some)
+        return [found.get(each, "") for each in wanted]
+
+    async def tiny_texts(
+        self, record: SessionRecord, head: Head, wanted: Sequence[tuple[int, int]]
+    ) -> list[str]:
+        """The words of turns at T, by turn and variant; empty for those that are forgotten."""
+        found = dict[tuple[int, int], str]()
+        turns = sorted({turn for turn, _ in wanted})
+        for stretch in await self.stretches(record, head, turns):
+            owned = stretch.owned
+            here = [each for each in wanted if owned.first <= each[0] <= owned.last]
+            for some in portions(here, KEYS_AT_ONCE):
+                keys = [turn_key(owned.session, turn) for turn, _ in some]
+                rows = await self._tinies.get_many(keys)
+                for (turn, at), row in zip(some, rows, strict=True):
+                    if row is not None and at < len(row.variants) and row.variants[at].recipe:
+                        found[turn, at] = row.variants[at].text
+                        continue
+                    part = msgspec.structs.replace(owned, first=turn, last=turn)
+                    for told in await self._maker.told(part):
+                        found[turn, at] = (await self._maker.tiny(told.rounds.values())).text
+        return [found.get(each, "") for each in wanted]
+
+    async def known(self, owned: Owned, doubtful: int) -> dict[int, list[Made]]:
+        """The turns of which all is there, in front of the first doubtful one."""
+        session, found = owned.session, dict[int, list[Made]]()
+        last = min(owned.last, doubtful - 1)
+        if owned.first > last:
+            return found
+        start = turn_key(session, owned.first - 1)
+        counts = await self._counts.behind(start, f"{session}/", limit=last - owned.first + 1)
+        rows = {row.id: row for row in await self.rows_of(owned)}
+        for count in counts:
+            rounds = list[Made]()
+            for round, counted in enumerate(count.counted, 1):
+                row = rows.get(rendition_key(session, count.turn, round))
+                at = None if row is None else row.best(counted.messages)
+                if row is None or at is None:
+                    break
+                used = row.variants[at]
+                place = Place(count.turn, round)
+                made = Made(place, counted.tokens, used.smooth, used.compact, at, used.recipe)
+                rounds.append(made)
+            if count.turn <= last and len(rounds) == count.rounds:
+                found[count.turn] = rounds
+        return found
+
+    async def rows_of(self, owned: Owned) -> list[Rendition]:
+        """The rows of the rounds of these turns."""
+        found, prefix = list[Rendition](), f"{owned.session}/"
+        start, end = (f"{prefix}{numbered(n)}" for n in (owned.first, owned.last + 1))
+        while True:
+            page = await self._rows.behind(start, prefix, limit=KEYS_AT_ONCE)
+            found += [row for row in page if row.id < end]
+            if len(page) < KEYS_AT_ONCE or page[-1].id >= end:
+                return found
+            start = page[-1].id
+
+    async def stretches(
+        self, record: SessionRecord, head: Head, numbers: Sequence[int]
+    ) -> list[LineStretch]:
+        """Whose logs hold these turns, and from where on their rows cannot be trusted.
+
+        Messages may have been added that nobody has counted yet: a mark tells from where on. And a
+        fork does not see what was added to its parent's last turns later.
+        """
+        found = list[LineStretch]()
+        if not numbers:
+            return found
+        for owned in owners(record, numbers[0], min(numbers[-1], head.turn)):
+            marked = await marks_of(self._store, TURNS, owned.session)
+            doubtful = min([mark.first for mark in marked], default=head.turn)
+            if owned.session == record.id:
+                own = msgspec.structs.replace(owned, piece=head.pieces)
+                found.append(LineStretch(own, min(doubtful, head.turn)))
+            else:
+                end = next(s.turn for s in record.line if s.turn >= owned.last)
+                found.append(LineStretch(owned, min(doubtful, end - _NEAR + 1)))
+        return found
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _texts_of(self, owned: Owned, wanted: Sequence[Wanted]) -> dict[Wanted, str]:
+        session = owned.session
+        keys = [rendition_key(session, *_numbers(each.place)) for each in wanted]
+        rows = await self._rows.get_many(keys)
+        told = {each.number: each for each in await self._maker.told(owned)}
+        found = dict[Wanted, str]()
+        for each, row in zip(wanted, rows, strict=True):
+            turn, round = _numbers(each.place)
+            if turn not in told or round not in told[turn].rounds:
+                continue
+            messages, variant = told[turn].rounds[round], None
+            if row is not None and each.variant < len(row.variants):
+                variant = row.variants[each.variant]
+                messages = messages[: variant.messages]
+            full = await self._maker.full(messages)
+            if each.level == "R":
+                from perdure.history.renditions import algorithm
+
+                found[each] = algorithm.raw(full)
+            else:
+                smooth, compact = await self._unpacked(variant, full, each.place)
+                found[each] = smooth if each.level == "S" else compact
+            await self._maker.jobs.breathe()
+        return found
+
+    async def _unpacked(
+        self, variant: Variant | None, full: tuple[Message, ...], place: Place
+    ) -> tuple[str, str]:
+        ground = packing.ground(full)
+        if variant is not None and variant.packed:
+            try:
+                return packing.unpack(variant.packed, ground)
+            except Corrupted as exc:
+                _log.warning("%s is made anew: %s", place, exc)
+        return packing.unpack((await self._maker.variant(full, place)).packed, ground)
+
+    # Making -----------------------------------------------------------------------------------
+
+    async def make(
+        self,
+        owned: Owned,
+        head: Head,
+        wish: Wish,
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> list[Turned]:
+        """Make what is missing of these turns, and store it; returns all there is then.
+
+        Once `go_on` says no, what is made is stored, and the rest is left; one thing is made in any
+        case. Turns that are forgotten are not among the results. Raises `Corrupted` if a piece of
+        the log is damaged.
+        """
+        made = _Made()
+        for counted in (False, True):
+            found, uncounted = await self._attempt(owned, head, wish, go_on, made)
+            if not uncounted or counted:
+                return found
+            await self._token_counts.count(owned.session, min(uncounted), max(uncounted))
+        raise AssertionError("unreachable")
+
+    async def _attempt(
+        self, owned: Owned, head: Head, wish: Wish, go_on: Callable[[], bool], made: _Made
+    ) -> tuple[list[Turned], list[int]]:
+        session = owned.session
+        keys = [turn_key(session, turn) for turn in range(owned.first, owned.last + 1)]
+
+        async def body(transaction: Transaction) -> tuple[list[Turned], list[int]]:
+            # Before the pieces: see above.
+            stored = await transaction.collection(TurnCount).get_many(keys)
+            counts = {count.turn: count for count in stored if count is not None}
+            told = await self._maker.told(owned, round=wish.round, piece=wish.piece)
+            uncounted = [each.number for each in told if not _is_counted(each, counts)]
+            if uncounted and not made.counted:
+                made.counted = True
+                return [], uncounted
+            there = [each for each in told if each.number in counts]
+            batch = _Batch(self._maker, session, head, wish, made)
+            await batch.load(transaction, there)
+            found = [await batch.turned(each, counts[each.number], go_on) for each in there]
+            await batch.store(transaction)
+            return found, []
+
+        return await self._store.transact(body)
+
+
+class _Made(msgspec.Struct):
+    """What was made already: a transaction that is repeated does not make it again."""
+
+    variants: dict[tuple[Place, int], Variant] = {}
+    tinies: dict[tuple[int, int], TinyVariant] = {}
+    tokens: dict[tuple[Place, int], int] = {}
+    #: Counting was tried.
+    counted: bool = False
+
+
+class _Batch:
+    """Rows of some turns, as a transaction finds and leaves them."""
+
+    def __init__(
+        self, maker: RenditionMaker, session: str, head: Head, wish: Wish, made: _Made
+    ) -> None:
+        self._maker = maker
+        self._session = session
+        self._head = head
+        self._wish = wish
+        self._made = made
+        self._rows: dict[str, Rendition] = {}
+        self._tinies: dict[str, Tiny] = {}
+        self._changed: dict[str, Rendition] = {}
+        self._changed_tinies: dict[str, Tiny] = {}
+
+    async def load(self, transaction: Transaction, told: Sequence[Told]) -> None:
+        keys = [
+            rendition_key(self._session, each.number, round)
+            for each in told
+            for round in each.rounds
+        ]
+        rows = await transaction.collection(Rendition).get_many(keys)
+        self._rows = {row.id: row for row in rows if row is not None}
+        if self._wish.tiny:
+            keys = [turn_key(self._session, each.number) for each in told]
+            tinies = await transaction.collection(Tiny).get_many(keys)
+            self._tinies = {row.id: row for row in tinies if row is not None}
+
+    async def store(self, transaction: Transaction) -> None:
+        await transaction.collection(Rendition).put_many(self._changed.values())
+        await transaction.collection(Tiny).put_many(self._changed_tinies.values())
+
+    async def turned(self, told: Told, count: TurnCount, go_on: Callable[[], bool]) -> Turned:
+        wish, closed = self._wish, told.is_closed(self._head)
+        rounds, left = list[Made](), False
+        for round, messages in told.rounds.items():
+            place = Place(told.number, round)
+            row = self._row(place)
+            at = row.best(len(messages))
+            if at is None or self._is_old(row.variants[at].recipe):
+                if not (wish.incomplete or closed or told.is_complete(round)):
+                    continue
+                if self._is_worn(go_on):
+                    left = True
+                    continue
+                variant = await self._variant(place, messages)
+                at = self._put(row, variant, wish.due if closed else wish.due_open)
+                row = self._row(place)
+            used = row.variants[at]
+            counted = count.of(round)
+            raw = counted.tokens
+            if counted.messages != len(messages):
+                raw = await self._tokens(place, messages)
+            rounds.append(Made(place, raw, used.smooth, used.compact, at, used.recipe))
+        tiny = None
+        if wish.tiny and (closed or wish.open_tiny):
+            tiny = await self._tiny(told, go_on, closed=closed)
+            left = left or tiny is None
+        return Turned(told, closed, rounds, tiny, left)
+
+    async def _tiny(
+        self, told: Told, go_on: Callable[[], bool], *, closed: bool
+    ) -> MadeTiny | None:
+        key, messages = turn_key(self._session, told.number), told.messages
+        row = self._changed_tinies.get(key) or self._tinies.get(key) or Tiny(key)
+        at = row.best(messages)
+        if at is None or self._is_old(row.variants[at].recipe):
+            if self._is_worn(go_on):
+                return None
+            known = self._made.tinies.get((told.number, messages))
+            if known is None:
+                known = await self._maker.tiny(told.rounds.values())
+                self._made.tinies[told.number, messages] = known
+            if not closed:  # one for each message would fill the row: it is made again if asked for
+                return MadeTiny(known.tokens, len(row.variants))
+            variants = (*row.variants[: MOST_VARIANTS - 1], known)
+            due = self._wish.due
+            work = Work(due) if due is not None else work_of(row)
+            row = working_tiny(Tiny(key, variants), work)
+            self._changed_tinies[key] = row
+            at = len(variants) - 1
+        return MadeTiny(row.variants[at].tokens, at)
+
+    def _is_worn(self, go_on: Callable[[], bool]) -> bool:
+        """Whether to stop: something was made, and others are to go first."""
+        return bool(self._made.variants or self._made.tinies) and not go_on()
+
+    def _is_old(self, recipe: str) -> bool:
+        """Whether to make it again. Not what a model made: that is for a model to better."""
+        if not self._wish.stale:
+            return False
+        from perdure.history.renditions import algorithm
+
+        return is_stale(recipe, recipe=algorithm.RECIPE, prompt=None)
+
+    def _row(self, place: Place) -> Rendition:
+        key = rendition_key(self._session, place.turn, place.round)
+        return self._changed.get(key) or self._rows.get(key) or Rendition(key)
+
+    def _put(self, row: Rendition, variant: Variant, due: int | None) -> int:
+        variants = (*row.variants[: MOST_VARIANTS - 1], variant)
+        self._changed[row.id] = working(
+            Rendition(row.id, variants), Work(due) if due is not None else work_of(row)
+        )
+        return len(variants) - 1
+
+    async def _variant(self, place: Place, messages: tuple[Message, ...]) -> Variant:
+        known = self._made.variants.get((place, len(messages)))
+        if known is None:
+            begun = time.perf_counter()
+            known = await self._maker.variant(messages, place)
+            self._made.variants[place, len(messages)] = known
+            if self._wish.polite:
+                await self._maker.jobs.give_way(time.perf_counter() - begun)
+        return known
+
+    async def _tokens(self, place: Place, messages: tuple[Message, ...]) -> int:
+        known = self._made.tokens.get((place, len(messages)))
+        if known is None:
+            known = self._made.tokens[place, len(messages)] = await self._maker.tokens(messages)
+        return known
+
+
+def _is_counted(told: Told, counts: dict[int, TurnCount]) -> bool:
+    count = counts.get(told.number)
+    return count is not None and all(
+        count.of(round).messages >= len(messages) for round, messages in told.rounds.items()
+    )
+
+
+def _numbers(place: Place) -> tuple[int, int]:
+    return place.turn, place.round
+
+
+def portions(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Neighbouring numbers together, so that each run is one read; at most so many."""
+    first = before = None
+    for number in numbers:
+        if first is None or before is None or number != before + 1 or number - first >= most:
+            if first is not None and before is not None:
+                yield first, before
+            first = number
+        before = number
+    if first is not None and before is not None:
+        yield first, before

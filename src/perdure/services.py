@@ -1,0 +1,89 @@
+"""The parts of one bank, made when it is opened: what `Bank`, `Session` and contexts work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perdure.artifacts import ArtifactStore
+from perdure.config import Config
+from perdure.core.messages import Message
+from perdure.core.tokens import Counter
+from perdure.history.epochs import Epochs
+from perdure.history.intake import Intake
+from perdure.history.log import TurnLog
+from perdure.history.reading import Reader
+from perdure.history.renditions.rendition_service import Scribe
+from perdure.history.token_counts import TokenCounts
+from perdure.jobs import Runner
+from perdure.jobs.store_maintenance import StoreMaintenance
+from perdure.storage.assembly import Chain
+from perdure.storage.store import Store
+from perdure.storage.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from perdure.gateway.gateway import Gateway
+    from perdure.history.secrets import Masker
+    from perdure.recall.recall import Recall
+
+
+class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
+    """What a bank consists of. Making it reads and writes nothing; `bank.wiring` does.
+
+    The gateway, recall and the rules for secrets take long to make: they are made when they are
+    first asked for.
+    """
+
+    url: str
+    config: Config
+    #: Middleware around the store: metrics, compression, encryption, cache.
+    chain: Chain
+    store: Store
+    jobs: Runner
+    subscriptions: Subscriptions
+    maintenance: StoreMaintenance
+    artifacts: ArtifactStore
+    log: TurnLog
+    reader: Reader
+    meter: TokenCounts
+    scribe: Scribe
+    epochs: Epochs
+    make_gateway: Callable[[], Gateway]
+    make_recall: Callable[[], Recall]
+    make_masker: Callable[[], Masker | None]
+
+    @cached_property
+    def gateway(self) -> Gateway:
+        """Raises `InvalidConfig`; `Closed` if the bank is not open."""
+        return self.make_gateway()
+
+    @cached_property
+    def recall(self) -> Recall:
+        return self.make_recall()
+
+    @cached_property
+    def masker(self) -> Masker | None:
+        """None if secrets are not to be masked."""
+        return self.make_masker()
+
+    def made(self, name: str) -> bool:
+        """Whether one of the above has been made."""
+        return name in self.__dict__
+
+    @property
+    def counter(self) -> Counter:
+        return self.meter.counter
+
+    def intake(self, session: str) -> Intake:
+        """What prepares the messages of a session to be written."""
+        return Intake(session, self.artifacts, lambda: self.masker, self.config.history)
+
+    def mask_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Plain data without the secrets in its texts."""
+        return self.intake("").plain(data)
+
+    def mask_messages(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        return messages if self.masker is None else self.masker.messages(messages)[0]

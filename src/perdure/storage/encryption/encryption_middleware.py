@@ -1,0 +1,439 @@
+"""The middleware: values are encrypted on their way in and decrypted on their way out.
+
+An encrypted value is a random nonce of 12 bytes, the ciphertext, and a tag of 16 bytes. The tag
+also covers where the value belongs: collection, key and schema of the record, the content type it
+had before, and the key it was encrypted with. Put anywhere else it cannot be decrypted. Who can
+write to the store can put back an older value of the same record: the audit tells of that.
+
+Nonces are random, so one key should not encrypt more than 2³² values (NIST SP 800-38D): at a
+hundred writes a second a rotation of data keys is due after sixteen months.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import msgspec
+
+from perdure.core.clock import to_datetime
+from perdure.core.errors import (
+    Conflict,
+    Corrupted,
+    InvalidInput,
+    KeyRefused,
+    PerdureError,
+    Unsupported,
+)
+from perdure.storage.adapter import Capability
+from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.deadlines import TimeLeft
+from perdure.storage.encryption.data_keys import DataKeys, Ring
+from perdure.storage.encryption.key_rotation import Holder, Rewrapped, Rotated, Rotation
+from perdure.storage.encryption.key_scopes import CLEAR, Mark, mark_of, scope_at
+from perdure.storage.encryption.key_status import ScopeStanding, shred, standing
+from perdure.storage.encryption.master_keys import NONCE_BYTES, MasterKeys, check, refusals
+from perdure.storage.middleware import (
+    Call,
+    Commit,
+    Find,
+    Get,
+    Handler,
+    Resident,
+    Rewrite,
+    Stage,
+    collection_of,
+)
+from perdure.storage.options import STRONG
+from perdure.storage.records import RecordType
+from perdure.storage.rows import Batch, Check, Put, Recode, Row, checksum
+
+if TYPE_CHECKING:
+    from perdure.storage.store import Progress, Store
+
+_NEEDED = frozenset({Capability.TRANSACTIONS, Capability.VERSIONS})
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Encryption(Resident):
+    """The middleware.
+
+    It encrypts the values of types with a field marked `Encrypted`; with `everything`, those of all
+    collections. Without master keys such types cannot be written, and nothing that is encrypted can
+    be read.
+
+    Raises `InvalidInput` for what are no master keys, and `KeyRefused` if `everything` is to be
+    encrypted without any.
+    """
+
+    stage: ClassVar[Stage] = Stage.ENCRYPT
+
+    def __init__(
+        self,
+        masters: MasterKeys | None,
+        *,
+        scope: Literal["collection", "agent"] = "collection",
+        everything: bool = False,
+    ) -> None:
+        check(masters, scope, everything=everything)
+        self._masters = masters
+        self._by_agent = scope == "agent"
+        self._everything = everything
+        self._host: Store | None = None
+        self._keys: DataKeys | None = None
+        self._holders: list[Holder] = []
+        #: Collections of which encrypted rows were read.
+        self._has_read: set[str] = set()
+        self._is_capable = False
+
+    def attach(self, store: Store) -> None:
+        """Say where keys are kept and record types are known."""
+        self._host = store
+        self._keys = DataKeys(store, self._masters)
+        self._is_capable = store.adapter.capabilities >= _NEEDED
+
+    @property
+    def keys(self) -> DataKeys:
+        """The data keys of the store."""
+        if self._keys is None:
+            raise InvalidInput(
+                "This encryption belongs to no store.", hint="Put it in a store's chain."
+            )
+        return self._keys
+
+    # What is encrypted, and with which key ----------------------------------------------------
+
+    def encrypts(self, collection: str) -> bool:
+        """Whether records of a collection are stored encrypted."""
+        if collection in CLEAR:
+            return False
+        if self._everything:
+            return True
+        known = self._attached().declared.get(collection)
+        return known is not None and known.encrypted
+
+    def scope_of(self, collection: str, key: str) -> str:
+        """The scope whose data key a record is encrypted with; empty if it is not encrypted."""
+        if not self.encrypts(collection):
+            return ""
+        return scope_at(collection, key, agent=self._by_agent)
+
+    def is_due(self, declared: RecordType[Any], row: Row) -> bool:
+        """Whether a row was stored in clear, but would be encrypted now."""
+        return self.encrypts(declared.name) and mark_of(row.content_type) is None
+
+    # Keys -------------------------------------------------------------------------------------
+
+    def join(self, holder: Holder) -> None:
+        """Have rotations also renew objects that are encrypted with data keys."""
+        self._holders.append(holder)
+
+    async def rotate_data_keys(
+        self, scope: str | None = None, progress: Progress | None = None
+    ) -> Rotated:
+        """Give a scope, or all, a new data key; encrypt its rows anew; destroy the old keys.
+
+        Rows that should be encrypted and are not yet are, too. Everybody may read and write
+        meanwhile, in every process. Interrupted, even by kill -9, it leaves everything readable,
+        and the next call goes on with it instead of making yet another key.
+        """
+        return await self._rotation().data_keys(scope, progress)
+
+    async def rotate_master(self, progress: Progress | None = None) -> Rewrapped:
+        """Wrap all data keys with the current master key. No row is touched.
+
+        The former master keys have to be given, and can be thrown away afterwards. May be repeated.
+        Raises `KeyRefused` if one is missing, after wrapping what can be.
+        """
+        return await self._rotation().master(progress)
+
+    async def shred(self, scope: str, *, confirm: str) -> bool:
+        """Destroy all data keys of a scope: nothing it holds can ever be read again.
+
+        `confirm` has to repeat the scope. Its rows stay where they are, and raise `Corrupted` until
+        they are deleted. Other processes may still read them for up to a minute. What is written
+        afterwards gets a new key.
+
+        Returns whether nothing of the keys is left in the files of the store. In backups from
+        before they are still there, wrapped: see the guide.
+        """
+        return await shred(self._attached(), self.keys, scope, confirm)
+
+    async def status(self, *, rows: bool = False) -> list[ScopeStanding]:
+        """All scopes with their data keys; with `rows`, also how many rows need which."""
+        return await standing(self._attached(), self.keys, rows=rows)
+
+    def _rotation(self) -> Rotation:
+        return Rotation(self._attached(), self, self._holders)
+
+    # The chain --------------------------------------------------------------------------------
+
+    async def __call__(self, call: Call, proceed: Handler) -> Any:
+        if isinstance(call, Commit):
+            scopes = [
+                self.scope_of(write.collection, write.key) if isinstance(write, Put) else ""
+                for write in call.batch.writes
+            ]
+            if any(scopes):
+                return await self._commit(call, scopes, proceed)
+            return await proceed(call)
+        if isinstance(call, Rewrite):
+            return await self._rewrite(call, proceed)
+        if not isinstance(call, Get | Find):
+            return await proceed(call)
+        time_left = TimeLeft(call.options)
+        return await self._decrypted(call, await proceed(call), proceed, time_left)
+
+    # On the way in ----------------------------------------------------------------------------
+
+    async def _commit(self, commit: Commit, scopes: Sequence[str], proceed: Handler) -> Any:
+        batch = commit.batch
+        if self._masters is None or not self._is_capable:
+            raise self._refusal(batch, scopes)
+        time_left = TimeLeft(commit.options)
+        for attempt in range(ATTEMPTS):
+            rings = await self._rings(scopes)
+            writes = tuple(
+                seal_put(write, rings[scope]) if scope and isinstance(write, Put) else write
+                for write, scope in zip(batch.writes, scopes, strict=True)
+            )
+            checks = _with_keys(batch.checks, rings)
+            sealed = Batch(writes, checks, batch.events, batch.changes)
+            try:
+                return await proceed(Commit(sealed, time_left.options()))
+            except Conflict as conflict:
+                outdated = await self._is_outdated(conflict, batch.checks, rings)
+                if not outdated or attempt == ATTEMPTS - 1:
+                    raise
+            await back_off(attempt)
+        raise AssertionError("unreachable")
+
+    def _refusal(self, batch: Batch, scopes: Sequence[str]) -> PerdureError:
+        """The error for what may not be stored."""
+        write = next(write for write, scope in zip(batch.writes, scopes, strict=True) if scope)
+        name = f"{write.collection}/{write.key}"
+        if self._masters is None:
+            return KeyRefused(
+                f"{name} would be stored in clear: its type has a field marked Encrypted, and there"
+                " is no master key.",
+                hint="Make one with `perdure keys make FILE`, and set encryption.key to file:FILE.",
+            )
+        return Unsupported(
+            f"{type(self._attached().adapter).__name__} cannot check keys along with a"
+            f" commit, so no encrypted record such as {name} can be kept in it.",
+            hint="Open the bank on sqlite:// or postgresql://.",
+        )
+
+    async def _rings(self, scopes: Sequence[str]) -> dict[str, Ring]:
+        """The keys to write with, by scope."""
+        keys = self.keys
+        return {scope: keys.known(scope) or await keys.writable(scope) for scope in scopes if scope}
+
+    async def _rewrite(self, rewrite: Rewrite, proceed: Handler) -> Any:
+        scopes = [self.scope_of(rewrite.collection, each.row.key) for each in rewrite.recodes]
+        if not all(scopes) and rewrite.collection in self._has_read:
+            scopes = await self._kept(rewrite, scopes, proceed)
+        if not any(scopes):
+            return await proceed(rewrite)
+        return await self.rewrite_in(rewrite, scopes, proceed)
+
+    async def _kept(self, rewrite: Rewrite, scopes: Sequence[str], proceed: Handler) -> list[str]:
+        """The scopes; where there is none, that of the stored row: what is encrypted stays so.
+
+        This process may not know the type that says so.
+        """
+        name, places = rewrite.collection, [each.row.key for each in rewrite.recodes]
+        kept = list(scopes)
+        for at, row in enumerate(await proceed(Get(name, places, STRONG))):
+            mark = None if row is None else mark_of(row.content_type)
+            if mark is not None:
+                kept[at] = kept[at] or scope_at(name, places[at], agent=mark.agent)
+        return kept
+
+    async def rewrite_in(self, rewrite: Rewrite, scopes: Sequence[str], proceed: Handler) -> Any:
+        """Rewrite rows, each encrypted in the scope given for it; those without one as they are."""
+        collection, time_left = rewrite.collection, TimeLeft(rewrite.options)
+        for attempt in range(ATTEMPTS):
+            rings = await self._rings(scopes)
+            recodes = tuple(
+                seal_recode(recode, collection, rings[scope]) if scope else recode
+                for recode, scope in zip(rewrite.recodes, scopes, strict=True)
+            )
+            checks = _with_keys(rewrite.checks, rings)
+            try:
+                return await proceed(Rewrite(collection, recodes, time_left.options(), checks))
+            except Conflict as conflict:
+                outdated = await self._is_outdated(conflict, rewrite.checks, rings)
+                if not outdated or attempt == ATTEMPTS - 1:
+                    raise
+            await back_off(attempt)
+        raise AssertionError("unreachable")
+
+    async def _is_outdated(
+        self, conflict: Conflict, theirs: Sequence[Check], rings: dict[str, Ring]
+    ) -> bool:
+        """Whether it is a conflict because keys were changed since we read them."""
+        place = conflict.collection, conflict.key
+        if any((check.collection, check.key) == place for check in theirs):
+            return False
+        for scope, ring in rings.items():
+            if (ring.check.collection, ring.check.key) == place:
+                found = await self.keys.reload(scope)
+                return found is None or found.check != ring.check
+        return False
+
+    # On the way out ---------------------------------------------------------------------------
+
+    async def _decrypted(
+        self, call: Get | Find, rows: list[Row | None], proceed: Handler, time_left: TimeLeft
+    ) -> list[Row | None]:
+        collection = collection_of(call)
+        destroyed: set[tuple[str, int]] = set()
+        keys = self.keys
+        while True:
+            plain: list[Row | None] = []
+            for row in rows:
+                mark = None if row is None else mark_of(row.content_type)
+                if row is None or mark is None:
+                    plain.append(row)
+                    continue
+                scope = scope_at(collection, row.key, agent=mark.agent)
+                ring = keys.fresh(scope)
+                if ring is None or mark.generation not in ring.ciphers:
+                    ring = await self._opened(scope, mark.generation)
+                if ring is None or mark.generation not in ring.ciphers:
+                    break
+                plain.append(unseal(row, collection, mark, ring))
+                self._has_read.add(collection)
+            else:
+                return plain
+            missing = (scope, mark.generation)
+            if missing in destroyed:
+                raise unreadable(collection, row, mark, scope, ring)
+            # A key is destroyed when no row needs it. So this row was written anew after we, or a
+            # cache, read it, and reading it again helps: once, for each key.
+            destroyed.add(missing)
+            rows = await proceed(time_left.from_primary(call))
+
+    async def _opened(self, scope: str, generation: int) -> Ring | None:
+        """The ring with this key unwrapped, if there still is one."""
+        ring = self.keys.fresh(scope)
+        if ring is None or not await ring.unlock(generation, self._masters):
+            ring = await self.keys.reload(scope)
+            if ring is not None:
+                await ring.unlock(generation, self._masters)
+        return ring
+
+    async def decrypted(self, collection: str, row: Row) -> Row | None:
+        """A row as it is stored, decrypted; one that is not encrypted comes back as it is.
+
+        None if it was deleted, with its key.
+        """
+        call, below = Get(collection, (row.key,), STRONG), self._attached().below(self)
+        (plain,) = await self._decrypted(call, [row], below, TimeLeft(STRONG))
+        return plain
+
+    def _attached(self) -> Store:
+        if self._host is None:
+            raise InvalidInput(
+                "This encryption belongs to no store.", hint="Put it in a store's chain."
+            )
+        return self._host
+
+
+# Values ----------------------------------------------------------------------------------------
+
+
+def _with_keys(checks: tuple[Check, ...], rings: dict[str, Ring]) -> tuple[Check, ...]:
+    """What the caller has checked, and that the keys are still those that were used."""
+    if not checks and len(rings) == 1:
+        (ring,) = rings.values()
+        return ring.checks
+    return (*checks, *(ring.check for ring in rings.values() if ring.check not in checks))
+
+
+def _sealed(value: bytes, ring: Ring, record: tuple[str, str, int, str]) -> bytes:
+    """A value encrypted for its record: collection, key, schema and content type."""
+    nonce = os.urandom(NONCE_BYTES)
+    place = _encode((*record, ring.scope, ring.current))
+    return nonce + ring.cipher.encrypt(nonce, value, place)
+
+
+def seal_put(put: Put, ring: Ring) -> Put:
+    plain = put.content_type
+    value = _sealed(put.value, ring, (put.collection, put.key, put.schema, plain))
+    content_type = plain + ring.suffix
+    return Put(
+        put.collection,
+        put.key,
+        value,
+        content_type,
+        put.schema,
+        checksum(put.key, content_type, put.schema, value),
+        put.columns,
+        put.tags,
+        put.expires,
+        put.expected,
+    )
+
+
+def seal_recode(recode: Recode, collection: str, ring: Ring) -> Recode:
+    """Other bytes for a row that keeps its version, sealed."""
+    row, plain = recode.row, recode.content_type
+    schema = row.schema if recode.schema is None else recode.schema
+    value = _sealed(recode.value, ring, (collection, row.key, schema, plain))
+    return msgspec.structs.replace(
+        recode, value=value, content_type=plain + ring.suffix, checksum=0
+    )
+
+
+def unseal(row: Row, collection: str, mark: Mark, ring: Ring) -> Row:
+    """The row with its value opened; all else is as stored.
+
+    The ring has to hold the key. Raises `Corrupted` if this is not what was sealed for this place.
+    """
+    plain, number = mark.content_type, mark.generation
+    place = (collection, row.key, row.schema, plain, ring.scope, number)
+    sealed = row.value
+    try:
+        value = ring.ciphers[number].decrypt(
+            sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], _encode(place)
+        )
+    except refusals() as exc:
+        name = f"{collection}/{row.key}"
+        raise Corrupted(
+            f"The record {name} was changed, or was not written for this place: it cannot be"
+            " decrypted.",
+            hint="Somebody may have tampered with the store; restore the record from a backup.",
+            record=name,
+        ) from exc
+    return Row(
+        row.key,
+        value,
+        plain,
+        row.schema,
+        row.version,
+        row.created,
+        row.updated,
+        row.expires,
+        row.checksum,
+    )
+
+
+def unreadable(collection: str, row: Row, mark: Mark, scope: str, ring: Ring | None) -> Corrupted:
+    """The error for a row whose key is not there any more."""
+    name = f"{collection}/{row.key}"
+    if ring is not None and mark.generation <= ring.record.shredded:
+        when = to_datetime(ring.record.shredded_at).date()
+        return Corrupted(
+            f"{name} is forgotten: the key it was encrypted with was destroyed on {when}.",
+            hint="Nobody can read it any more; delete it.",
+            record=name,
+        )
+    return Corrupted(
+        f"{name} needs data key {mark.generation} of {scope}, which is missing.",
+        hint="Restore the collection perdure_keys from a backup.",
+        record=name,
+    )

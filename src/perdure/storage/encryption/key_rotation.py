@@ -1,0 +1,346 @@
+"""Replacing keys, without anybody noticing.
+
+Data keys:
+
+1. Each scope gets a new key, which is current from then on: no row can be added that needs an older
+   one, because every commit checks the row of its scope's keys.
+2. Page by page, rows are encrypted anew: see `storage.rewriting`. Objects outside of the store are
+   renewed by whoever keeps them.
+3. The whole store is looked through, and the older keys that nothing needs are destroyed.
+
+Each step can be interrupted and done again; two who do the same at once do not harm each other.
+
+The master key: each scope's keys are wrapped again, which is one write for each scope.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+
+from perdure.core.errors import KeyRefused, Unavailable, Unsupported
+from perdure.storage.adapter import Adapter
+from perdure.storage.collection import Collection
+from perdure.storage.encryption.data_keys import KeyRing, grown, rewrapped
+from perdure.storage.encryption.key_scopes import CLEAR, mark_of, scope_at
+from perdure.storage.encryption.key_status import Needs, needed, scopes_with_keys
+from perdure.storage.encryption.master_keys import MasterKeys
+from perdure.storage.middleware import Get, Rewrite
+from perdure.storage.options import DEFAULT, Options
+from perdure.storage.rewriting import MOST_FAILURES, Failure, Rewritten, rewrite_collection
+from perdure.storage.rows import Check, Recode, Row
+
+if TYPE_CHECKING:
+    from perdure.storage.encryption.encryption_middleware import Encryption
+    from perdure.storage.store import Progress, Store
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Holder(Protocol):
+    """Somebody who keeps objects outside of the store that are encrypted with data keys."""
+
+    async def renew(self, scope: str, generation: int, progress: Progress | None) -> int:
+        """Encrypt objects of a scope anew that need an older generation; returns how many.
+
+        Raises `NotRenewed` at the end, if some could not be: they are as they were.
+        """
+
+    async def needed(self, scope: str) -> set[int]:
+        """The generations that objects of a scope need."""
+
+
+class NotRenewed(Exception):
+    """Some objects could not be encrypted anew; all others were."""
+
+    def __init__(self, renewed: int, failures: Sequence[Failure]) -> None:
+        super().__init__(f"{len(failures)} objects could not be encrypted anew.")
+        self.renewed = renewed
+        self.failures = failures
+
+
+class Rotated(msgspec.Struct, frozen=True):
+    """What a rotation of data keys did."""
+
+    #: The scopes that have a new key.
+    scopes: tuple[str, ...]
+    #: Rows that were encrypted anew.
+    rewritten: int = 0
+    #: Objects outside of the store that were.
+    objects: int = 0
+    #: Old keys that were destroyed, and those that something still needs.
+    destroyed: int = 0
+    kept: int = 0
+    #: Rows and objects that could not be encrypted anew: all of them, and the first by name.
+    failed: int = 0
+    failures: tuple[Failure, ...] = ()
+    #: Whether it went on with what an earlier run had begun.
+    resumed: bool = False
+
+
+class Rewrapped(msgspec.Struct, frozen=True):
+    """What a rotation of the master key did."""
+
+    #: The fingerprint of the master key that everything is wrapped with now.
+    master: str
+    scopes: int
+    #: Data keys that were wrapped again.
+    rewrapped: int
+
+
+class Rotation:
+    """Replaces the keys of one store."""
+
+    def __init__(self, host: Store, encryption: Encryption, holders: Sequence[Holder]) -> None:
+        self._host = host
+        self._encryption = encryption
+        self._keys = encryption.keys
+        self._holders = holders
+        #: Whether a row was found that should be encrypted, and was in clear.
+        self._saw_clear = False
+
+    # Data keys --------------------------------------------------------------------------------
+
+    async def data_keys(self, scope: str | None, progress: Progress | None) -> Rotated:
+        rings, resumed = await self._begin(scope, progress)
+        written = await self._encrypt_anew(scope, rings, progress)
+        objects, unrenewed = await self._renew_objects(rings, progress)
+        destroyed, kept = await self._destroy(rings, await needed(self._host.adapter, progress))
+        if self._saw_clear:  # what was in clear can still lie in the store's files
+            with suppress(Unavailable, Unsupported):
+                await self._host.adapter.scrub()
+        failures = tuple(
+            msgspec.structs.replace(failure, key=f"{each.collection}/{failure.key}")
+            for each in written
+            for failure in each.failures
+        )
+        return Rotated(
+            tuple(rings),
+            sum(each.rewritten for each in written),
+            objects,
+            destroyed,
+            kept,
+            sum(each.failed for each in written) + len(unrenewed),
+            (*failures, *unrenewed)[:MOST_FAILURES],
+            resumed,
+        )
+
+    async def _begin(
+        self, scope: str | None, progress: Progress | None
+    ) -> tuple[dict[str, KeyRing], bool]:
+        """Give each scope a new key, unless an interrupted rotation has done so."""
+        masters = self._masters()
+        names = await scopes_with_keys(self._keys, scope)
+        for name in names:
+            await self._unlock(name)  # before anything is changed
+        rings: dict[str, KeyRing] = {}
+        resumed = False
+        for number, name in enumerate(names, 1):
+            begun = False
+
+            async def begin(ring: KeyRing) -> KeyRing:
+                nonlocal begun
+                begun = ring.rotating
+                if begun or not ring.generations:
+                    return ring
+                more = grown(ring, await masters.current(), self._host.now())
+                return msgspec.structs.replace(more, rotating=True)
+
+            ring = await self._keys.change(name, begin)
+            if ring is not None and ring.generations:
+                rings[name] = ring
+                resumed = resumed or begun
+            if progress is not None:
+                progress("making data keys", number, len(names))
+        return rings, resumed
+
+    async def _unlock(self, scope: str) -> None:
+        """Raises `KeyRefused` if the master keys are not those of a scope.
+
+        A new key that they have wrapped would keep everybody else from writing.
+        """
+        ring = await self._keys.reload(scope)
+        for each in ring.record.generations if ring is not None else ():
+            await self._keys.key(scope, each.number)
+
+    async def _encrypt_anew(
+        self, scope: str | None, rings: dict[str, KeyRing], progress: Progress | None
+    ) -> list[Rewritten]:
+        chain = _FromEncryption(self._host, self._encryption)
+        # What rows are brought to: where an interrupted run with the same aim came to, this one
+        # goes on.
+        aim = sorted((name, ring.newest) for name, ring in rings.items())
+        digest = hashlib.sha256(msgspec.msgpack.encode((scope, aim))).hexdigest()[:16]
+        done = []
+        for size in await self._host.adapter.sizes():
+            if size.collection in CLEAR:
+                continue
+            done.append(
+                await rewrite_collection(
+                    chain,
+                    size.collection,
+                    purpose=f"keys={digest}",
+                    wanted=self._wanted(size.collection, scope, rings),
+                    remade=lambda row: Recode(row, row.value, row.content_type),
+                    progress=progress,
+                )
+            )
+        return done
+
+    def _wanted(
+        self, collection: str, only: str | None, rings: dict[str, KeyRing]
+    ) -> Callable[[Row], bool]:
+        """Whether a row is not encrypted as it would be if it were written now."""
+
+        def wanted(row: Row) -> bool:
+            target = self._encryption.scope_of(collection, row.key)
+            mark = mark_of(row.content_type)
+            if mark is None:
+                due = bool(target) and only in (None, target)
+                self._saw_clear = self._saw_clear or due
+                return due
+            scope = scope_at(collection, row.key, agent=mark.agent)
+            if only not in (None, scope):
+                return False
+            ring = rings.get(scope)
+            if ring is None or mark.generation <= ring.shredded:
+                return False
+            return mark.generation < ring.newest or target not in ("", scope)
+
+        return wanted
+
+    async def _renew_objects(
+        self, rings: dict[str, KeyRing], progress: Progress | None
+    ) -> tuple[int, list[Failure]]:
+        """Have all holders renew their objects; returns how many, and which could not be."""
+        renewed, failures = 0, list[Failure]()
+        for name, ring in rings.items():
+            for holder in self._holders:
+                try:
+                    renewed += await holder.renew(name, ring.newest, progress)
+                except NotRenewed as exc:
+                    renewed += exc.renewed
+                    failures += exc.failures
+        return renewed, failures
+
+    async def _destroy(self, rings: dict[str, KeyRing], needs: Needs) -> tuple[int, int]:
+        """Destroy older keys that nothing needs; returns how many, and how many had to be kept."""
+        destroyed = kept = 0
+        for name, begun in rings.items():
+            held = await self._held(name)
+            gone = 0
+
+            async def end(
+                ring: KeyRing,
+                name: str = name,
+                begun: KeyRing = begun,
+                held: set[int] | None = held,
+            ) -> KeyRing:
+                nonlocal gone
+                gone = 0
+                if ring.newest != begun.newest:
+                    return ring  # the next rotation has begun, and will see to it
+                left = tuple(
+                    each
+                    for each in ring.generations
+                    if each.number == ring.newest
+                    or needs[name, each.number]
+                    or (each.objects and (held is None or each.number in held))
+                )
+                gone = len(ring.generations) - len(left)
+                return msgspec.structs.replace(ring, generations=left, rotating=False)
+
+            ring = await self._keys.change(name, end)
+            destroyed += gone
+            kept += len(ring.generations) - 1 if ring is not None and ring.generations else 0
+        return destroyed, kept
+
+    async def _held(self, scope: str) -> set[int] | None:
+        """The generations that objects need; None if there is nobody to ask."""
+        if not self._holders:
+            return None
+        found: set[int] = set()
+        for holder in self._holders:
+            found |= await holder.needed(scope)
+        return found
+
+    # The master key ---------------------------------------------------------------------------
+
+    async def master(self, progress: Progress | None) -> Rewrapped:
+        masters = self._masters()
+        fingerprint = (await masters.current()).fingerprint
+        done, refused = 0, None
+        rings = [each.value for each in await self._keys.rings()]
+        for number, ring in enumerate(rings, 1):
+            old = sum(each.master != fingerprint for each in ring.generations)
+            if old:
+                try:
+                    await self._keys.change(ring.scope, lambda ring: rewrapped(ring, masters))
+                    done += old
+                except KeyRefused as exc:
+                    refused = refused or exc
+            if progress is not None:
+                progress("wrapping data keys", number, len(rings))
+        if refused is not None:
+            raise refused
+        return Rewrapped(fingerprint, len(rings), done)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _masters(self) -> MasterKeys:
+        if self._keys.masters is None:
+            raise KeyRefused(
+                "There is no master key, so no keys can be replaced.",
+                hint="Set encryption.key to where it is.",
+            )
+        return self._keys.masters
+
+
+class _FromEncryption:
+    """The chain from encryption downwards, as rewriting sees a store.
+
+    What stands above, such as compression, is left alone: the bytes that are encrypted stay. Rows
+    keep the content type they are stored with, so that it is known which scope they are of.
+    """
+
+    def __init__(self, host: Store, encryption: Encryption) -> None:
+        self._host = host
+        self._encryption = encryption
+        self._below = host.below(encryption)
+
+    @property
+    def adapter(self) -> Adapter:
+        return self._host.adapter
+
+    def collection(self, cls: type[T]) -> Collection[T]:
+        return self._host.collection(cls)
+
+    async def read(self, name: str, keys: Sequence[str], options: Options) -> list[Row | None]:
+        rows: list[Row | None] = await self._below(Get(name, keys, options))
+        return [None if row is None else await self._opened(name, row) for row in rows]
+
+    async def _opened(self, name: str, row: Row) -> Row | None:
+        plain = await self._encryption.decrypted(name, row)
+        if plain is None:
+            return None
+        return msgspec.structs.replace(plain, content_type=row.content_type)
+
+    async def rewrite(
+        self, collection: str, recodes: Sequence[Recode], checks: Sequence[Check] = ()
+    ) -> int:
+        plain, scopes = [], []
+        for recode in recodes:
+            mark = mark_of(recode.content_type)
+            scope = self._encryption.scope_of(collection, recode.row.key)
+            if mark is not None:
+                scope = scope or scope_at(collection, recode.row.key, agent=mark.agent)
+                recode = msgspec.structs.replace(recode, content_type=mark.content_type)  # noqa: PLW2901
+            plain.append(recode)
+            scopes.append(scope)
+        call = Rewrite(collection, tuple(plain), DEFAULT, tuple(checks))
+        written: Any = await self._encryption.rewrite_in(call, scopes, self._below)
+        return int(written)
