@@ -291,12 +291,12 @@ class MovedArtifacts(msgspec.Struct, frozen=True):
 class ArtifactMove:
     """One move from a place to another: from a folder to S3, or back.
 
-    What is there already and sound is skipped, so an interrupted move goes on where it was. While it
-    runs, others may go on writing to the old place: passes are made until one finds nothing new.
+    What is there already and sound is skipped, so an interrupted move goes on where it was. Others
+    may go on writing to the old place meanwhile: passes are made until one finds nothing new.
 
     Nothing is deleted unless asked. Then an object goes only after its copy was read back and has
-    the right hash. Do that when every process already stores in the new place: `ArtifactStore` finds
-    in the `former` place what has not been moved yet, but not the other way around.
+    the right hash. Do that when every process already stores in the new place: `ArtifactStore`
+    finds in the `former` place what has not been moved yet, but not the other way around.
     """
 
     def __init__(

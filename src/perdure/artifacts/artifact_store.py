@@ -2,8 +2,9 @@
 
 Below `INLINE_BELOW` bytes an artifact is a row of the bank, written with the caller's transaction.
 From there on it is an object (see `artifact_contents`), which no transaction can hold: it is
-durable before `put` returns, and if the transaction then fails, it stays, referred to by nothing, until garbage is
-collected. In either case a committed record never refers to an artifact that is not there.
+durable before `put` returns, and if the transaction then fails, it stays, referred to by nothing,
+until garbage is collected. In either case a committed record never refers to an artifact that is
+not there.
 
 Whatever is read is hashed again. Nothing that was damaged is handed out as sound.
 """
