@@ -29,7 +29,7 @@ from benchmarks import long_project, ours
 from benchmarks.harness import Block, Report, alternate, growth, millis, percentile, work_folder
 from perdure.bank import Bank
 from perdure.bank.session import Session
-from perdure.context.tools import HISTORY_TOOLS
+from perdure.context.history_tools import HISTORY_TOOLS
 from perdure.core.messages import Message
 from perdure.testing import project_turn
 

@@ -16,7 +16,7 @@ from time import perf_counter, process_time
 
 import perdure
 from perdure.config import Config, RecallConfig
-from perdure.context.tools import HISTORY_TOOLS
+from perdure.context.history_tools import HISTORY_TOOLS
 
 
 async def main(url: str, name: str, prompt: str) -> tuple[float, float]:

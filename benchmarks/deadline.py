@@ -33,7 +33,13 @@ from time import perf_counter
 from benchmarks.harness import Report, millis, percentile, work_folder
 from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig, ProviderConfig, RecallConfig
-from perdure.testing import Answer, Received, ScriptedModel, fill_project, project_turn
+from perdure.testing import (
+    ReceivedRequest,
+    ScriptedAnswer,
+    ScriptedModel,
+    fill_project,
+    project_turn,
+)
 
 #: Seconds.
 _NEVER, _LONG = 60.0, 2.0
@@ -151,14 +157,14 @@ def _models() -> Iterator[str]:
         yield url
 
 
-def _script() -> Callable[[Received], Answer]:
+def _script() -> Callable[[ReceivedRequest], ScriptedAnswer]:
     naps = random.Random(0)
     chosen = json.dumps({"full": [1, 2], "ticklers": [3, 4], "layers": []})
 
-    def line(request: Received) -> Answer:
+    def line(request: ReceivedRequest) -> ScriptedAnswer:
         behaviour, _, is_judge = request.model.partition("-")
         delay = {"sleeps": _NEVER, "dozes": naps.uniform(0, _LONG), "awake": 0.0}[behaviour]
-        return Answer(chosen if is_judge else "yes", delay=delay)
+        return ScriptedAnswer(chosen if is_judge else "yes", delay=delay)
 
     return line
 

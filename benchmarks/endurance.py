@@ -27,9 +27,9 @@ import psutil
 from benchmarks import model_server, ours
 from perdure.config import GatewayConfig, ModelsConfig, ProviderConfig
 from perdure.core import clock
-from perdure.core.ids import new_id
-from perdure.gateway.calls import Ask
-from perdure.gateway.outcomes import PORTION, Outcome, Recorder
+from perdure.core.clock import new_id
+from perdure.gateway.calls import CallOptions
+from perdure.gateway.outcomes import PORTION, Outcome, OutcomeRecorder
 
 #: Holds the number of calls.
 VARIABLE = "PERDURE_BENCHMARK_CALLS"
@@ -82,7 +82,9 @@ async def main(base_url: str, first: int, calls: int, file: Path) -> Endured:
         async def lane(numbers: Iterator[int]) -> None:
             for number in numbers:
                 agent, session = _who(number)
-                await gateway.complete(f"What is {number}?", Ask(agent=agent, session=session))
+                await gateway.complete(
+                    f"What is {number}?", CallOptions(agent=agent, session=session)
+                )
 
         async def memory_after(numbers: range) -> int:
             shared = iter(numbers)
@@ -97,7 +99,7 @@ async def main(base_url: str, first: int, calls: int, file: Path) -> Endured:
         return Endured(before, after, perf_counter() - start, calls)
 
 
-async def _fill(recorder: Recorder, count: int) -> None:
+async def _fill(recorder: OutcomeRecorder, count: int) -> None:
     """Note calls of earlier days."""
     for number in range(count):
         agent, session = _who(number)

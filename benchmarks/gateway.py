@@ -46,12 +46,12 @@ from benchmarks.texts import Texts
 from perdure import wire
 from perdure.config import BudgetConfig
 from perdure.gateway import requests
-from perdure.gateway.calls import Ask, Request
+from perdure.gateway.calls import CallOptions, Request
 from perdure.gateway.gateway import Gateway
 
 _SYSTEM = 2_000
 _LONG_TURNS = 85
-_PLAIN, _CACHED = Ask(), Ask(cache=True)
+_PLAIN, _CACHED = CallOptions(), CallOptions(cache=True)
 
 
 async def run(report: Report, *, quick: bool) -> None:
@@ -172,7 +172,7 @@ async def _repeated(call: Callable[[int], Awaitable[None]], count: int, _: int) 
 
 
 def _complete(
-    gateway: Gateway, question: Callable[[int], Request], count: int, ask: Ask = _PLAIN
+    gateway: Gateway, question: Callable[[int], Request], count: int, ask: CallOptions = _PLAIN
 ) -> Contestant:
     async def call(request: Request) -> None:
         reply = await gateway.complete(request, ask)

@@ -21,10 +21,10 @@ from benchmarks import ours
 from benchmarks.harness import Block, Contestant, Report, alternate, awaited, ratio, work_folder
 from benchmarks.ours import Message
 from benchmarks.texts import Texts
-from perdure.config.storage import AuditConfig, CacheConfig
+from perdure.config.settings import AuditConfig, CacheConfig
 from perdure.core.clock import now
 from perdure.storage.audit import Audit
-from perdure.storage.cache import Cache
+from perdure.storage.cache import RowCache
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
 from perdure.storage.metrics import Metrics
@@ -69,7 +69,7 @@ _STEPS: dict[str, Callable[[], Middleware]] = {
     "audit": lambda: Audit(AuditConfig(collections=("*",))),
     "compression": Compression,
     "encryption": lambda: Encryption(MasterKeys(lambda: _KEY), everything=True),
-    "cache": lambda: Cache(CacheConfig(entries=20_000), now),
+    "cache": lambda: RowCache(CacheConfig(entries=20_000), now),
 }
 
 

@@ -36,7 +36,7 @@ from benchmarks.small_talk import Asked, Line, SmallTalk
 from perdure.config import RecallConfig
 from perdure.core.clock import SECOND, now, to_datetime
 from perdure.core.messages import user
-from perdure.core.turns import Mark
+from perdure.core.turns import ConversationState
 from perdure.history.packing import RoundWritten
 from perdure.history.reading import Reader
 from perdure.history.records import Head, SessionRecord, agent_of
@@ -129,7 +129,7 @@ class _Shelf:
             id=name, type="session", agent=agent_of(name), active=to_datetime(moment)
         )
         await self.store.collection(SessionRecord).put(record)
-        await self.store.collection(Head).put(Head(name, Mark(turns), time=moment))
+        await self.store.collection(Head).put(Head(name, ConversationState(turns), time=moment))
 
     async def _write(self, number: int, lines: Sequence[Line]) -> None:
         made = [

@@ -29,7 +29,7 @@ from perdure.bank import Bank
 from perdure.config import GatewayConfig, ModelsConfig, PriceConfig
 from perdure.gateway.prices import dollars
 from perdure.storage.subscriptions import EventReceived
-from perdure.testing import Fault, ScriptedModel
+from perdure.testing import ScriptedFault, ScriptedModel
 
 NOTES = 3_000
 console = Console(highlight=False)
@@ -118,7 +118,7 @@ async def converse(bank: Bank) -> None:
 async def ask(bank: Bank) -> None:
     """Two models, the first in trouble. Both are scripted: real servers, without a key."""
     async with (
-        ScriptedModel(Fault(status=503)) as down,
+        ScriptedModel(ScriptedFault(status=503)) as down,
         ScriptedModel("It sets a cookie.") as up,
     ):
         config = GatewayConfig(
@@ -127,8 +127,8 @@ async def ask(bank: Bank) -> None:
             prices={"second/small": PriceConfig(input=1.25, output=10.0)},
         )
         gateway = perdure.Gateway(bank.store, config)
-        reply = await gateway.complete("What does the login do?", perdure.Ask(cache=True))
-        again = await gateway.complete("What does the login do?", perdure.Ask(cache=True))
+        reply = await gateway.complete("What does the login do?", perdure.CallOptions(cache=True))
+        again = await gateway.complete("What does the login do?", perdure.CallOptions(cache=True))
         await gateway.close()
     assert reply.cost is not None
     show(

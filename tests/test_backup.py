@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import perdure
-from perdure import Context
+from perdure import StateRecord
 from perdure.bank import bank_copy
 from perdure.bank.backup import Backup, backup, check_backups
 from perdure.bank.backup_folder import BackupFolder
@@ -82,7 +82,7 @@ async def live(url: str, config: Config | None = None) -> None:
         fork = await session.fork("coder/auth", at="T-5")
         said = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "ok"}]
         await fork.append(said)
-        await bank.contexts.save(Context(id="ada/chat", type="chat", state={"step": 3}))
+        await bank.state_records.save(StateRecord(id="ada/chat", type="chat", state={"step": 3}))
         await bank.artifacts.put(LARGE)
         await bank.artifacts.put(b"a small one")
         await bank.settle()
@@ -196,7 +196,7 @@ async def _goes_on(url: str, config: Config) -> None:
         )
         assert isinstance(turn, perdure.Turn)
         assert turn.number == 13
-        saved = await bank.contexts.get("ada/chat")
+        saved = await bank.state_records.get("ada/chat")
         assert saved is not None
         assert saved.state == {"step": 3}
         found = [each async for each in bank.artifacts.located()]

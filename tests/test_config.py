@@ -102,7 +102,7 @@ cache_read = 0.1
 def test_models_are_configured_in_the_same_file(tmp_path: Path) -> None:
     gateway = load(tmp_path, GATEWAY).gateway
     assert gateway.models.chat == ("openai/gpt-5", "ours/small")
-    assert gateway.models.compress == config.ByComplexity("ours/small", (), ("openai/gpt-5",))
+    assert gateway.models.compress == config.ModelsByComplexity("ours/small", (), ("openai/gpt-5",))
     assert gateway.models.reflect == ()
     assert gateway.providers["ours"].habits["shape"] == "words"
     assert [budget.per for budget in gateway.budgets] == ["day", "month"]
@@ -122,7 +122,7 @@ def test_variables_name_models_and_come_before_the_file(tmp_path: Path) -> None:
     ).gateway
     assert gateway.models.chat == ("anthropic/claude", "http://127.0.0.1:1/v1#m")
     assert gateway.models.judge == ()  # switched off
-    assert gateway.models.compress == config.ByComplexity("ours/small", (), ("openai/gpt-5",))
+    assert gateway.models.compress == config.ModelsByComplexity("ours/small", (), ("openai/gpt-5",))
     assert (gateway.deadline, gateway.cache, gateway.default) == (30, True, "ollama")
 
 

@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
 import types
@@ -100,7 +101,7 @@ def test_the_guide_to_models_can_be_pasted(tmp_path: Path) -> None:
 def test_readme_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     commands = [
-        line.removeprefix("$ perdure ").split("#")[0].split()
+        shlex.split(line.removeprefix("$ perdure "), comments=True)
         for code, _ in blocks(ROOT / "README.md", "console")
         for line in code.splitlines()
         if line.startswith("$ perdure ")

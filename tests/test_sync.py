@@ -19,8 +19,8 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import assistant, user
 from perdure.jobs import Runner
 from perdure.storage.collection import Collection
-from perdure.storage.contexts import ContextStore
 from perdure.storage.finder import Finder
+from perdure.storage.state_records import StateRecords
 from perdure.storage.subscriptions import Subscriptions
 from perdure.storage.transaction import Transaction
 from perdure.storage.windows import MemoryWindows
@@ -37,7 +37,7 @@ BRIDGED = [
     ArtifactStore,
     Bank,
     Collection,
-    ContextStore,
+    StateRecords,
     Finder,
     MemoryWindows,
     Runner,

@@ -17,7 +17,7 @@ import threading
 from perdure.artifacts import Artifact, ArtifactStore, place_of
 from perdure.bank import Bank
 from perdure.config import Config
-from perdure.config.storage import ArtifactsConfig
+from perdure.config.settings import ArtifactsConfig
 from perdure.core.errors import ArtifactMissing, Conflict
 from perdure.core.messages import assistant, user
 from perdure.history.uses import Uses

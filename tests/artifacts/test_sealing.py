@@ -20,11 +20,10 @@ from perdure.artifacts import (
     FaultKind,
     PlaceAddress,
     folder_objects,
-    sealing,
 )
 from perdure.artifacts.artifact_contents import ArtifactContents, Incoming
+from perdure.artifacts.artifact_encryption import CHUNK, MARK, ArtifactSealer
 from perdure.artifacts.artifact_places import StoredObject
-from perdure.artifacts.sealing import CHUNK, MARK, Sealer
 from perdure.core.errors import Corrupted, KeyRefused, PerdureError, Unavailable
 from perdure.storage.store import Store
 from tests.artifacts.papers import Paper
@@ -60,7 +59,7 @@ def keys() -> Keys:
 
 @pytest.fixture
 def sealed(store: Store, place: PlaceAddress, keys: Keys) -> ArtifactStore:
-    return ArtifactStore(store, place, sealer=Sealer(keys))
+    return ArtifactStore(store, place, sealer=ArtifactSealer(keys))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -130,8 +129,8 @@ async def test_older_keys_stay_in_use(sealed: ArtifactStore, keys: Keys) -> None
 
 
 async def test_a_wrong_key_is_refused(store: Store, place: PlaceAddress, keys: Keys) -> None:
-    artifact = await ArtifactStore(store, place, sealer=Sealer(keys)).put(os.urandom(CHUNK))
-    wrong = ArtifactStore(store, place, sealer=Sealer(Keys("K1")))
+    artifact = await ArtifactStore(store, place, sealer=ArtifactSealer(keys)).put(os.urandom(CHUNK))
+    wrong = ArtifactStore(store, place, sealer=ArtifactSealer(Keys("K1")))
     with pytest.raises(KeyRefused, match="another key") as caught:
         await wrong.read(artifact)
     assert "master key" in caught.value.hint
@@ -145,7 +144,7 @@ async def test_sealed_ones_are_collected_and_moved(
     await store.collection(Paper).put(Paper("a", kept))
     assert (await sealed.collect(grace=0)).deleted == 1
     assert (await sealed.move(tmp_path / "new", delete=True)).copied == 1
-    there = ArtifactStore(store, tmp_path / "new", sealer=Sealer(keys))
+    there = ArtifactStore(store, tmp_path / "new", sealer=ArtifactSealer(keys))
     assert await there.read(kept) == content
     assert file_of(tmp_path / "new", kept).read_bytes().startswith(MARK)
 
@@ -159,17 +158,17 @@ async def pieces(content: bytes, size: int = 300_000) -> AsyncIterator[bytes]:
 
 
 async def seal(keys: Keys, content: bytes) -> bytes:
-    return b"".join([piece async for piece in Sealer(keys).seal(pieces(content))])
+    return b"".join([piece async for piece in ArtifactSealer(keys).seal(pieces(content))])
 
 
 async def opened(keys: Keys, stored: bytes) -> bytes:
-    return b"".join([piece async for piece in Sealer(keys).open(pieces(stored), TAG)])
+    return b"".join([piece async for piece in ArtifactSealer(keys).open(pieces(stored), TAG)])
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])
 async def test_sizes_are_told_from_the_beginning(keys: Keys, size: int) -> None:
     stored = await seal(keys, bytes(size))
-    assert sealing.content_size(len(stored), stored[:600], TAG) == size
+    assert artifact_encryption.content_size(len(stored), stored[:600], TAG) == size
     assert await opened(keys, stored) == bytes(size)
 
 
@@ -208,7 +207,7 @@ def test_any_flipped_bit_is_noticed(at: int, bit: int, size: int) -> None:
         keys = Keys("K1")
         stored = bytearray(await seal(keys, bytes(size)))
         stored[at % len(stored)] ^= 1 << bit
-        if not sealing.is_sealed(bytes(stored)):
+        if not artifact_encryption.is_sealed(bytes(stored)):
             return  # content in clear, then, whose hash is wrong
         with pytest.raises((Corrupted, KeyRefused)):
             await opened(keys, bytes(stored))
@@ -389,7 +388,7 @@ async def test_what_is_encrypted_stays_so_when_new_ones_are_not(
 ) -> None:
     content, clear = os.urandom(INLINE_BELOW), b"In clear from now on. " * 10_000
     old = await sealed.put(content)
-    later = ArtifactStore(store, place, sealer=Sealer(keys, writing=False))
+    later = ArtifactStore(store, place, sealer=ArtifactSealer(keys, writing=False))
     new = await later.put(clear)
     assert await later.put(content) == old
     assert await later.read(old) == content
@@ -398,6 +397,6 @@ async def test_what_is_encrypted_stays_so_when_new_ones_are_not(
     assert await later.seal_again(lambda name: name != "K2") == 1
     assert await later.key_names() == {"", "K2"}
     await later.move(tmp_path / "new")
-    moved = ArtifactStore(store, tmp_path / "new", sealer=Sealer(keys, writing=False))
+    moved = ArtifactStore(store, tmp_path / "new", sealer=ArtifactSealer(keys, writing=False))
     assert await moved.key_names() == {"", "K2"}
     assert [await moved.read(each) for each in (old, new)] == [content, clear]

@@ -25,13 +25,15 @@ from perdure.core.messages import Usage, assistant
 from perdure.gateway.calls import Reply
 from perdure.gateway.catalog import ModelCatalog
 from perdure.gateway.outcomes import Outcome
-from perdure.testing import Answer, Fault
+from perdure.testing import ScriptedAnswer, ScriptedFault
 from tests.cli.conftest import Ask, Run, Serve, Tty
 
 PERDURE = [sys.executable, "-m", "perdure"]
 BANK = "sqlite:///bank.db"
 #: An answer that takes its time, and has everything that can go wrong on a terminal.
-RICH = Answer("naïve 日本語 🎉\n\tif x:\r\n\x1b[31mred", reasoning="Let me see.\nAh.", chunk=3)
+RICH = ScriptedAnswer(
+    "naïve 日本語 🎉\n\tif x:\r\n\x1b[31mred", reasoning="Let me see.\nAh.", chunk=3
+)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +61,9 @@ def test_an_answer_for_people(run: Run, serve: Serve) -> None:
 
 
 def test_an_answer_as_json(ask: Ask, serve: Serve) -> None:
-    model = serve(Answer("Yes.", reasoning="Hm.", usage=Usage(input=12, output=3, cache_read=4)))
+    model = serve(
+        ScriptedAnswer("Yes.", reasoning="Hm.", usage=Usage(input=12, output=3, cache_read=4))
+    )
     code, found = ask("ask", "Well?", "--agent", "ada", "--task", "debug")
     assert code == 0
     took = {name: found.pop(name) for name in ("first_token", "latency", "outcome")}
@@ -185,7 +189,7 @@ def test_the_cache_is_a_switch(ask: Ask, run: Run, serve: Serve) -> None:
 def test_another_model_answers_for_one_that_fails(
     run: Run, ask: Ask, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad, good = serve(Fault(status=401)), serve("I am here.")
+    bad, good = serve(ScriptedFault(status=401)), serve("I am here.")
     monkeypatch.setenv("PERDURE_MODEL_CHAT", f"{bad.url}#bad, {good.url}#good")
     code, found = ask("ask", "Hi.")
     assert (code, found["model"], found["fallback"]) == (0, "good", 1)
@@ -195,7 +199,7 @@ def test_another_model_answers_for_one_that_fails(
 def test_the_time_is_that_of_all_tries(
     run: Run, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad, good = serve(Fault(status=400, delay=0.3)), serve("I am here.")
+    bad, good = serve(ScriptedFault(status=400, delay=0.3)), serve("I am here.")
     monkeypatch.setenv("PERDURE_MODEL_CHAT", f"{bad.url}#bad, {good.url}#good")
     told = run("ask", "Hi.").stderr
     seconds = re.search(r" · (\d+\.\d\d) s · fallback, after 1 other\n$", told)
@@ -230,7 +234,7 @@ def test_errors_are_one_line(
     run: Run, ask: Ask, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERDURE_GATEWAY_RETRIES", "0")
-    serve(Fault(status=400, message="No\nsuch \x1b[31mthing."))
+    serve(ScriptedFault(status=400, message="No\nsuch \x1b[31mthing."))
     result = run("ask", "Hi.")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("perdure: ")
@@ -242,7 +246,9 @@ def test_errors_are_one_line(
         run("ask", "Hi.", "--debug")
 
 
-BROKEN = Fault(how="reset", after=4, answer=Answer("It begins well, and then", chunk=5))
+BROKEN = ScriptedFault(
+    how="reset", after=4, answer=ScriptedAnswer("It begins well, and then", chunk=5)
+)
 
 
 def test_an_answer_that_breaks_off(run: Run, serve: Serve) -> None:
@@ -283,14 +289,14 @@ def test_on_a_terminal(serve: Serve, tty: Tty) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 2, 5])
 def test_a_line_that_ends_in_two_characters(chunk: int, serve: Serve, tty: Tty) -> None:
-    serve(Answer("a\r\nb\rc\r", chunk=chunk))
+    serve(ScriptedAnswer("a\r\nb\rc\r", chunk=chunk))
     with contextlib.redirect_stdout(tty), contextlib.redirect_stderr(Tty()):
         app(["ask", "Well?"], standalone_mode=False)
     assert tty.getvalue() == "a\nb\\rc\\r\n"
 
 
 def test_off_a_terminal_nothing_is_coloured(serve: Serve) -> None:
-    serve(Answer("naïve 日本語 🎉", reasoning="Hm."))
+    serve(ScriptedAnswer("naïve 日本語 🎉", reasoning="Hm."))
     done = subprocess.run(
         [*PERDURE, "ask", "Hi.", "--reasoning"], capture_output=True, check=True, text=True
     )
@@ -300,7 +306,11 @@ def test_off_a_terminal_nothing_is_coloured(serve: Serve) -> None:
 
 
 def test_control_c(serve: Serve) -> None:
-    serve(Fault(how="hang", after=4, answer=Answer("It begins well, and then", chunk=5)))
+    serve(
+        ScriptedFault(
+            how="hang", after=4, answer=ScriptedAnswer("It begins well, and then", chunk=5)
+        )
+    )
     with subprocess.Popen(
         [*PERDURE, "ask", "Hi."], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -317,7 +327,7 @@ def test_control_c(serve: Serve) -> None:
 
 
 def test_control_c_before_anything_arrived(serve: Serve) -> None:
-    model = serve(Fault(how="hang"))
+    model = serve(ScriptedFault(how="hang"))
     with subprocess.Popen(
         [*PERDURE, "ask", "Hi."], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -340,7 +350,7 @@ def test_streams_that_are_ascii(serve: Serve) -> None:
 
 
 def test_nobody_reads_on(serve: Serve) -> None:
-    serve(Answer("word " * 20_000, chunk=1_000))
+    serve(ScriptedAnswer("word " * 20_000, chunk=1_000))
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(

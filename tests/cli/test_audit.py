@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.config.storage import AuditConfig
+from perdure.config.settings import AuditConfig
 from perdure.core.actors import acting_as
 from perdure.storage.audit import Audit
 from perdure.storage.compression import Compression

@@ -16,8 +16,8 @@ import pytest
 import perdure
 from perdure.cli.app import app
 from perdure.context.context import Context
-from perdure.context.injections import Frame, Injection
-from perdure.context.tools import HISTORY_TOOLS
+from perdure.context.history_tools import HISTORY_TOOLS
+from perdure.context.injection_records import Frame, Injection
 from perdure.core.messages import Message
 from perdure.history.epochs import Epoch, Prefix, PrefixText
 from perdure.testing import project_turn

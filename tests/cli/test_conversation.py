@@ -13,10 +13,10 @@ from rich.cells import cell_len
 from perdure.cli import readable, terminal
 from perdure.cli.conversation_page import FULL, PAGE, TURN, ConversationPage, PageDetail
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -186,7 +186,7 @@ def test_huge_content_is_shown_in_no_time(tty: Tty) -> None:
 
 
 def test_every_kind_of_part(tty: Tty) -> None:
-    far = Reference("sha256:" + "0" * 64, 4_200_000, head="It begins")
+    far = ArtifactPointer("sha256:" + "0" * 64, 4_200_000, head="It begins")
     turn = turn_of(
         (
             Message("system", (Text("Be brief.\nAlways."),)),

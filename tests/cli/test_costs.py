@@ -22,7 +22,7 @@ from perdure.cli import readable
 from perdure.cli.app import app
 from perdure.config import BudgetConfig, Config, GatewayConfig
 from perdure.core import clock
-from perdure.core.ids import new_id
+from perdure.core.clock import new_id
 from perdure.core.messages import user
 from perdure.gateway import calls as gateway_calls
 from perdure.gateway.calls import Request
@@ -347,7 +347,7 @@ def spend(file: Path) -> None:
     """Ask through the gateway, with these budgets."""
     request = Request(messages=(user("Hi."),), max_tokens=50)
     with perdure.open_sync(BANK, config=configuration.load(file)) as bank:
-        bank.gateway.complete(request, gateway_calls.Ask(agent="ada"))
+        bank.gateway.complete(request, gateway_calls.CallOptions(agent="ada"))
         bank.gateway.settle()
 
 
@@ -411,7 +411,7 @@ def test_what_calls_have_reserved(run: Run, ask: Ask) -> None:
 
     async def reserve() -> None:  # by a process that does not settle it
         async with perdure.open(BANK, config=config) as bank:
-            await bank.gateway.ledger.reserve(gateway_calls.Ask(), 100, DOLLAR // 2)
+            await bank.gateway.ledger.reserve(gateway_calls.CallOptions(), 100, DOLLAR // 2)
 
     asyncio.run(reserve())
     Path("config.toml").write_text("[[gateway.budgets]]\nname = 'b'\ndollars = 2.0\n")

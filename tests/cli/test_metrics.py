@@ -10,7 +10,7 @@ import pytest
 from perdure.core import clock
 from perdure.core.errors import Conflict
 from perdure.storage.metrics import BUCKETS, Metrics, Publisher
-from perdure.storage.metrics.publishing import ProcessMetrics
+from perdure.storage.metrics.metrics_publisher import ProcessMetrics
 from perdure.storage.options import Options
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store

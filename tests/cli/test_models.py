@@ -21,7 +21,7 @@ import perdure
 from perdure.cli import circuit_replay, readable
 from perdure.cli.app import app
 from perdure.core import clock
-from perdure.core.ids import new_id
+from perdure.core.clock import new_id
 from perdure.gateway import provider_keys
 from perdure.gateway.outcomes import Outcome
 from perdure.testing import ScriptedModel

@@ -12,7 +12,7 @@ import perdure
 from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig, PriceConfig
 from perdure.history.renditions.records import Rendition, Tiny
-from perdure.testing import Received, ScriptedModel
+from perdure.testing import ReceivedRequest, ScriptedModel
 from tests.cli.conftest import Ask, Run
 from tests.history.scribes import labour
 
@@ -86,7 +86,7 @@ def test_looking_makes_nothing(bank: str, ask: Ask) -> None:
 
 
 def test_what_failed_and_what_it_cost(bank: str, run: Run, ask: Ask) -> None:
-    def script(request: Received) -> str:
+    def script(request: ReceivedRequest) -> str:
         first = {"round": 1, "smooth": None, "compact": "User: the build failed."}
         second = {"round": 2, "smooth": None, "compact": "It is in /etc/evil.conf now."}
         return json.dumps({"rounds": [first, second], "turn": "The user wanted a fix."})

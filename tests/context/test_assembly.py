@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.context.assembly import assemble
+from perdure.context.prompt_assembly import assemble
 from perdure.core.levels import Level
 from perdure.core.messages import (
     Media,

@@ -12,7 +12,7 @@ from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant
 from perdure.gateway.calls import Tool
 from perdure.history.manifest import Place
 from perdure.history.shown import Injected, Native, Shown
-from perdure.history.strategies.planning import LEAD
+from perdure.history.strategies.epoch_planner import LEAD
 from perdure.wire import codec
 from tests.context.windows import WIRES, Story, encoded, items_of, long_talk, violations
 

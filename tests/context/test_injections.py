@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from perdure.context.context import checked_tools
-from perdure.context.injections import (
+from perdure.context.history_tools import HISTORY_TOOLS
+from perdure.context.injection_records import (
     Frame,
     Injection,
     build,
@@ -13,8 +14,7 @@ from perdure.context.injections import (
     prompt_digest,
     standing,
 )
-from perdure.context.system import REMINDER_TOKENS, explanation, reminder, with_explanation
-from perdure.context.tools import HISTORY_TOOLS
+from perdure.context.system_prompt import REMINDER_TOKENS, explanation, reminder, with_explanation
 from perdure.core.messages import Message, Text, user
 from perdure.core.tokens import o200k
 from perdure.storage.store import Store

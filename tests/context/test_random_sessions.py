@@ -16,7 +16,7 @@ import perdure
 from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.context.context import Context
-from perdure.context.tools import HISTORY_TOOLS
+from perdure.context.history_tools import HISTORY_TOOLS
 from perdure.core.messages import (
     Message,
     Part,

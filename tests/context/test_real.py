@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.core.errors import BudgetTooSmall
-from perdure.core.turns import Cutter
+from perdure.core.turns import TurnSplitter
 from perdure.simulation import read_history
 from tests.context.windows import WIRES, Story, items_of, unmarked, violations
 
@@ -25,7 +25,7 @@ async def test_each_request_is_valid_and_extends_the_one_before(folder: str, wir
     history = await read_history([largest])
     messages = [message for call in history.calls[:90] for message in call.messages]
     story, requests, before, epochs = Story(30_000), 0, list[Any](), 0
-    watch = Cutter()
+    watch = TurnSplitter()
     for at, message in enumerate(messages):
         if message.role == "assistant" and at and not watch.mark.waiting and not watch.mark.closed:
             try:

@@ -14,7 +14,7 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.context.board import Board
 from perdure.context.context import Context
-from perdure.context.injections import Frame, Injection
+from perdure.context.injection_records import Frame, Injection
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
 from perdure.core.tokens import count_messages, o200k
 from tests.context.test_sessions import BUDGET, live

@@ -11,7 +11,7 @@ import pytest
 import perdure
 from perdure.bank import Bank
 from perdure.bank.session import Session
-from perdure.context import tools as history_tools
+from perdure.context import history_tools
 from perdure.context.context import Context
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
 from perdure.testing import ManualClock, project_turn

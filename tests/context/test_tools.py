@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 
 from perdure.context import board as boards
 from perdure.context.board import Board
-from perdure.context.desk import Finding, Findings, SessionTools
-from perdure.context.references import parse
-from perdure.context.toolbox import MOST_TEXT
-from perdure.context.tools import HISTORY_TOOLS, MEMORY_TOOLS, MOST_OF_RANGE, definitions, run
+from perdure.context.history_tools import (
+    HISTORY_TOOLS,
+    MEMORY_TOOLS,
+    MOST_OF_RANGE,
+    definitions,
+    run,
+)
+from perdure.context.session_tools import Finding, Findings, SessionTools
+from perdure.context.tool_arguments import MOST_TEXT, parse
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.tokens import o200k

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.context.encoding import Encoder
+from perdure.context.prompt_encoder import Encoder
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Message, Text, user
 from tests.context.windows import (

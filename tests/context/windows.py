@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.context.context import Context, compose
-from perdure.context.encoding import Encoder, Wire
+from perdure.context.prompt_encoder import Encoder, Wire
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, words_of
-from perdure.core.tokens import Estimate, count_messages
-from perdure.core.turns import Cutter, is_prompt
+from perdure.core.tokens import EstimatedCounter, count_messages
+from perdure.core.turns import TurnSplitter, is_prompt
 from perdure.history.gradient import Sized, Window, plan, total
 from perdure.history.manifest import Element, Manifest, Place
 from perdure.history.shown import Block, Injected, Native, Shown
@@ -25,7 +25,7 @@ from perdure.history.tags import element
 from perdure.wire import codec
 
 WIRES: tuple[Wire, ...] = ("chat", "responses", "messages")
-COUNTER = Estimate()
+COUNTER = EstimatedCounter()
 
 
 class Story:
@@ -37,7 +37,7 @@ class Story:
         self.manifest = Manifest()
         self.epochs = 0
         self.encoder = Encoder()
-        self.cutter = Cutter()
+        self.cutter = TurnSplitter()
         self.injected = dict[int, Injected]()
         #: What was worked out before.
         self._sizes = dict[Place, tuple[tuple[Message, ...], Sized]]()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.core.naming import meant, nearest
+from perdure.core.display import did_you_mean, nearest_names
 
 NAMES = ["planner/auth", "planner/oauth", "planner/zoo", "coder/auth", "planner", "Ada/Notes"]
 
@@ -26,10 +26,10 @@ NAMES = ["planner/auth", "planner/oauth", "planner/zoo", "coder/auth", "planner"
     ],
 )
 def test_the_nearest_come_first(name: str, expected: list[str]) -> None:
-    assert nearest(name, NAMES) == expected
+    assert nearest_names(name, NAMES) == expected
 
 
 def test_a_question_is_asked_only_if_there_is_something_to_ask() -> None:
-    assert meant("zo", NAMES) == "Did you mean planner/zoo?"
-    assert meant("coder/auth2", NAMES[::3]) == "Did you mean coder/auth or planner/auth?"
-    assert meant("xyz", NAMES) == ""
+    assert did_you_mean("zo", NAMES) == "Did you mean planner/zoo?"
+    assert did_you_mean("coder/auth2", NAMES[::3]) == "Did you mean coder/auth or planner/auth?"
+    assert did_you_mean("xyz", NAMES) == ""

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from perdure.core.errors import InvalidInput, Unsupported
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -35,11 +35,11 @@ from perdure.core.messages import (
 from perdure.core.tokens import (
     MESSAGE_OVERHEAD,
     TOOL_OVERHEAD,
-    Calibrated,
+    CalibratedCounter,
     Calibration,
     Counter,
-    Estimate,
-    Exact,
+    EstimatedCounter,
+    ExactCounter,
     count_message,
     count_messages,
     media_tokens,
@@ -103,7 +103,7 @@ def tokenizer() -> Any:
 @pytest.mark.parametrize("text", PUBLISHED)
 def test_counts_are_those_that_tiktoken_publishes(text: str, tokenizer: Any) -> None:
     assert tokenizer.encode(text) == PUBLISHED[text]
-    assert Exact().count(text) == len(PUBLISHED[text])
+    assert ExactCounter().count(text) == len(PUBLISHED[text])
 
 
 def test_the_vocabulary_is_the_published_one(tokenizer: Any) -> None:
@@ -118,11 +118,11 @@ def test_the_vocabulary_is_the_published_one(tokenizer: Any) -> None:
 @given(st.text(max_size=300))
 def test_a_count_is_the_number_of_tokens(text: str) -> None:
     tokenizer = importlib.import_module("rs_bpe.bpe").openai.o200k_base()
-    assert Exact().count(text) == len(tokenizer.encode(sound(text)))
+    assert ExactCounter().count(text) == len(tokenizer.encode(sound(text)))
 
 
 def test_text_that_looks_like_a_special_token_is_text() -> None:
-    assert Exact().count("<|endoftext|>") == 7
+    assert ExactCounter().count("<|endoftext|>") == 7
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -134,8 +134,8 @@ def test_long_runs_of_anything_are_counted_in_linear_time(run: str, tokenizer: A
     assert "".join(pieces) == sound(text)
     assert max(map(len, pieces)) <= 16_384
 
-    assert_linear(lambda text: Exact().count(text), small, text)
-    counted = Exact().count(text)
+    assert_linear(lambda text: ExactCounter().count(text), small, text)
+    counted = ExactCounter().count(text)
     whole = tokenizer.count(sound(text))
     assert whole <= counted <= whole + 2 * len(pieces)
 
@@ -152,22 +152,26 @@ def test_cutting_between_tokens_changes_no_count(crumbs: str) -> None:
     pieces = list(slices(text))
     assert len(pieces) > 2
     assert "".join(pieces) == text
-    assert Exact().count(text) == tokenizer.count(text)
+    assert ExactCounter().count(text) == tokenizer.count(text)
     assert [list(slices(piece)) for piece in pieces] == [[piece] for piece in pieces]
 
 
 @given(st.text(st.characters(), max_size=400))
 def test_any_string_can_be_counted(text: str) -> None:
-    for counter in (Exact(), Estimate(), Calibrated(Exact(), Calibration())):
+    for counter in (
+        ExactCounter(),
+        EstimatedCounter(),
+        CalibratedCounter(ExactCounter(), Calibration()),
+    ):
         assert counter.count(text) == counter.count(text) >= bool(text)
         assert counter.count(text) <= 4 * len(text)
 
 
 def test_the_estimate_counts_bytes_and_says_so() -> None:
-    assert Estimate().name == "bytes/4"
-    assert Estimate().count("") == 0
-    assert Estimate().count("hello") == 2
-    assert Estimate().count("中文") == 2
+    assert EstimatedCounter().name == "bytes/4"
+    assert EstimatedCounter().count("") == 0
+    assert EstimatedCounter().count("hello") == 2
+    assert EstimatedCounter().count("中文") == 2
 
 
 def test_without_the_package_the_estimate_steps_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +183,7 @@ def test_without_the_package_the_estimate_steps_in(monkeypatch: pytest.MonkeyPat
     try:
         assert o200k().name == "bytes/4"
         with pytest.raises(Unsupported, match="Install rs-bpe"):
-            Exact().count("text")
+            ExactCounter().count("text")
     finally:
         for cached in (tokens.o200k, tokens._tokenizer):
             cached.cache_clear()
@@ -219,7 +223,9 @@ MESSAGES = [
     (Message("assistant", (Reasoning(summary=("one", "two"), encrypted="x" * 500),)), 7),
     (Message("assistant", (ToolCall("call_1", "ls", '{"a": 1}'),)), 11 + TOOL_OVERHEAD),
     (
-        Message("assistant", (ToolCall("c", "ls", reference=Reference(_ARTIFACT, 9, head="abc")),)),
+        Message(
+            "assistant", (ToolCall("c", "ls", reference=ArtifactPointer(_ARTIFACT, 9, head="abc")),)
+        ),
         6 + TOOL_OVERHEAD,
     ),
     (
@@ -230,7 +236,7 @@ MESSAGES = [
         Message("tool", (ToolResult("c", (Media("image/png", data=b"x" * 100),)),)),
         255 + TOOL_OVERHEAD,
     ),
-    (Message("user", (Reference(_ARTIFACT, 1_000_000, head="the beginning"),)), 13),
+    (Message("user", (ArtifactPointer(_ARTIFACT, 1_000_000, head="the beginning"),)), 13),
     (
         Message(
             "user", (Unknown("messages", {"type": "x", "text": "ab", "n": ["c", {"d": "e"}]}),)
@@ -271,7 +277,7 @@ def test_media_have_a_flat_figure(media: Media, expected: int) -> None:
 
 def test_long_content_is_counted_in_steps() -> None:
     messages = [user("x" * 100), user("word " * 20_000), *(user("short") for _ in range(5_000))]
-    counter = Exact()
+    counter = ExactCounter()
     counted = list(steps(counter, messages))
     assert len(counted) > 7
     assert max(counted) <= 17_000
@@ -298,7 +304,7 @@ def _learned(samples: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> Cali
 
 
 def test_without_samples_a_calibrated_counter_counts_as_ours() -> None:
-    counter: Counter = Calibrated(Exact(), Calibration())
+    counter: Counter = CalibratedCounter(ExactCounter(), Calibration())
     assert counter.name == "o200k × 1.00 (0 samples)"
     assert counter.count("2 + 2 = 4") == 7
 
@@ -307,7 +313,7 @@ def test_the_factor_is_learned_and_the_samples_are_told() -> None:
     before = Calibration()
     after = observe(before, 1_000, 1_200)
     assert before == Calibration()
-    counter = Calibrated(Characters(), msgspec.structs.replace(after, counter="characters"))
+    counter = CalibratedCounter(Characters(), msgspec.structs.replace(after, counter="characters"))
     assert counter.name == "characters × 1.20 (1 samples)"
     assert counter.count("x" * 1_000) == 1_200
 
@@ -353,7 +359,7 @@ def test_a_calibration_can_be_stored() -> None:
 
 def test_a_calibration_belongs_to_its_counter() -> None:
     with pytest.raises(InvalidInput, match=r"learned with o200k, not bytes/4"):
-        Calibrated(Estimate(), _learned([(1_000, 1_100)]))
+        CalibratedCounter(EstimatedCounter(), _learned([(1_000, 1_100)]))
 
 
 @pytest.mark.skipif(not TRANSCRIPTS.exists(), reason="no transcripts beside the project")
@@ -391,7 +397,7 @@ def _growth(file: Path) -> Iterator[tuple[int, int]]:
             if before:
                 yield ours, now - before
             before, ours = now, 0
-        ours += count_message(Exact(), _message(message))
+        ours += count_message(ExactCounter(), _message(message))
 
 
 def _message(message: dict[str, Any]) -> Message:

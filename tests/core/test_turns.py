@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, event
-from perdure.core.turns import Cutter, Mark, Position, Round, Turn, is_prompt, rounds
+from perdure.core.turns import (
+    ConversationState,
+    Position,
+    Round,
+    Turn,
+    TurnSplitter,
+    is_prompt,
+    rounds,
+)
 
 # A conversation in short: what is said, and by whom. The table below is read aloud.
 
@@ -183,15 +191,15 @@ CONVERSATIONS: dict[str, tuple[list[Message], str, bool]] = {
 }
 
 
-def places(messages: list[Message], cutter: Cutter | None = None) -> list[tuple[int, int]]:
-    cutter = cutter or Cutter()
+def places(messages: list[Message], cutter: TurnSplitter | None = None) -> list[tuple[int, int]]:
+    cutter = cutter or TurnSplitter()
     return [cutter.feed(message) for message in messages]
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_conversations_are_cut(name: str) -> None:
     messages, expected, closed = CONVERSATIONS[name]
-    cutter = Cutter()
+    cutter = TurnSplitter()
     found = " ".join(f"{turn}.{round}" for turn, round in places(messages, cutter))
     assert found == expected
     assert cutter.mark.closed is closed
@@ -202,9 +210,9 @@ def test_cutting_goes_on_from_a_mark(name: str) -> None:
     messages, _, _ = CONVERSATIONS[name]
     whole = places(messages)
     for split in range(len(messages) + 1):
-        before = Cutter()
+        before = TurnSplitter()
         first = places(messages[:split], before)
-        assert first + places(messages[split:], Cutter(before.mark)) == whole
+        assert first + places(messages[split:], TurnSplitter(before.mark)) == whole
 
 
 _IDS = st.sampled_from(["a", "b", "c"])
@@ -224,12 +232,12 @@ _MESSAGES = st.one_of(
 
 @given(st.lists(_MESSAGES, max_size=30), st.sets(st.integers(0, 30)))
 def test_how_it_is_fed_does_not_matter(messages: list[Message], cuts: set[int]) -> None:
-    whole = Cutter()
+    whole = TurnSplitter()
     expected = places(messages, whole)
-    cutter, found = Cutter(), list[tuple[int, int]]()
+    cutter, found = TurnSplitter(), list[tuple[int, int]]()
     for number, message in enumerate(messages):
         if number in cuts:
-            cutter = Cutter(cutter.mark)
+            cutter = TurnSplitter(cutter.mark)
         found.append(cutter.feed(message))
     assert found == expected
     assert cutter.mark == whole.mark
@@ -238,7 +246,7 @@ def test_how_it_is_fed_does_not_matter(messages: list[Message], cuts: set[int]) 
 
 @given(st.lists(_MESSAGES, max_size=30))
 def test_what_holds_for_every_conversation(messages: list[Message]) -> None:
-    cutter = Cutter()
+    cutter = TurnSplitter()
     found = places(messages, cutter)
     # Turns count from 1, one by one; rounds from 1 in each of them.
     for before, after in zip([(0, 0), *found], found, strict=False):
@@ -258,7 +266,9 @@ def test_what_holds_for_every_conversation(messages: list[Message]) -> None:
 
 def test_a_fresh_mark_opens_a_turn_with_whatever_comes() -> None:
     for message in (says(), gives("a"), note(), event("x"), system(), user()):
-        assert Cutter(Mark(7, 3, fresh=True, waiting=("a",), replied=True)).feed(message) == (8, 1)
+        assert TurnSplitter(ConversationState(7, 3, fresh=True, waiting=("a",), replied=True)).feed(
+            message
+        ) == (8, 1)
 
 
 def _together(

@@ -8,7 +8,7 @@ import sys
 from perdure.bank import Bank
 from perdure.config import BudgetConfig, Config, GatewayConfig, ModelsConfig, ProviderConfig
 from perdure.core.messages import user
-from perdure.gateway.calls import Ask, Request
+from perdure.gateway.calls import CallOptions, Request
 
 LIMIT = 10_000
 #: 18 tokens for the words, and what is allowed for the answer.
@@ -29,9 +29,11 @@ def config_for(server: str) -> Config:
 async def main(url: str, server: str) -> None:
     async with Bank(url, config=config_for(server)) as bank:
         # One is answered and settled; then three at the same time, which never are.
-        await bank.gateway.complete(ASKED, Ask(task="answered"))
+        await bank.gateway.complete(ASKED, CallOptions(task="answered"))
         await bank.settle()
-        await asyncio.gather(*(bank.gateway.complete(ASKED, Ask(task="lost")) for _ in range(3)))
+        await asyncio.gather(
+            *(bank.gateway.complete(ASKED, CallOptions(task="lost")) for _ in range(3))
+        )
 
 
 if __name__ == "__main__":

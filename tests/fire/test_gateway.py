@@ -24,11 +24,11 @@ from perdure.core.errors import (
     StreamBroken,
 )
 from perdure.core.messages import ToolCall, Usage
-from perdure.gateway.calls import Ask
+from perdure.gateway.calls import CallOptions
 from perdure.gateway.gateway import Gateway
 from perdure.gateway.outcomes import Outcome
-from perdure.testing import Answer as Said
-from perdure.testing import Fault, Received, ScriptedModel
+from perdure.testing import ReceivedRequest, ScriptedFault, ScriptedModel
+from perdure.testing import ScriptedAnswer as Said
 from tests.fire import caller
 from tests.gateway.bodies import chat_body, chat_events, message_body, message_events
 from tests.gateway.faulty import (
@@ -265,18 +265,18 @@ async def test_a_tool_call_split_over_many_chunks() -> None:
 async def test_1000_calls_with_30_percent_faults_and_one_healthy_provider() -> None:
     dice = random.Random(4)
     faults = [
-        Fault(status=429),
-        Fault(status=429, headers={"retry-after": "0.2"}),
-        Fault(status=500),
-        Fault(status=529),
-        Fault(how="reset"),
-        Fault(how="truncated"),
-        Fault(how="hang"),
-        Fault(how="truncated", after=1),
-        Fault(how="status", after=1, status=529),
+        ScriptedFault(status=429),
+        ScriptedFault(status=429, headers={"retry-after": "0.2"}),
+        ScriptedFault(status=500),
+        ScriptedFault(status=529),
+        ScriptedFault(how="reset"),
+        ScriptedFault(how="truncated"),
+        ScriptedFault(how="hang"),
+        ScriptedFault(how="truncated", after=1),
+        ScriptedFault(how="status", after=1, status=529),
     ]
 
-    def flaky(request: Received) -> Said | Fault:
+    def flaky(request: ReceivedRequest) -> Said | ScriptedFault:
         return dice.choice(faults) if dice.random() < 0.3 else Said("Well.")
 
     async with ScriptedModel(flaky) as one, ScriptedModel(flaky) as two, ScriptedModel() as good:
@@ -338,10 +338,10 @@ async def test_a_thousand_cancelled_calls_leave_nothing_behind() -> None:
 async def test_calls_of_a_process_that_was_killed_count_as_spent(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'bank.db'}"
 
-    def script(request: Received) -> Said | Fault:
+    def script(request: ReceivedRequest) -> Said | ScriptedFault:
         if request.number == 0:
             return Said("Answered.", usage=Usage(input=7, output=3))
-        return Fault(how="hang")
+        return ScriptedFault(how="hang")
 
     async with ScriptedModel(script) as model:
         process = await asyncio.create_subprocess_exec(
@@ -358,7 +358,7 @@ async def test_calls_of_a_process_that_was_killed_count_as_spent(tmp_path: Path)
 
     async with ScriptedModel() as model, Bank(url, config=caller.config_for(model.url)) as bank:
         (standing,) = await bank.gateway.budgets()
-        pot = standing.pot
+        pot = standing.spending
         assert (pot.calls, pot.tokens) == (1, 10)
         assert (pot.held, pot.held_tokens) == (3, 3 * caller.RESERVED)
         left = caller.LIMIT - 10 - 3 * caller.RESERVED
@@ -368,7 +368,7 @@ async def test_calls_of_a_process_that_was_killed_count_as_spent(tmp_path: Path)
         reached = None
         while reached is None:
             try:
-                reply = await bank.gateway.complete(caller.ASKED, Ask(task="after"))
+                reply = await bank.gateway.complete(caller.ASKED, CallOptions(task="after"))
             except BudgetReached as exc:
                 reached = exc
             else:
@@ -376,7 +376,7 @@ async def test_calls_of_a_process_that_was_killed_count_as_spent(tmp_path: Path)
                 taken += (reply.usage.input or 0) + (reply.usage.output or 0)
         await bank.settle()
         (standing,) = await bank.gateway.budgets()
-        assert standing.pot.tokens == 10 + taken
+        assert standing.spending.tokens == 10 + taken
         assert standing.tokens_left is not None
         assert standing.tokens_left < caller.RESERVED
         tasks = Counter(o.task for o in await bank.store.collection(Outcome).query().values())

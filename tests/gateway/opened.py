@@ -9,7 +9,7 @@ from typing import Any
 from perdure.config import GatewayConfig, ModelsConfig, ProviderConfig
 from perdure.core import clock as clocks
 from perdure.core.clock import Clock
-from perdure.gateway.breaker import Tripping
+from perdure.gateway.breaker import BreakerPolicy
 from perdure.gateway.fallback import Backoff
 from perdure.gateway.gateway import Gateway
 from perdure.gateway.outcomes import Outcome
@@ -24,7 +24,7 @@ QUICK = Backoff(attempts=3, base=0.01, cap=0.02, patience=5.0)
 #: One try.
 ONCE = Backoff(attempts=1)
 #: A circuit that opens late, for tests that are about something else.
-TOUGH = Tripping(failures=10_000, calls=100_000)
+TOUGH = BreakerPolicy(failures=10_000, calls=100_000)
 PRICES = {"input": 2.0, "output": 10.0}
 
 Server = ScriptedModel | FaultyServer
@@ -61,7 +61,7 @@ async def opened(
     clock: Clock = clocks.now,
     environ: dict[str, str] | None = None,
     backoff: Backoff = QUICK,
-    tripping: Tripping | None = None,
+    tripping: BreakerPolicy | None = None,
     mask: Any = None,
     health: Any = None,
     selector: Any = None,

@@ -8,7 +8,7 @@ import sys
 from perdure.core.clock import now
 from perdure.core.errors import BudgetReached
 from perdure.gateway.budgets import Budget
-from perdure.gateway.calls import Ask
+from perdure.gateway.calls import CallOptions
 from perdure.gateway.ledger import Ledger
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
@@ -33,7 +33,7 @@ async def spend(ledger: Ledger) -> None:
         nonlocal granted
         while True:
             try:
-                held = await ledger.reserve(Ask(agent=agent), TOKENS, 7)
+                held = await ledger.reserve(CallOptions(agent=agent), TOKENS, 7)
             except BudgetReached:
                 return
             granted += 1
@@ -45,12 +45,12 @@ async def spend(ledger: Ledger) -> None:
 
 async def die(ledger: Ledger) -> None:
     """Settle one call, leave another open, and go on until killed."""
-    held = await ledger.reserve(Ask(agent="a"), TOKENS, 7)
+    held = await ledger.reserve(CallOptions(agent="a"), TOKENS, 7)
     await ledger.settle(held, 3, 5)
-    await ledger.reserve(Ask(agent="a"), TOKENS, 7)
+    await ledger.reserve(CallOptions(agent="a"), TOKENS, 7)
     tell("open")
     while True:
-        held = await ledger.reserve(Ask(agent="a"), 1, 0)
+        held = await ledger.reserve(CallOptions(agent="a"), 1, 0)
         await ledger.settle(held, 0, 0)
         tell("settled")
 

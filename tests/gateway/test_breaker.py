@@ -21,7 +21,7 @@ from perdure.core.errors import (
     StreamBroken,
     Unauthorized,
 )
-from perdure.gateway.breaker import Breaker, BreakerPermit, Tripping, counts
+from perdure.gateway.breaker import Breaker, BreakerPermit, BreakerPolicy, counts
 
 DOWN = ProviderDown("down")
 
@@ -40,7 +40,7 @@ def time() -> Time:
 
 
 def make(time: Time, fraction: float = 0.0, **tripping: Any) -> Breaker:
-    return Breaker("p/m", Tripping(**tripping), clock=time, random=lambda: fraction)
+    return Breaker("p/m", BreakerPolicy(**tripping), clock=time, random=lambda: fraction)
 
 
 def state(breaker: Breaker) -> str:
@@ -265,7 +265,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.time = Time()
         self.dice = random.Random(7)
-        self.tripping = Tripping(failures=3, calls=6, window=20, rest=4, cap=30)
+        self.tripping = BreakerPolicy(failures=3, calls=6, window=20, rest=4, cap=30)
         self.breaker = Breaker("p/m", self.tripping, clock=self.time, random=self.dice.random)
         self.running: deque[BreakerPermit] = deque()
         self.probes = 0

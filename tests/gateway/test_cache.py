@@ -9,7 +9,7 @@ import pytest
 
 from perdure.core.errors import Unavailable
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, Usage
-from perdure.gateway.calls import Answered
+from perdure.gateway.calls import ModelAnswer
 from perdure.gateway.response_cache import CachedAnswer, ResponseCache, key_of
 from perdure.storage.middleware import Call, Get, Handler
 from perdure.storage.options import DEFAULT
@@ -23,7 +23,7 @@ HOUR = 3_600.0
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 KEY = key_of("here", "http://127.0.0.1/v1", "m", BODY)
 PINNED = "6960bc3867f56ff3cb9a5c75c7c6ae1f408dbfd6dfaf8759"
-ANSWER = Answered(
+ANSWER = ModelAnswer(
     Message(
         "assistant",
         (
@@ -39,8 +39,8 @@ ANSWER = Answered(
 )
 
 
-def said(text: str, **more: Any) -> Answered:
-    return Answered(Message("assistant", (Text(text),), **more))
+def said(text: str, **more: Any) -> ModelAnswer:
+    return ModelAnswer(Message("assistant", (Text(text),), **more))
 
 
 async def rows(store: Store) -> list[Any]:
@@ -75,11 +75,11 @@ async def test_until_it_expires(store: Store, clock: ManualClock) -> None:
 async def test_what_is_not_kept(store: Store) -> None:
     cache = ResponseCache(store, HOUR, mask=mask)
     for answer in (
-        Answered(Message("assistant")),
+        ModelAnswer(Message("assistant")),
         said("half", partial=True),
-        Answered(ANSWER.message, "length"),
-        Answered(ANSWER.message, "filter"),
-        Answered(ANSWER.message, "other"),
+        ModelAnswer(ANSWER.message, "length"),
+        ModelAnswer(ANSWER.message, "filter"),
+        ModelAnswer(ANSWER.message, "other"),
         said("The key is sk-secret."),
         said("x" * 17_000_000),
     ):

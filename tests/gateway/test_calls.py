@@ -12,9 +12,9 @@ from openai.types.chat import ChatCompletionMessage
 
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Text, ToolCall, assistant, user
-from perdure.gateway.calls import PURPOSES, Ask, Request, Shape, Tool
+from perdure.gateway.calls import PURPOSES, CallOptions, Request, Shape, Tool
 from perdure.gateway.gateway import Gateway
-from perdure.testing import Received, ScriptedModel
+from perdure.testing import ReceivedRequest, ScriptedModel
 from tests.gateway.opened import opened
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -187,15 +187,15 @@ def test_numbers_may_be_of_other_libraries() -> None:
     ],
 )
 def test_who_asks_is_checked(field: str, value: Any, hint: str) -> None:
-    with pytest.raises(InvalidInput, match=rf"Ask\.{field} cannot be") as refused:
-        Ask(**{field: value})
+    with pytest.raises(InvalidInput, match=rf"CallOptions\.{field} cannot be") as refused:
+        CallOptions(**{field: value})
     assert hint in refused.value.hint
 
 
 def test_what_is_refused_is_not_shown_in_full() -> None:
     name: Any = ["x" * 1_000]
     with pytest.raises(InvalidInput) as refused:
-        Ask(agent=name)
+        CallOptions(agent=name)
     assert len(str(refused.value)) < 200
 
 
@@ -227,7 +227,7 @@ async def test_what_was_given_in_other_forms_is_sent(
     async with gateway.stream(asked) as stream:
         assert (await stream.finish()).text == "Hello."
 
-    def told(sent: Received) -> Any:
+    def told(sent: ReceivedRequest) -> Any:
         return sent.prompt, sent.body["tools"][0]["function"]["name"], sent.body["stop"]
 
     assert [told(sent) for sent in model.requests] == [("hi", "read", ["END"])] * 2
@@ -235,22 +235,22 @@ async def test_what_was_given_in_other_forms_is_sent(
 
 @pytest.mark.parametrize("ask", ["planner", None, {"agent": "planner"}])
 async def test_who_asks_must_be_an_ask(model: ScriptedModel, gateway: Gateway, ask: Any) -> None:
-    with pytest.raises(InvalidInput, match="Ask"):
+    with pytest.raises(InvalidInput, match="CallOptions"):
         await gateway.complete("hi", ask)
-    with pytest.raises(InvalidInput, match="Ask"):
+    with pytest.raises(InvalidInput, match="CallOptions"):
         gateway.stream("hi", ask)
-    with pytest.raises(InvalidInput, match="Ask"):
+    with pytest.raises(InvalidInput, match="CallOptions"):
         await gateway.embed(["hi"], ask)
     assert not model.requests
 
 
 async def test_who_embeds_need_not_say_so(gateway: Gateway) -> None:
-    made = await gateway.embed(["hi"], Ask(agent="planner"))
+    made = await gateway.embed(["hi"], CallOptions(agent="planner"))
     assert len(made.vectors) == 1
     (row,) = await gateway.costs("purpose")
     assert row.of == "embed"
     with pytest.raises(InvalidInput, match="for judge"):
-        await gateway.embed(["hi"], Ask(purpose="judge"))
+        await gateway.embed(["hi"], CallOptions(purpose="judge"))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from perdure import InvalidConfig
-from perdure.config import ByComplexity, GatewayConfig, ModelsConfig, ProviderConfig
+from perdure.config import GatewayConfig, ModelsByComplexity, ModelsConfig, ProviderConfig
 from perdure.core.errors import NoModel
-from perdure.gateway.calls import PURPOSES, Ask, Complexity
+from perdure.gateway.calls import PURPOSES, CallOptions, Complexity
 from perdure.gateway.catalog import ModelCandidate, ModelCatalog, candidates
 from perdure.gateway.providers import BUILT_IN, Habits
 from perdure.testing import ScriptedModel
@@ -22,7 +22,7 @@ def configured(environ: dict[str, str] = NOTHING, /, **settings: Any) -> ModelCa
 
 
 def names(catalog: ModelCatalog, **ask: Any) -> list[str]:
-    return [candidate.name for candidate in catalog.candidates(Ask(**ask))]
+    return [candidate.name for candidate in catalog.candidates(CallOptions(**ask))]
 
 
 # Purposes --------------------------------------------------------------------------------------
@@ -42,16 +42,16 @@ def test_models_come_in_the_order_of_the_configuration() -> None:
     )
     assert names(catalog) == ["openai/gpt-5", "openrouter/openai/gpt-5:free"]
     assert names(catalog, purpose="judge") == ["cloudflare/@cf/meta/llama-3.1-8b-instruct"]
-    (judge,) = catalog.candidates(Ask(purpose="judge"))
+    (judge,) = catalog.candidates(CallOptions(purpose="judge"))
     assert judge.model == "@cf/meta/llama-3.1-8b-instruct"
-    assert candidates(GatewayConfig(models=ModelsConfig(chat="vllm/x")), Ask(), {}) == [
+    assert candidates(GatewayConfig(models=ModelsConfig(chat="vllm/x")), CallOptions(), {}) == [
         ModelCandidate(BUILT_IN["vllm"], "x")
     ]
 
 
 def test_a_caller_cannot_spoil_the_list_of_the_next() -> None:
     catalog = configured(models=ModelsConfig(chat=("openai/a", "openai/b")))
-    catalog.candidates(Ask()).clear()
+    catalog.candidates(CallOptions()).clear()
     assert names(catalog) == ["openai/a", "openai/b"]
 
 
@@ -76,13 +76,13 @@ def test_no_other_purpose_borrows_the_models_of_chat(purpose: Any) -> None:
     assert catalog.has("chat")
     assert not catalog.has(purpose)
     with pytest.raises(NoModel, match=purpose):
-        catalog.candidates(Ask(purpose=purpose))
+        catalog.candidates(CallOptions(purpose=purpose))
 
 
 def test_without_models_the_error_says_what_to_write(tmp_path: Path) -> None:
     file = str(tmp_path / "mine.toml")
     with pytest.raises(NoModel) as refused:
-        configured({"PERDURE_CONFIG": file}).candidates(Ask())
+        configured({"PERDURE_CONFIG": file}).candidates(CallOptions())
     assert 'PERDURE_MODEL_CHAT="ollama/qwen3"' in refused.value.hint
     assert 'chat = ["ollama/qwen3"] under [gateway.models]' in refused.value.hint
     assert file in refused.value.hint
@@ -98,7 +98,7 @@ def test_texts_are_embedded_locally_unless_told_otherwise() -> None:
 @pytest.mark.parametrize("provider", ["anthropic", "huggingface"])
 def test_a_provider_without_embeddings_is_refused_for_them(provider: str) -> None:
     with pytest.raises(NoModel, match=f"{provider} does not embed"):
-        configured().candidates(Ask(purpose="embed", model=f"{provider}/x"))
+        configured().candidates(CallOptions(purpose="embed", model=f"{provider}/x"))
 
 
 # Complexity ------------------------------------------------------------------------------------
@@ -107,17 +107,17 @@ def test_a_provider_without_embeddings_is_refused_for_them(provider: str) -> Non
 @pytest.mark.parametrize(
     ("ask", "complexity"),
     [
-        (Ask(), "moderate"),
-        (Ask(task="never heard of it"), "moderate"),
-        (Ask(task="title"), "simple"),
-        (Ask(task="Code Review"), "complex"),
-        (Ask(task="code_review"), "complex"),
-        (Ask(task="code-review", complexity="simple"), "simple"),
-        (Ask(task="classify"), "complex"),  # as configured
-        (Ask(task="ours"), "simple"),
+        (CallOptions(), "moderate"),
+        (CallOptions(task="never heard of it"), "moderate"),
+        (CallOptions(task="title"), "simple"),
+        (CallOptions(task="Code Review"), "complex"),
+        (CallOptions(task="code_review"), "complex"),
+        (CallOptions(task="code-review", complexity="simple"), "simple"),
+        (CallOptions(task="classify"), "complex"),  # as configured
+        (CallOptions(task="ours"), "simple"),
     ],
 )
-def test_how_hard_a_task_is(ask: Ask, complexity: Complexity) -> None:
+def test_how_hard_a_task_is(ask: CallOptions, complexity: Complexity) -> None:
     catalog = configured(tasks={"classify": "complex", "Ours": "simple"})
     assert catalog.complexity(ask) == complexity
 
@@ -136,7 +136,7 @@ def test_how_hard_a_task_is(ask: Ask, complexity: Complexity) -> None:
 def test_the_nearest_complexity_that_has_models(
     have: set[str], simple: str, moderate: str, complex_: str
 ) -> None:
-    models = ByComplexity(**{name: (f"openai/{name}",) for name in have})
+    models = ModelsByComplexity(**{name: (f"openai/{name}",) for name in have})
     catalog = configured(models=ModelsConfig(chat=models))
     assert names(catalog, complexity="simple") == [f"openai/{simple}"]
     assert names(catalog, complexity="moderate") == [f"openai/{moderate}"]
@@ -269,19 +269,22 @@ def test_a_provider_that_cannot_be_is_refused_and_named(settings: Any, named: st
 
 @pytest.mark.parametrize("name", ["gpt-5", "opnai/gpt-5", "openai/", "http://box/v1", "ftp://b#m"])
 def test_a_model_that_cannot_be_is_refused_and_named(name: str) -> None:
-    for models in (ModelsConfig(judge=(name,)), ModelsConfig(judge=ByComplexity(complex=name))):
+    for models in (
+        ModelsConfig(judge=(name,)),
+        ModelsConfig(judge=ModelsByComplexity(complex=name)),
+    ):
         with pytest.raises(InvalidConfig, match=r"gateway\.models\.judge"):
             configured(models=models)
     with pytest.raises(InvalidConfig):
-        configured().candidates(Ask(model=name))
+        configured().candidates(CallOptions(model=name))
 
 
 def test_an_address_that_lacks_its_variable_is_told_when_it_is_needed() -> None:
     catalog = configured(models=ModelsConfig(chat="cloudflare/m", judge="ollama/m"))
     assert catalog.has("chat")
-    assert len(catalog.candidates(Ask(purpose="judge"))) == 1
+    assert len(catalog.candidates(CallOptions(purpose="judge"))) == 1
     with pytest.raises(InvalidConfig, match="CLOUDFLARE_ACCOUNT_ID"):
-        catalog.candidates(Ask())
+        catalog.candidates(CallOptions())
 
 
 @pytest.mark.parametrize(
@@ -317,7 +320,7 @@ async def test_a_scripted_model_is_a_provider() -> None:
             providers={"scripted": model.provider_config("messages", concurrency=2)},
             models=ModelsConfig(chat="scripted/x"),
         )
-        (found,) = catalog.candidates(Ask())
+        (found,) = catalog.candidates(CallOptions())
     assert found.provider.base_url == model.url
     assert (found.provider.wire, found.provider.concurrency) == ("messages", 2)
     assert not found.provider.needs_key

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.config import ByComplexity, ModelsConfig, PriceConfig, ProviderConfig
+from perdure.config import ModelsByComplexity, ModelsConfig, PriceConfig, ProviderConfig
 from perdure.core.errors import InvalidInput, NoModel, PromptTooLong, Rejected
 from perdure.core.messages import (
     Media,
@@ -25,9 +25,9 @@ from perdure.core.messages import (
 )
 from perdure.gateway import model_status
 from perdure.gateway.calls import (
-    Ask,
     CallBegan,
     CallDelta,
+    CallOptions,
     PartEnded,
     ReasoningDelta,
     Request,
@@ -35,7 +35,7 @@ from perdure.gateway.calls import (
     TextDelta,
     Tool,
 )
-from perdure.testing import Answer, Fault, ScriptedModel
+from perdure.testing import ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.gateway.faulty import FaultyServer, failing, respond
 from tests.gateway.opened import ONCE, TOUGH, opened, outcomes_of, provider
 
@@ -47,7 +47,7 @@ PIXEL = base64.b64decode(
 SHELL = Tool(
     "shell", "Runs a command.", {"type": "object", "properties": {"c": {"type": "string"}}}
 )
-FULL = Answer(
+FULL = ScriptedAnswer(
     "Two files. ✓",
     calls=(ToolCall("c1", "shell", '{"c": "ls -la"}'), ToolCall("c2", "shell", '{"c": "pwd"}')),
     reasoning="Look first.",
@@ -187,31 +187,31 @@ async def test_what_a_format_cannot_say_goes_to_one_that_can() -> None:
 
 async def test_one_model_by_name_without_fallback() -> None:
     async with (
-        ScriptedModel(Fault(status=500)) as bad,
+        ScriptedModel(ScriptedFault(status=500)) as bad,
         ScriptedModel() as good,
         opened(good, bad, backoff=ONCE) as gateway,
     ):
         with pytest.raises(Exception, match="p1/other"):
-            await gateway.complete("x", Ask(model="p1/other"))
+            await gateway.complete("x", CallOptions(model="p1/other"))
         assert [r.model for r in bad.requests] == ["other"]
         assert not good.requests
 
 
 async def test_purposes_and_complexity_choose_the_model() -> None:
     models = ModelsConfig(
-        chat=ByComplexity(simple="p0/small", complex="p0/large"), judge="p0/judge"
+        chat=ModelsByComplexity(simple="p0/small", complex="p0/large"), judge="p0/judge"
     )
     async with ScriptedModel() as model, opened(model, models=models) as gateway:
         assert gateway.has("judge")
         assert gateway.has("embed")
         assert not gateway.has("compress")
-        await gateway.complete("x", Ask(task="classify"))
-        await gateway.complete("x", Ask(task="code-review"))
-        await gateway.complete("x", Ask(task="who knows"))  # moderate: the abler neighbour
-        await gateway.complete("x", Ask(purpose="judge"))
+        await gateway.complete("x", CallOptions(task="classify"))
+        await gateway.complete("x", CallOptions(task="code-review"))
+        await gateway.complete("x", CallOptions(task="who knows"))  # moderate: the abler neighbour
+        await gateway.complete("x", CallOptions(purpose="judge"))
         assert [r.model for r in model.requests] == ["small", "large", "large", "judge"]
         with pytest.raises(NoModel, match="compress"):
-            await gateway.complete("x", Ask(purpose="compress"))
+            await gateway.complete("x", CallOptions(purpose="compress"))
         noted = await outcomes_of(gateway)
         assert [each.complexity for each in noted] == ["simple", "complex", "moderate", "moderate"]
 
@@ -247,9 +247,9 @@ async def test_texts_are_embedded_on_this_machine_without_any_configuration() ->
         with pytest.raises(NoModel, match="No model is configured for chat"):
             await gateway.complete("x")
         with pytest.raises(NoModel, match="does not answer"):
-            await gateway.complete("x", Ask(model="local/wordllama"))
+            await gateway.complete("x", CallOptions(model="local/wordllama"))
         with pytest.raises(NoModel, match="does not answer"):
-            async with gateway.stream("x", Ask(model="local/wordllama")):
+            async with gateway.stream("x", CallOptions(model="local/wordllama")):
                 pass
 
 
@@ -299,7 +299,7 @@ async def test_a_stream_is_read_inside_its_block_and_once() -> None:
 
 async def test_a_loop_that_was_left_can_be_gone_on_with() -> None:
     async with (
-        ScriptedModel(Answer("a b c d e", chunk=2)) as model,
+        ScriptedModel(ScriptedAnswer("a b c d e", chunk=2)) as model,
         opened(model) as gateway,
         gateway.stream("x") as stream,
     ):

@@ -23,9 +23,9 @@ from perdure.config import (
 from perdure.core.errors import Closed, NoModel
 from perdure.core.messages import assistant, user
 from perdure.gateway.budgets import BudgetPeriod
-from perdure.gateway.calls import Ask, TextDelta
+from perdure.gateway.calls import CallOptions, TextDelta
 from perdure.gateway.outcomes import Outcome
-from perdure.testing import Answer, Fault, ScriptedModel
+from perdure.testing import ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.gateway.opened import assert_nothing_left, config_for, provider
 from tests.waiting import until
 
@@ -53,13 +53,15 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def test_a_bank_calls_models(url: str) -> None:
     async with ScriptedModel("Hello from here.") as model, open_bank(model, url) as bank:
-        reply = await bank.gateway.complete("Hi", Ask(agent="planner", session="planner/auth"))
+        reply = await bank.gateway.complete(
+            "Hi", CallOptions(agent="planner", session="planner/auth")
+        )
         assert reply.text == "Hello from here."
         await bank.settle()
         found = await bank.store.collection(Outcome).get(reply.outcome)
         assert found is not None
         assert (found.agent, found.session) == ("planner", "planner/auth")
-        assert {standing.pot.held for standing in await bank.gateway.budgets()} == {0}
+        assert {standing.spending.held for standing in await bank.gateway.budgets()} == {0}
 
 
 async def test_a_bank_that_calls_nobody_has_no_gateway_and_no_tables(url: str) -> None:
@@ -102,7 +104,7 @@ async def test_without_a_model_a_bank_embeds_and_says_that_it_does_not_chat() ->
 async def test_closing_ends_calls_under_way(tmp_path: Path) -> None:
     """Everything is settled and noted; nobody waits for an answer that does not come."""
     url = f"sqlite:///{tmp_path / 'bank.db'}"
-    async with ScriptedModel(Fault(how="hang", after=5)) as model:
+    async with ScriptedModel(ScriptedFault(how="hang", after=5)) as model:
         bank = open_bank(model, url)
         await bank.open()
         gateway = bank.gateway
@@ -139,7 +141,7 @@ async def test_closing_ends_calls_under_way(tmp_path: Path) -> None:
 
 
 async def test_a_call_that_is_cancelled_while_the_bank_closes_is_cancelled() -> None:
-    async with ScriptedModel(Fault(how="hang")) as model:
+    async with ScriptedModel(ScriptedFault(how="hang")) as model:
         bank = open_bank(model)
         await bank.open()
         call = asyncio.create_task(bank.gateway.complete("x"))
@@ -151,7 +153,7 @@ async def test_a_call_that_is_cancelled_while_the_bank_closes_is_cancelled() -> 
 
 
 async def test_jobs_that_call_models_end_with_the_bank() -> None:
-    async with ScriptedModel(Fault(how="hang")) as model:
+    async with ScriptedModel(ScriptedFault(how="hang")) as model:
         async with asyncio.timeout(60):
             async with open_bank(model) as bank:
                 call = asyncio.create_task(bank.gateway.complete("x"))
@@ -167,15 +169,15 @@ async def test_what_a_session_left_with_the_gateway_is_forgotten_with_it(url: st
     async with ScriptedModel("xylophone") as model, open_bank(model, url) as bank:
         for name in ("planner/auth", "planner/other"):
             await (await bank.session(name)).append([user("Hi"), assistant("Hello")])
-            ask = Ask(agent="planner", session=name, cache=True)
+            ask = CallOptions(agent="planner", session=name, cache=True)
             await bank.gateway.complete(f"about {name}", ask)
         await bank.forget("planner/auth")
         outcomes = await bank.store.collection(Outcome).query().values()
         assert sorted(each.session for each in outcomes) == ["", "planner/other"]
         assert len(outcomes) == 2  # what was spent stays spent
-        ask = Ask(agent="planner", session="planner/auth", cache=True)
+        ask = CallOptions(agent="planner", session="planner/auth", cache=True)
         assert not (await bank.gateway.complete("about planner/auth", ask)).cached
-        ask = Ask(agent="planner", session="planner/other", cache=True)
+        ask = CallOptions(agent="planner", session="planner/other", cache=True)
         assert (await bank.gateway.complete("about planner/other", ask)).cached
 
 
@@ -183,7 +185,7 @@ async def test_forgetting_a_turn_forgets_what_is_cached_for_its_session(url: str
     async with ScriptedModel() as model, open_bank(model, url) as bank:
         session = await bank.session("planner/auth")
         await session.append([user("Hi"), assistant("Hello")])
-        ask = Ask(agent="planner", session="planner/auth", cache=True)
+        ask = CallOptions(agent="planner", session="planner/auth", cache=True)
         await bank.gateway.complete("x", ask)
         await bank.forget("planner/auth", turns=["T-1"])
         assert not (await bank.gateway.complete("x", ask)).cached
@@ -196,7 +198,7 @@ async def test_forgetting_a_turn_forgets_what_is_cached_for_its_session(url: str
 async def test_secrets_of_the_bank_are_not_cached() -> None:
     secret = "sk-proj-" + "aB3dE5fG7h" * 5
     said = f"Use {secret} for it."
-    ask = Ask(cache=True)
+    ask = CallOptions(cache=True)
     async with ScriptedModel(said) as model:
         async with open_bank(model) as bank:
             reply = await bank.gateway.complete("x", ask)
@@ -239,7 +241,7 @@ class Served:
 
 
 def test_the_same_without_await(tmp_path: Path) -> None:
-    with Served(Answer("One two three.", chunk=4)) as model:
+    with Served(ScriptedAnswer("One two three.", chunk=4)) as model:
         config = Config(gateway=config_for({"p0": provider(model)}))
         with perdure.open_sync(f"sqlite:///{tmp_path / 'b.db'}", config=config) as bank:
             assert bank.gateway.has("chat")

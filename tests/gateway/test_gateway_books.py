@@ -29,12 +29,12 @@ from perdure.core.errors import (
 )
 from perdure.core.messages import Message, Part, Text, ToolCall, Usage, user
 from perdure.gateway import model_status, quality
-from perdure.gateway.calls import Answered, Ask, Request, TextDelta
+from perdure.gateway.calls import CallOptions, ModelAnswer, Request, TextDelta
 from perdure.gateway.gateway import Gateway
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
-from perdure.testing import Answer, Fault, ManualClock, ScriptedModel
+from perdure.testing import ManualClock, ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.gateway.bodies import event
 from tests.gateway.faulty import FaultyServer, failing, respond, stream
 from tests.gateway.opened import (
@@ -49,7 +49,7 @@ from tests.gateway.opened import (
 from tests.growth import assert_linear
 
 WIRES = ("chat", "responses", "messages")
-CACHED = Ask(cache=True, agent="planner", session="planner/auth")
+CACHED = CallOptions(cache=True, agent="planner", session="planner/auth")
 #: Dollars for a million tokens; a picodollar is a millionth of that for one.
 PRICE = PriceConfig(input=2.0, output=10.0, cache_read=0.2, cache_write=2.5)
 PRICES = {"p0/m": PRICE, "p1/m": PriceConfig(input=1.0, output=1.0)}
@@ -67,7 +67,7 @@ async def test_the_cost_is_that_of_the_usage_with_cache_reads_and_writes(
     writes = 20 if wire == "messages" else 0  # the only format that tells of them
     usage = Usage(input=100, output=10, cache_read=60, cache_write=writes or None)
     async with (
-        ScriptedModel(Answer("x", usage=usage)) as model,
+        ScriptedModel(ScriptedAnswer("x", usage=usage)) as model,
         opened(provider(model, wire), prices=PRICES) as gateway,
     ):
         if streamed:
@@ -95,7 +95,7 @@ async def test_an_unknown_price_is_an_unknown_cost_and_never_zero() -> None:
 
 async def test_a_provider_that_does_not_count_has_an_unknown_cost() -> None:
     async with (
-        ScriptedModel(Answer("x", usage=Usage())) as model,
+        ScriptedModel(ScriptedAnswer("x", usage=Usage())) as model,
         opened(model, prices=PRICES) as gateway,
     ):
         reply = await gateway.complete("x")
@@ -105,12 +105,12 @@ async def test_a_provider_that_does_not_count_has_an_unknown_cost() -> None:
 @pytest.mark.parametrize("by", ["agent", "task", "provider", "model", "purpose", "day"])
 async def test_costs_by_everything(by: Any) -> None:
     clock = ManualClock()
-    answer = Answer("x", usage=Usage(input=10, output=1))
+    answer = ScriptedAnswer("x", usage=Usage(input=10, output=1))
     async with ScriptedModel(answer) as model, opened(model, prices=PRICES, clock=clock) as gateway:
-        await gateway.complete("x", Ask(agent="a", task="t"))
-        await gateway.complete("x", Ask(agent="a", task="t"))
+        await gateway.complete("x", CallOptions(agent="a", task="t"))
+        await gateway.complete("x", CallOptions(agent="a", task="t"))
         clock.advance("1d")
-        await gateway.complete("x", Ask(agent="b", task="u", purpose="compress"))
+        await gateway.complete("x", CallOptions(agent="b", task="u", purpose="compress"))
         rows = {row.of: (row.calls, row.cost) for row in await gateway.costs(by)}
         expected: dict[str, Any] = {
             "agent": {"a": 2, "b": 1},
@@ -129,9 +129,9 @@ async def test_costs_by_everything(by: Any) -> None:
 async def test_every_attempt_has_an_outcome_with_all_its_fields() -> None:
     clock = ManualClock()
     usage = Usage(input=50, output=9, cache_read=40, reasoning=4)
-    async with FaultyServer() as bad, ScriptedModel(Answer("Fine.", usage=usage)) as good:
+    async with FaultyServer() as bad, ScriptedModel(ScriptedAnswer("Fine.", usage=usage)) as good:
         bad.script(always=failing(500))
-        ask = Ask(agent="planner", session="planner/auth", task="code-review")
+        ask = CallOptions(agent="planner", session="planner/auth", task="code-review")
         async with opened(bad, good, clock=clock, prices=PRICES) as gateway:
             reply = await gateway.complete("x", ask)
             *failed, answered = sorted(await outcomes_of(gateway), key=lambda o: o.success)
@@ -179,7 +179,7 @@ async def test_guessing_the_quality_takes_no_time_worth_mentioning() -> None:
 
     def guess(text: str) -> None:
         for _ in range(100):
-            quality.heuristic(Answered(Message("assistant", (Text(text),))), request)
+            quality.heuristic(ModelAnswer(Message("assistant", (Text(text),))), request)
 
     small = "A plain answer of some length. " * 50
     assert_linear(guess, small, small * 8)
@@ -190,7 +190,7 @@ async def test_guessing_the_quality_takes_no_time_worth_mentioning() -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_the_same_request_is_answered_from_the_cache(wire: Any, tmp_path: Path) -> None:
-    answer = Answer("Once.", calls=(ToolCall("c", "t", '{"a":1}'),), reasoning="Hm.")
+    answer = ScriptedAnswer("Once.", calls=(ToolCall("c", "t", '{"a":1}'),), reasoning="Hm.")
     async with ScriptedModel(answer) as model:
         url = f"sqlite:///{tmp_path / 'cache.db'}"
         async with opened(provider(model, wire), url=url, prices=PRICES) as gateway:
@@ -235,7 +235,7 @@ async def test_another_request_is_another_answer() -> None:
         ):
             assert not (await gateway.complete(other, CACHED)).cached
         for name in ("p0/n", "p1/m"):
-            ask = Ask(cache=True, model=name)
+            ask = CallOptions(cache=True, model=name)
             assert not (await gateway.complete(asked, ask)).cached
         assert (await gateway.complete(asked, CACHED)).cached
 
@@ -248,7 +248,7 @@ async def test_the_cache_is_off_until_it_is_switched_on() -> None:
         async with opened(model, cache=True) as gateway:
             await gateway.complete("x")
             assert (await gateway.complete("x")).cached
-            assert not (await gateway.complete("x", Ask(cache=False))).cached
+            assert not (await gateway.complete("x", CallOptions(cache=False))).cached
 
 
 async def test_cached_answers_expire() -> None:
@@ -262,7 +262,9 @@ async def test_cached_answers_expire() -> None:
 
 
 async def test_the_cache_answers_while_the_provider_is_down_and_the_budget_spent() -> None:
-    async with ScriptedModel(["Once.", Fault(status=500), Fault(status=500)]) as model:
+    async with ScriptedModel(
+        ["Once.", ScriptedFault(status=500), ScriptedFault(status=500)]
+    ) as model:
         budgets = (BudgetConfig(name="all", tokens=8_300),)
         async with opened(model, budgets=budgets, backoff=ONCE) as gateway:
             await gateway.complete("x", CACHED)
@@ -276,10 +278,10 @@ async def test_the_cache_answers_while_the_provider_is_down_and_the_budget_spent
 
 async def test_what_is_broken_off_or_secret_is_not_cached() -> None:
     key = "plain-looking-key-0001"
-    said: list[str | Answer] = [
+    said: list[str | ScriptedAnswer] = [
         "My key is hunter2-hunter2.",
         f"You sent {key}.",
-        Answer("cut", finish="length"),
+        ScriptedAnswer("cut", finish="length"),
     ]
     async with ScriptedModel([each for each in said for _ in range(2)]) as model:
         config = provider(model, key_variable="K", needs_key=True)
@@ -305,9 +307,9 @@ async def test_a_budget_is_exact_with_200_calls_at_the_same_time(tmp_path: Path)
     """Room for exactly 50 reservations while all calls are under way."""
     gate = asyncio.Event()
 
-    async def answer(_: Any) -> Answer:
+    async def answer(_: Any) -> ScriptedAnswer:
         await gate.wait()
-        return Answer("x", usage=Usage(input=5, output=2))
+        return ScriptedAnswer("x", usage=Usage(input=5, output=2))
 
     each = 118  # what the gateway reserves for ASKED: 10 + 8 for the words, 100 for the answer
     budgets = (BudgetConfig(name="all", tokens=50 * each + each // 2, per="ever"),)
@@ -319,7 +321,7 @@ async def test_a_budget_is_exact_with_200_calls_at_the_same_time(tmp_path: Path)
             while len(model.requests) + sum(c.done() for c in calls) < 200:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)  # there is no event for both kinds of ends
             (standing,) = await gateway.budgets()
-            assert (standing.pot.held, standing.pot.held_tokens) == (50, 50 * each)
+            assert (standing.spending.held, standing.spending.held_tokens) == (50, 50 * each)
             gate.set()
             results = await asyncio.gather(*calls, return_exceptions=True)
             kinds = Counter(type(result).__name__ for result in results)
@@ -327,13 +329,13 @@ async def test_a_budget_is_exact_with_200_calls_at_the_same_time(tmp_path: Path)
             assert len(model.requests) == 50
             await gateway.settle()
             (standing,) = await gateway.budgets()
-            pot = standing.pot
+            pot = standing.spending
             assert (pot.calls, pot.tokens, pot.held, pot.held_tokens) == (50, 350, 0, 0)
 
 
 async def test_one_call_after_another_uses_a_budget_to_its_end() -> None:
     """What a call took is settled before the next one reserves."""
-    answer = Answer("x", usage=Usage(input=5, output=5))
+    answer = ScriptedAnswer("x", usage=Usage(input=5, output=5))
     budgets = (BudgetConfig(name="all", tokens=118 + 10 * 9, per="ever"),)
     async with ScriptedModel(answer) as model, opened(model, budgets=budgets) as gateway:
         for _ in range(10):
@@ -345,7 +347,7 @@ async def test_one_call_after_another_uses_a_budget_to_its_end() -> None:
 
 
 async def test_budgets_of_money_by_purpose_and_by_agent() -> None:
-    answer = Answer("x", usage=Usage(input=10, output=100))
+    answer = ScriptedAnswer("x", usage=Usage(input=10, output=100))
     budgets = (
         BudgetConfig(name="background", purpose="compress", dollars=0.0030),
         BudgetConfig(name="each", agent="*", dollars=0.0030),
@@ -354,16 +356,16 @@ async def test_budgets_of_money_by_purpose_and_by_agent() -> None:
         ScriptedModel(answer) as model,
         opened(model, budgets=budgets, prices=PRICES) as gateway,
     ):
-        await gateway.complete(ASKED, Ask(agent="a"))
-        await gateway.complete(ASKED, Ask(agent="a"))
+        await gateway.complete(ASKED, CallOptions(agent="a"))
+        await gateway.complete(ASKED, CallOptions(agent="a"))
         with pytest.raises(BudgetReached, match="'each' of 'a'"):
-            await gateway.complete(ASKED, Ask(agent="a"))
-        await gateway.complete(ASKED, Ask(agent="b", purpose="compress"))
-        await gateway.complete(ASKED, Ask(agent="c", purpose="compress"))
+            await gateway.complete(ASKED, CallOptions(agent="a"))
+        await gateway.complete(ASKED, CallOptions(agent="b", purpose="compress"))
+        await gateway.complete(ASKED, CallOptions(agent="c", purpose="compress"))
         with pytest.raises(BudgetReached, match="'background'"):
-            await gateway.complete(ASKED, Ask(agent="d", purpose="compress"))
+            await gateway.complete(ASKED, CallOptions(agent="d", purpose="compress"))
         await gateway.settle()
-        spent = {(s.budget.name, s.agent): s.pot.cost for s in await gateway.budgets()}
+        spent = {(s.budget.name, s.agent): s.spending.cost for s in await gateway.budgets()}
         one = 1_020 * M
         assert spent == {
             ("background", ""): 2 * one,
@@ -392,7 +394,7 @@ async def test_embedding_on_this_machine_counts_on_budgets_for_embedding_alone()
         assert (reply.provider, reply.usage is not None) == ("local", True)
         (noted,) = await outcomes_of(gateway)
         assert noted.input
-        spent = {each.budget.name: each.pot.tokens for each in await gateway.budgets()}
+        spent = {each.budget.name: each.spending.tokens for each in await gateway.budgets()}
         assert spent == {"all": 0, "embed": noted.input}
 
 
@@ -497,20 +499,20 @@ async def test_a_day_is_over() -> None:
 async def test_what_was_refused_costs_nothing(status: int) -> None:
     budgets = (BudgetConfig(name="all", tokens=1_000, dollars=1.0),)
     async with (
-        ScriptedModel(Fault(status=status)) as model,
+        ScriptedModel(ScriptedFault(status=status)) as model,
         opened(model, budgets=budgets, prices=PRICES, backoff=QUICK) as gateway,
     ):
         with pytest.raises(GatewayError):
             await gateway.complete(ASKED)
         await gateway.settle()
         (standing,) = await gateway.budgets()
-        pot = standing.pot
+        pot = standing.spending
         assert (pot.tokens, pot.cost, pot.held_tokens, pot.held_cost) == (0, 0, 0, 0)
 
 
 async def test_a_broken_stream_counts_as_what_was_sent_and_said() -> None:
     budgets = (BudgetConfig(name="all", tokens=1_000, dollars=1.0),)
-    fault = Fault(how="reset", after=6, answer=Answer("word " * 70, chunk=50))
+    fault = ScriptedFault(how="reset", after=6, answer=ScriptedAnswer("word " * 70, chunk=50))
     async with (
         ScriptedModel(fault) as model,
         opened(model, budgets=budgets, prices=PRICES) as gateway,
@@ -520,7 +522,7 @@ async def test_a_broken_stream_counts_as_what_was_sent_and_said() -> None:
                 await answer.finish()
         await gateway.settle()
         (standing,) = await gateway.budgets()
-        pot = standing.pot
+        pot = standing.spending
         assert 18 < pot.tokens < 118
         assert pot.held_tokens == pot.held_cost == 0
         assert 18 * 2 * M < pot.cost < (18 * 2.5 + 100 * 10) * M
@@ -559,22 +561,22 @@ async def test_no_call_is_made_that_cannot_be_reserved_for() -> None:
 async def test_an_answer_that_cannot_be_settled_is_given_and_counts_as_reserved() -> None:
     flaw = Flaw()
 
-    def answer(_: Any) -> Answer:
+    def answer(_: Any) -> ScriptedAnswer:
         flaw.on = True
-        return Answer("Here.", usage=Usage(input=5, output=5))
+        return ScriptedAnswer("Here.", usage=Usage(input=5, output=5))
 
     budgets = (BudgetConfig(name="all", tokens=10_000, per="ever"),)
     async with (
         ScriptedModel(answer) as model,
         opened(model, budgets=budgets, middleware=(flaw,)) as gateway,
     ):
-        ask = Ask(cache=True, deadline=1.0)
+        ask = CallOptions(cache=True, deadline=1.0)
         assert (await gateway.complete(ASKED, ask)).text == "Here."
         await asyncio.sleep(0.05)
         flaw.on = False
         await gateway.settle()
         (standing,) = await gateway.budgets()
-        assert (standing.pot.tokens, standing.pot.held_tokens) == (0, 118)
+        assert (standing.spending.tokens, standing.spending.held_tokens) == (0, 118)
         assert len(await outcomes_of(gateway)) == 1  # it was kept until it could be written
 
 

@@ -23,13 +23,13 @@ from perdure.core.errors import (
 )
 from perdure.core.messages import Message, ToolCall, user
 from perdure.gateway import model_status
-from perdure.gateway.breaker import Tripping
-from perdure.gateway.calls import Ask, Request, TextDelta
+from perdure.gateway.breaker import BreakerPolicy
+from perdure.gateway.calls import CallOptions, Request, TextDelta
 from perdure.gateway.fallback import Backoff
 from perdure.gateway.gateway import Gateway
-from perdure.gateway.model_selection import Health
+from perdure.gateway.model_selection import ModelHealth
 from perdure.storage.middleware import Call, Commit, Handler
-from perdure.testing import Answer, Fault, Received, ScriptedModel
+from perdure.testing import ReceivedRequest, ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.gateway.faulty import (
     FaultyServer,
     chat,
@@ -140,9 +140,9 @@ async def test_a_pause_beyond_the_deadline_is_told_at_once() -> None:
         server.script(always=rate_limited(retry_after=300))
         async with opened(server) as gateway:
             with pytest.raises(RateLimited) as first:
-                await gateway.complete("x", Ask(deadline=100))
+                await gateway.complete("x", CallOptions(deadline=100))
             with pytest.raises(RateLimited, match="no room") as second:
-                await gateway.complete("x", Ask(deadline=100))
+                await gateway.complete("x", CallOptions(deadline=100))
             assert first.value.retry_after == 300
             assert second.value.retry_after is not None
             assert 200 < second.value.retry_after < 300
@@ -245,7 +245,7 @@ async def test_one_deadline_for_all_tries() -> None:
         other.script(always=hang())
         async with opened(one, other) as gateway:
             with Watch() as watch, pytest.raises(DeadlineExceeded, match=r"within 0\.6 s"):
-                await gateway.complete("x", Ask(deadline=0.6))
+                await gateway.complete("x", CallOptions(deadline=0.6))
             assert watch.took >= 0.55
             assert_nothing_left(gateway)
 
@@ -254,13 +254,15 @@ async def test_one_deadline_for_all_tries() -> None:
 async def test_a_silent_server_leaves_time_for_the_next(streamed: bool) -> None:
     async with FaultyServer() as silent, ScriptedModel("Here.") as other:
         silent.script(always=hang())
-        async with opened(silent, other, timeout=60.0, tripping=Tripping(failures=1)) as gateway:
+        async with opened(
+            silent, other, timeout=60.0, tripping=BreakerPolicy(failures=1)
+        ) as gateway:
             with Watch() as watch:
                 if streamed:
-                    async with gateway.stream("x", Ask(deadline=5)) as stream:
+                    async with gateway.stream("x", CallOptions(deadline=5)) as stream:
                         reply = await stream.finish()
                 else:
-                    reply = await gateway.complete("x", Ask(deadline=5))
+                    reply = await gateway.complete("x", CallOptions(deadline=5))
             assert (reply.text, reply.fallback) == ("Here.", 1)
             assert watch.took > 2.4
             assert silent.count == 1
@@ -276,19 +278,19 @@ async def test_the_last_model_gets_the_rest_of_the_time() -> None:
         other.script(always=failing(400))
         last.script(always=slow(2.0, chat("At last.")))  # its share is 1.7 s
         async with opened(one, other, last, timeout=60.0) as gateway:
-            reply = await gateway.complete("x", Ask(deadline=5))
+            reply = await gateway.complete("x", CallOptions(deadline=5))
             assert (reply.text, reply.fallback) == ("At last.", 2)
 
 
 async def test_a_stream_that_has_begun_may_take_longer_than_its_share() -> None:
-    answer = Answer("Slow but sure, word by word.", chunk=14, chunk_delay=0.7)
+    answer = ScriptedAnswer("Slow but sure, word by word.", chunk=14, chunk_delay=0.7)
     async with (
         ScriptedModel(answer) as model,
         ScriptedModel() as other,
         opened(model, other, timeout=60.0) as gateway,
     ):
         with Watch() as watch:
-            async with gateway.stream("x", Ask(deadline=6)) as stream:
+            async with gateway.stream("x", CallOptions(deadline=6)) as stream:
                 assert (await stream.finish()).text == "Slow but sure, word by word."
         assert watch.took > 3.0  # its share, until it began
         assert not other.requests
@@ -307,7 +309,7 @@ async def test_the_deadline_holds_at_the_gate() -> None:
             first = asyncio.create_task(gateway.complete("x"))
             await until(lambda: server.count)
             with pytest.raises(DeadlineExceeded, match="is busy"):
-                await gateway.complete("x", Ask(deadline=0.2))
+                await gateway.complete("x", CallOptions(deadline=0.2))
             done.set()
             await first
             assert server.count == 1
@@ -320,7 +322,7 @@ async def test_the_deadline_holds_between_tries() -> None:
         patient = Backoff(attempts=100_000, base=0.05, cap=0.05)
         async with opened(server, backoff=patient, tripping=TOUGH) as gateway:
             with pytest.raises((DeadlineExceeded, ProviderDown)):
-                await gateway.complete("x", Ask(deadline=0.4))
+                await gateway.complete("x", CallOptions(deadline=0.4))
 
 
 async def test_the_deadline_holds_while_the_bank_hangs() -> None:
@@ -335,12 +337,12 @@ async def test_the_deadline_holds_while_the_bank_hangs() -> None:
         budgets = (BudgetConfig(name="all", tokens=1_000_000),)
         async with opened(model, budgets=budgets, middleware=(middleware,)) as gateway:
             with pytest.raises(DeadlineExceeded):
-                await gateway.complete("x", Ask(deadline=0.3))
+                await gateway.complete("x", CallOptions(deadline=0.3))
             assert not model.requests
             stuck.set()
             await gateway.settle()
             (standing,) = await gateway.budgets()
-            assert (standing.pot.tokens, standing.pot.held) == (0, 0)
+            assert (standing.spending.tokens, standing.spending.held) == (0, 0)
             assert_nothing_left(gateway)
 
 
@@ -348,17 +350,17 @@ async def test_the_deadline_holds_while_the_bank_hangs() -> None:
 async def test_an_impatient_caller_is_no_mark_against_a_provider(streamed: bool) -> None:
     late = 3_600.0
 
-    def answer(_: Received) -> Answer:
+    def answer(_: ReceivedRequest) -> ScriptedAnswer:
         before = 0.0 if streamed else late
-        return Answer("Slow but sure.", delay=before, chunk=1, chunk_delay=late)
+        return ScriptedAnswer("Slow but sure.", delay=before, chunk=1, chunk_delay=late)
 
     async with (
         ScriptedModel(answer) as model,
-        opened(model, tripping=Tripping(failures=2)) as gateway,
+        opened(model, tripping=BreakerPolicy(failures=2)) as gateway,
     ):
         for _ in range(4):
             with pytest.raises((DeadlineExceeded, StreamBroken)):
-                async with gateway.stream("x", Ask(deadline=0.1)) as stream:
+                async with gateway.stream("x", CallOptions(deadline=0.1)) as stream:
                     await stream.finish()
         target = gateway.targets["p0/m"]
         assert (target.breaker.state, target.breaker.view().failures) == ("closed", 0)
@@ -369,7 +371,7 @@ async def test_an_impatient_caller_is_no_mark_against_a_provider(streamed: bool)
 
 async def test_all_the_time_in_the_world() -> None:
     async with ScriptedModel() as model, opened(model) as gateway:
-        ask = Ask(deadline=float("inf"))
+        ask = CallOptions(deadline=float("inf"))
         assert (await gateway.complete("x", ask)).text == "Hello."
         async with gateway.stream("x", ask) as stream:
             assert (await stream.finish()).text == "Hello."
@@ -378,15 +380,15 @@ async def test_all_the_time_in_the_world() -> None:
 async def test_no_time_at_all() -> None:
     async with ScriptedModel() as model, opened(model) as gateway:
         with pytest.raises(DeadlineExceeded):
-            await gateway.complete("x", Ask(deadline=1e-9))
+            await gateway.complete("x", CallOptions(deadline=1e-9))
         assert not model.requests
 
 
 async def test_a_stream_that_goes_on_beyond_the_deadline_is_broken() -> None:
-    answer = Answer("word " * 20_000, chunk=5, chunk_delay=0.02)
+    answer = ScriptedAnswer("word " * 20_000, chunk=5, chunk_delay=0.02)
     async with ScriptedModel(answer) as model, opened(model) as gateway:
         with pytest.raises(StreamBroken, match="did not finish"):
-            async with gateway.stream("x", Ask(deadline=3)) as stream:
+            async with gateway.stream("x", CallOptions(deadline=3)) as stream:
                 await stream.finish()
         assert_nothing_left(gateway)
 
@@ -394,10 +396,10 @@ async def test_a_stream_that_goes_on_beyond_the_deadline_is_broken() -> None:
 # Streams that break ---------------------------------------------------------------------------
 
 BREAKS = {
-    "reset": Fault(how="reset", after=4),
-    "truncated": Fault(how="truncated", after=4),
-    "hang": Fault(how="hang", after=4),
-    "status": Fault(how="status", after=4, status=529, message="Overloaded."),
+    "reset": ScriptedFault(how="reset", after=4),
+    "truncated": ScriptedFault(how="truncated", after=4),
+    "hang": ScriptedFault(how="hang", after=4),
+    "status": ScriptedFault(how="status", after=4, status=529, message="Overloaded."),
 }
 
 
@@ -405,12 +407,12 @@ BREAKS = {
 @pytest.mark.parametrize("how", BREAKS)
 async def test_a_stream_that_broke_halfway_is_told_and_not_begun_again(wire: Any, how: str) -> None:
     fault = BREAKS[how]
-    script: list[Fault | str] = [
-        Fault(
+    script: list[ScriptedFault | str] = [
+        ScriptedFault(
             how=fault.how,
             after=6,
             status=fault.status,
-            answer=Answer("Once upon a time there was a king.", chunk=5),
+            answer=ScriptedAnswer("Once upon a time there was a king.", chunk=5),
         ),
         "Another answer.",
     ]
@@ -448,18 +450,18 @@ async def test_a_stream_that_broke_halfway_is_told_and_not_begun_again(wire: Any
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(how="reset"),
-        Fault(how="truncated"),
-        Fault(how="hang"),
-        Fault(status=500),
-        Fault(how="status", after=1, status=529),
-        Fault(how="truncated", after=1),
-        Fault(how="hang", after=1),
+        ScriptedFault(how="reset"),
+        ScriptedFault(how="truncated"),
+        ScriptedFault(how="hang"),
+        ScriptedFault(status=500),
+        ScriptedFault(how="status", after=1, status=529),
+        ScriptedFault(how="truncated", after=1),
+        ScriptedFault(how="hang", after=1),
     ],
     ids=lambda f: f"{f.how}-{f.after}",
 )
 async def test_a_stream_that_broke_before_anything_arrived_goes_to_the_next(
-    wire: Any, fault: Fault
+    wire: Any, fault: ScriptedFault
 ) -> None:
     limit = 2.0 if fault.how == "hang" else 60.0
     async with (
@@ -477,7 +479,7 @@ async def test_a_stream_that_broke_before_anything_arrived_goes_to_the_next(
 
 async def test_a_broken_stream_has_no_reply() -> None:
     async with (
-        ScriptedModel(Fault(how="reset", after=4)) as model,
+        ScriptedModel(ScriptedFault(how="reset", after=4)) as model,
         opened(model) as gateway,
         gateway.stream("x") as stream,
     ):
@@ -497,7 +499,7 @@ async def test_a_circuit_opens_is_probed_and_closes() -> None:
     def clock() -> float:
         return now
 
-    tripping, health = Tripping(failures=3, rest=60), Health(half_life=1, clock=clock)
+    tripping, health = BreakerPolicy(failures=3, rest=60), ModelHealth(half_life=1, clock=clock)
     async with FaultyServer() as server, ScriptedModel("Other.") as other:
         server.script(always=failing(500))
 
@@ -528,7 +530,7 @@ async def test_a_circuit_opens_is_probed_and_closes() -> None:
 async def test_an_open_circuit_says_so_at_once_if_there_is_no_other() -> None:
     async with FaultyServer() as server:
         server.script(always=failing(500))
-        tripping = Tripping(failures=3, rest=3_600)
+        tripping = BreakerPolicy(failures=3, rest=3_600)
         async with opened(server, backoff=ONCE, tripping=tripping) as gateway:
             for _ in range(3):
                 with pytest.raises(ProviderDown, match="status 500"):
@@ -542,7 +544,7 @@ async def test_an_open_circuit_says_so_at_once_if_there_is_no_other() -> None:
 async def test_an_open_circuit_says_so_before_a_gate_that_is_shut() -> None:
     async with FaultyServer() as server:
         server.script(always=failing(503, retry_after="100"))
-        tripping = Tripping(failures=1, rest=3_600)
+        tripping = BreakerPolicy(failures=1, rest=3_600)
         async with opened(server, backoff=ONCE, tripping=tripping) as gateway:
             with pytest.raises(ProviderDown, match="status 503"):
                 await gateway.complete("x")
@@ -555,7 +557,7 @@ async def test_calls_that_fail_together_do_not_end_each_other() -> None:
     """Their failures open the circuit, in which each of them would run with its next try."""
     async with FaultyServer() as server:
         server.script(*[failing(500)] * 8, always=chat("Recovered."))
-        tripping = Tripping(failures=5, rest=0.3)
+        tripping = BreakerPolicy(failures=5, rest=0.3)
         async with opened(server, tripping=tripping) as gateway:
             replies = await asyncio.gather(*(gateway.complete("x") for _ in range(8)))
             assert {reply.text for reply in replies} == {"Recovered."}
@@ -564,7 +566,7 @@ async def test_calls_that_fail_together_do_not_end_each_other() -> None:
 async def test_who_queued_before_the_circuit_opened_is_not_sent() -> None:
     async with FaultyServer() as server, ScriptedModel("Other.") as other:
         server.script(always=slow(0.05, failing(500)))
-        tripping = Tripping(failures=1, rest=3_600)
+        tripping = BreakerPolicy(failures=1, rest=3_600)
         first = provider(server, concurrency=1)
         async with opened(first, other, backoff=ONCE, tripping=tripping) as gateway:
             replies = await asyncio.gather(*(gateway.complete("x") for _ in range(30)))
@@ -575,7 +577,7 @@ async def test_who_queued_before_the_circuit_opened_is_not_sent() -> None:
 async def test_a_cancelled_probe_makes_room_for_the_next() -> None:
     async with FaultyServer() as server:
         server.script(failing(500), hang(), always=chat("Back."))
-        tripping = Tripping(failures=1, rest=0.05)
+        tripping = BreakerPolicy(failures=1, rest=0.05)
         async with opened(server, backoff=ONCE, tripping=tripping) as gateway:
             with pytest.raises(ProviderDown):
                 await gateway.complete("x")
@@ -591,7 +593,7 @@ async def test_a_probe_that_the_budget_forbids_makes_room_for_the_next() -> None
     async with FaultyServer() as server:
         server.script(failing(500), always=chat("Back."))
         budgets = (BudgetConfig(name="all", tokens=1_000),)
-        tripping = Tripping(failures=1, rest=0.05)
+        tripping = BreakerPolicy(failures=1, rest=0.05)
         async with opened(server, backoff=ONCE, tripping=tripping, budgets=budgets) as gateway:
             small = Request(messages=(user("x"),), max_tokens=10)
             large = Request(messages=(user("x"),), max_tokens=10_000)
@@ -611,7 +613,7 @@ async def test_each_model_has_its_own_number_of_calls_at_the_same_time() -> None
     most = Counter[str]()
     together = {"a": asyncio.Barrier(3), "b": asyncio.Barrier(3)}
 
-    async def answer(request: Received) -> str:
+    async def answer(request: ReceivedRequest) -> str:
         running[request.model] += 1
         most[request.model] = max(most[request.model], running[request.model])
         await together[request.model].wait()
@@ -623,7 +625,7 @@ async def test_each_model_has_its_own_number_of_calls_at_the_same_time() -> None
         ScriptedModel(answer) as model,
         opened(provider(model, concurrency=3)) as gateway,
     ):
-        asks = [Ask(model=f"p0/{name}") for name in "ab" for _ in range(12)]
+        asks = [CallOptions(model=f"p0/{name}") for name in "ab" for _ in range(12)]
         await asyncio.gather(*(gateway.complete("x", ask) for ask in asks))
     assert most == {"a": 3, "b": 3}
 
@@ -682,11 +684,11 @@ async def preference(gateway: Gateway, task: str) -> float:
 
 async def test_preferences_shift_on_failure_and_recovery_and_are_seen() -> None:
     now = 0.0
-    health = Health(half_life=60, clock=lambda: now)
+    health = ModelHealth(half_life=60, clock=lambda: now)
     async with FaultyServer() as first, ScriptedModel("Second.") as second:
         first.script(failing(500), always=chat("First."))
         async with opened(first, second, backoff=ONCE, health=health, tripping=TOUGH) as gateway:
-            review, title = Ask(task="code-review"), Ask(task="title")
+            review, title = CallOptions(task="code-review"), CallOptions(task="title")
             assert (await gateway.complete("x", review)).text == "Second."  # it failed
             assert await preference(gateway, "code-review") < 0.7
             reply = await gateway.complete("x", review)
@@ -715,8 +717,8 @@ async def test_a_selector_can_be_plugged_in() -> None:
         ScriptedModel("1") as one,
         opened(zero, one, selector=Backwards()) as gateway,
     ):
-        assert (await gateway.complete("x", Ask(task="t"))).text == "1"
-        assert (await gateway.complete("x", Ask(task="t"))).text == "1"
+        assert (await gateway.complete("x", CallOptions(task="t"))).text == "1"
+        assert (await gateway.complete("x", CallOptions(task="t"))).text == "1"
     assert seen[0] == ("t", ["p0/m", "p1/m"], {})
     assert list(seen[1][2]) == ["p1/m"]
 
@@ -736,7 +738,7 @@ async def test_the_default_provider_comes_first_without_data() -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_cancelled_call_leaves_nothing_behind(streamed: bool) -> None:
     budgets = (BudgetConfig(name="all", tokens=10**6, per="ever"),)
-    script = Fault(how="hang", after=5 if streamed else 0)
+    script = ScriptedFault(how="hang", after=5 if streamed else 0)
     async with ScriptedModel(script) as model:
         first = provider(model, concurrency=2)
         async with opened(first, budgets=budgets) as gateway:
@@ -761,15 +763,15 @@ async def test_a_cancelled_call_leaves_nothing_behind(streamed: bool) -> None:
             noted = await outcomes_of(gateway)
             assert [each.error for each in noted] == ["cancelled"] * 2
             (standing,) = await gateway.budgets()
-            assert (standing.pot.held, standing.pot.held_tokens) == (0, 0)
+            assert (standing.spending.held, standing.spending.held_tokens) == (0, 0)
             # What was sent may have been charged for; if all was to come at once, all of it.
-            assert 0 < standing.pot.tokens < (200 if streamed else 2 * 8_300)
+            assert 0 < standing.spending.tokens < (200 if streamed else 2 * 8_300)
             await until(lambda: model.open_connections == 0)
             await until(lambda: asyncio.all_tasks() <= before)  # the recorder lingers for a moment
 
 
 async def test_leaving_a_stream_early_ends_the_call() -> None:
-    answer = Answer("word " * 1_000, chunk=5, chunk_delay=0.01)
+    answer = ScriptedAnswer("word " * 1_000, chunk=5, chunk_delay=0.01)
     async with ScriptedModel(answer) as model, opened(model) as gateway:
         async with gateway.stream("x") as stream:
             async for delta in stream:
@@ -785,7 +787,7 @@ async def test_leaving_a_stream_early_ends_the_call() -> None:
 
 
 async def test_an_error_of_the_reader_is_not_the_providers() -> None:
-    async with ScriptedModel(Answer("a b c d", chunk=2)) as model, opened(model) as gateway:
+    async with ScriptedModel(ScriptedAnswer("a b c d", chunk=2)) as model, opened(model) as gateway:
 
         async def read() -> None:
             async with gateway.stream("x") as stream:
@@ -800,7 +802,7 @@ async def test_an_error_of_the_reader_is_not_the_providers() -> None:
 
 async def test_tool_calls_in_many_pieces() -> None:
     arguments = '{"path": "/srv/data/файл.txt", "lines": [1, 2, 3]}'
-    answer = Answer(calls=(ToolCall("c1", "read", arguments),), chunk=1)
+    answer = ScriptedAnswer(calls=(ToolCall("c1", "read", arguments),), chunk=1)
     for wire in WIRES:
         async with ScriptedModel(answer) as model, opened(provider(model, wire)) as gateway:
             async with gateway.stream("x") as stream:

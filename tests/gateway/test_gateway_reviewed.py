@@ -17,9 +17,9 @@ from perdure.core.errors import (
     ProviderDown,
 )
 from perdure.core.messages import user
-from perdure.gateway.calls import Ask, Request
+from perdure.gateway.calls import CallOptions, Request
 from perdure.gateway.gateway import Gateway
-from perdure.testing import Answer, Fault, ScriptedModel
+from perdure.testing import ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.gateway.bodies import chat_body
 from tests.gateway.faulty import JSON, Exchange, FaultyServer, chat, respond
 from tests.gateway.opened import ONCE, opened, outcomes_of, provider
@@ -32,8 +32,8 @@ PRICES = msgspec.convert({"p0/m": {"input": 1.0, "output": 10.0}}, dict[str, Pri
 async def spent(gateway: Gateway) -> int:
     await gateway.settle()
     (standing,) = await gateway.budgets()
-    assert standing.pot.held_tokens == 0
-    return standing.pot.tokens
+    assert standing.spending.held_tokens == 0
+    return standing.spending.tokens
 
 
 async def half(exchange: Exchange) -> None:
@@ -69,7 +69,7 @@ async def test_a_deadline_that_was_too_short_is_no_proof_that_nothing_was_charge
         server.script(always=hang)
         async with opened(server, budgets=ALL, timeout=30.0) as gateway:
             with pytest.raises(DeadlineExceeded):
-                await gateway.complete(SHORT, Ask(deadline=2.0))
+                await gateway.complete(SHORT, CallOptions(deadline=2.0))
             (noted,) = await outcomes_of(gateway)
             assert noted.cost is None
             assert await spent(gateway) >= 500
@@ -87,7 +87,7 @@ async def test_an_answer_that_takes_too_long_is_not_asked_for_again() -> None:
 async def test_under_a_budget_an_answer_is_limited_to_what_is_reserved_for_it() -> None:
     async with ScriptedModel("Yes.") as model, opened(model, budgets=ALL) as gateway:
         await gateway.complete("How long may I be?")
-        await gateway.complete("And I?", Ask(model="p0/m"))
+        await gateway.complete("And I?", CallOptions(model="p0/m"))
         assert [request.body["max_tokens"] for request in model.requests] == [8_192, 8_192]
     async with ScriptedModel("Yes.") as model, opened(model) as gateway:
         await gateway.complete("How long may I be?")
@@ -115,7 +115,7 @@ async def test_where_one_model_reaches_a_budget_a_cheaper_one_may_fit() -> None:
         async with opened(dear, free, budgets=poor, prices=prices) as gateway:
             assert (await gateway.complete(SHORT)).text == "Free."
             with pytest.raises(BudgetReached):
-                await gateway.complete(SHORT, Ask(model="p0/m"))
+                await gateway.complete(SHORT, CallOptions(model="p0/m"))
         assert dear.requests == []
 
 
@@ -132,7 +132,10 @@ async def test_counts_that_cannot_be_true_are_unknown(claimed: int) -> None:
 
 
 async def test_a_bad_request_is_no_mark_against_the_model() -> None:
-    script: list[Answer | Fault] = [Fault(status=400, message="No."), Answer("Yes.")]
+    script: list[ScriptedAnswer | ScriptedFault] = [
+        ScriptedFault(status=400, message="No."),
+        ScriptedAnswer("Yes."),
+    ]
     async with (
         ScriptedModel(script) as model,
         ScriptedModel("Other.") as other,

@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.gateway.breaker import State
-from perdure.gateway.calls import Ask
+from perdure.gateway.calls import CallOptions
 from perdure.gateway.catalog import ModelCandidate
-from perdure.gateway.model_selection import ByHealth, CandidateStatus, Health, HealthView, Selector
+from perdure.gateway.model_selection import (
+    CandidateStatus,
+    HealthSelector,
+    HealthView,
+    ModelHealth,
+    Selector,
+)
 from perdure.gateway.providers import Provider
 
 NAME = "p/m"
@@ -29,11 +35,11 @@ def time() -> Time:
 
 
 @pytest.fixture
-def health(time: Time) -> Health:
-    return Health(half_life=100, clock=time)
+def health(time: Time) -> ModelHealth:
+    return ModelHealth(half_life=100, clock=time)
 
 
-def note(health: Health, outcomes: str) -> list[float]:
+def note(health: ModelHealth, outcomes: str) -> list[float]:
     """Preferences after each call: ``+`` for one that succeeded, ``-`` for one that did not."""
     preferences = []
     for outcome in outcomes:
@@ -42,13 +48,13 @@ def note(health: Health, outcomes: str) -> list[float]:
     return preferences
 
 
-def test_without_data_all_is_well(health: Health) -> None:
+def test_without_data_all_is_well(health: ModelHealth) -> None:
     view = health.view("t", NAME)
     assert view == HealthView(preference=1, success=None, latency=None, calls=0)
     assert view.healthy
 
 
-def test_preference_falls_with_failures_and_recovers_with_successes(health: Health) -> None:
+def test_preference_falls_with_failures_and_recovers_with_successes(health: ModelHealth) -> None:
     falling = note(health, "-----")
     assert all(after < before for before, after in pairwise([1.0, *falling]))
     assert not health.view("t", NAME).healthy
@@ -58,7 +64,7 @@ def test_preference_falls_with_failures_and_recovers_with_successes(health: Heal
     assert health.view("t", NAME).healthy
 
 
-def test_preference_recovers_with_time(health: Health, time: Time) -> None:
+def test_preference_recovers_with_time(health: ModelHealth, time: Time) -> None:
     note(health, "-----")
     seen = []
     for _ in range(6):
@@ -71,7 +77,7 @@ def test_preference_recovers_with_time(health: Health, time: Time) -> None:
     assert health.view("t", NAME).success == 0  # what happened is still shown
 
 
-def test_one_failure_among_many_successes_changes_little_and_five_much(health: Health) -> None:
+def test_one_failure_among_many_successes_changes_little_and_five_much(health: ModelHealth) -> None:
     note(health, "+" * 50)
     assert note(health, "-") > [0.9]
     assert health.view("t", NAME).healthy
@@ -79,14 +85,14 @@ def test_one_failure_among_many_successes_changes_little_and_five_much(health: H
     assert not health.view("t", NAME).healthy
 
 
-def test_old_glory_does_not_hide_a_failure_of_today(health: Health, time: Time) -> None:
+def test_old_glory_does_not_hide_a_failure_of_today(health: ModelHealth, time: Time) -> None:
     note(health, "+" * 10_000)
     time.now += 500
     note(health, "--")
     assert not health.view("t", NAME).healthy
 
 
-def test_latency_is_that_of_recent_successes(health: Health, time: Time) -> None:
+def test_latency_is_that_of_recent_successes(health: ModelHealth, time: Time) -> None:
     health.note("t", NAME, ok=True, latency=1.0)
     health.note("t", NAME, ok=False, latency=60.0)
     assert health.view("t", NAME).latency == pytest.approx(1.0)
@@ -97,7 +103,7 @@ def test_latency_is_that_of_recent_successes(health: Health, time: Time) -> None
     assert 2.5 < latency < 4.0  # nearer to the newer one
 
 
-def test_kinds_of_work_and_models_are_told_apart(health: Health) -> None:
+def test_kinds_of_work_and_models_are_told_apart(health: ModelHealth) -> None:
     health.note("review", NAME, ok=False)
     health.note("title", NAME, ok=True)
     assert health.view("review", NAME).success == 0
@@ -106,7 +112,7 @@ def test_kinds_of_work_and_models_are_told_apart(health: Health) -> None:
     assert list(health.views()) == [("review", NAME), ("title", NAME)]
 
 
-def test_what_is_not_called_for_long_is_forgotten(health: Health) -> None:
+def test_what_is_not_called_for_long_is_forgotten(health: ModelHealth) -> None:
     for number in range(4_095):
         health.note(f"task {number}", NAME, ok=False)
     health.note("task 0", NAME, ok=False)
@@ -120,7 +126,7 @@ def test_what_is_not_called_for_long_is_forgotten(health: Health) -> None:
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 1e6), st.floats(0, 100)), max_size=50))
 def test_values_stay_in_their_bounds(calls: list[tuple[bool, float, float]]) -> None:
     time = Time()
-    health = Health(clock=time)
+    health = ModelHealth(clock=time)
     for ok, pause, latency in calls:
         time.now += pause
         health.note("t", NAME, ok=ok, latency=latency)
@@ -142,9 +148,9 @@ def candidate(name: str) -> ModelCandidate:
 
 
 def order(names: str, **standings: CandidateStatus) -> str:
-    selector: Selector = ByHealth()
+    selector: Selector = HealthSelector()
     known = {f"{name}/m": standing for name, standing in standings.items()}
-    ordered = selector.order(Ask(), [candidate(name) for name in names], known)
+    ordered = selector.order(CallOptions(), [candidate(name) for name in names], known)
     return "".join(each.provider.name for each in ordered)
 
 

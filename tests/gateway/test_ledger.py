@@ -19,7 +19,7 @@ from perdure.config import BudgetConfig
 from perdure.core.clock import from_datetime
 from perdure.core.errors import BudgetReached, InvalidConfig, Unavailable
 from perdure.gateway.budgets import Budget, BudgetPeriod, Reservation
-from perdure.gateway.calls import Ask
+from perdure.gateway.calls import CallOptions
 from perdure.gateway.ledger import Ledger
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.registry import adapter_for
@@ -40,8 +40,8 @@ def clock() -> ManualClock:
     return ManualClock(NOON)
 
 
-def ask(agent: str = "coder", **details: Any) -> Ask:
-    return Ask(agent=agent, **details)
+def ask(agent: str = "coder", **details: Any) -> CallOptions:
+    return CallOptions(agent=agent, **details)
 
 
 async def pots(store: Store) -> dict[str, tuple[int, ...]]:
@@ -150,7 +150,9 @@ async def test_budgets_cover_what_they_name(store: Store, clock: ManualClock) ->
         asked = ask(agent, purpose=purpose)
         await ledger.settle(await ledger.reserve(asked, 50, 0), tokens, 0)
     standings = await ledger.status()
-    assert [(each.budget.name, each.agent, each.period, each.pot.tokens) for each in standings] == [
+    assert [
+        (each.budget.name, each.agent, each.period, each.spending.tokens) for each in standings
+    ] == [
         ("all", "", "2026-08-09", 20),
         ("judging", "", "2026-08-09", 10),
         ("coder", "", "2026-08-09", 1),
@@ -225,7 +227,7 @@ async def test_forgetting_during_a_call(store: Store, clock: ManualClock) -> Non
     await ledger.forget("a")
     await ledger.reserve(ask("a"), 10, None)
     await ledger.settle(held, 40, None)
-    left = {each.agent: each.pot for each in await ledger.status()}
+    left = {each.agent: each.spending for each in await ledger.status()}
     assert (left["a"].tokens, left["a"].held_tokens) == (40, 0)
 
 
@@ -432,7 +434,7 @@ async def test_eight_processes_spend_one_budget(store_url: str, make_store: Make
         granted = [int(process.communicate(timeout=60)[0]) for process in started]
     assert sum(granted) == ALLOWED
     found = {
-        standing.agent: standing.pot
+        standing.agent: standing.spending
         for standing in await Ledger(await make_store(), BUDGETS).status()
     }
     total = found.pop("")
@@ -456,7 +458,7 @@ async def test_what_the_dead_reserved_is_spent(store_url: str, make_store: MakeS
     if "postgres" in store_url:
         await asyncio.sleep(0.2)  # the server may still be at what they sent
     (standing, *_) = await Ledger(await make_store(), BUDGETS).status()
-    pot = standing.pot
+    pot = standing.spending
     assert pot.tokens == KILLS * 3
     assert pot.cost == KILLS * 5
     # The one that it left open, and perhaps one of a single token that it was just making.

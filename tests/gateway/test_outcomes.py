@@ -13,22 +13,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.core.clock import from_datetime
+from perdure.core.clock import from_datetime, new_id
 from perdure.core.errors import InvalidInput, Unavailable
-from perdure.core.ids import new_id
 from perdure.core.messages import Message, Text, ToolCall, Usage
-from perdure.gateway.calls import Answered, Finish, Request, Shape, Tool
+from perdure.gateway.calls import Finish, ModelAnswer, Request, Shape, Tool
 from perdure.gateway.outcomes import (
     GROUPS,
-    LINGER,
     CostRow,
     Outcome,
-    Recorder,
+    OutcomeRecorder,
     cost_of,
     forget,
     summary,
 )
 from perdure.gateway.quality import follows, heuristic
+from perdure.jobs import Runner
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
@@ -97,20 +96,21 @@ async def frail(away: Away, clock: ManualClock) -> Store:
 
 
 async def test_noted_now_and_written_soon(store: Store) -> None:
-    recorder = Recorder(store)
-    noted = outcome(latency=1.5, cost=12, task="review", complexity="simple", fallback=2)
-    noted = noted.having(Usage(input=10, output=5, cache_read=3, reasoning=1))
-    recorder.note(noted)
-    outcomes = store.collection(Outcome)
-    assert await outcomes.get(noted.id) is None
-    await eventually(lambda: outcomes.query().exists(), LINGER + 10)
-    assert await outcomes.get(noted.id) == noted
-    assert (noted.day, noted.input, noted.cache_write) == ("2026-07-01", 10, None)
-    await recorder.close()
+    async with Runner(store) as jobs:
+        recorder = OutcomeRecorder(store, jobs)
+        noted = outcome(latency=1.5, cost=12, task="review", complexity="simple", fallback=2)
+        noted = noted.having(Usage(input=10, output=5, cache_read=3, reasoning=1))
+        recorder.note(noted)
+        outcomes = store.collection(Outcome)
+        assert await outcomes.get(noted.id) is None
+        await eventually(lambda: outcomes.query().exists())
+        assert await outcomes.get(noted.id) == noted
+        assert (noted.day, noted.input, noted.cache_write) == ("2026-07-01", 10, None)
+        await recorder.close()
 
 
 async def test_many_are_few_writes(frail: Store, away: Away) -> None:
-    recorder = Recorder(frail)
+    recorder = OutcomeRecorder(frail)
     for _ in range(2_000):
         recorder.note(outcome())
     await recorder.close()
@@ -120,19 +120,12 @@ async def test_many_are_few_writes(frail: Store, away: Away) -> None:
     assert recorder.dropped == 1
 
 
-async def test_a_full_portion_does_not_wait(frail: Store) -> None:
-    recorder = Recorder(frail)
-    for _ in range(500):
-        recorder.note(outcome())
-    await eventually(lambda: frail.collection(Outcome).query().exists(), LINGER / 2)
-    await recorder.close()
-
-
 async def test_a_failing_store_is_tried_again(
-    frail: Store, away: Away, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    frail: Store, away: Away, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("perdure.gateway.outcomes.LINGER", 0.001)
-    recorder = Recorder(frail, most=1_000)
+    jobs = Runner(frail, poll=3_600)
+    await jobs.start()
+    recorder = OutcomeRecorder(frail, jobs, most=1_000)
     await recorder.flush()
     away.failing = True
     first = [outcome() for _ in range(600)]
@@ -140,9 +133,7 @@ async def test_a_failing_store_is_tried_again(
         for each in first:
             recorder.note(each)
         await eventually(away.several)
-        assert [record.getMessage() for record in caplog.records] == [
-            "outcomes cannot be written for now: The store is away."
-        ]
+        assert "outcomes failed, and is tried again" in caplog.records[0].getMessage()
     later = [outcome() for _ in range(700)]
     for each in later:
         recorder.note(each)
@@ -154,6 +145,7 @@ async def test_a_failing_store_is_tried_again(
     found = {each.id for each in await frail.collection(Outcome).query().values()}
     assert found == {each.id for each in (*first[300:], *later)}
     recorder.note(outcome())
+    await jobs.stop()
     await recorder.close()
     assert await frail.collection(Outcome).query().count() == 1_001
 
@@ -161,7 +153,7 @@ async def test_a_failing_store_is_tried_again(
 async def test_closing_without_a_store(
     frail: Store, away: Away, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorder = Recorder(frail)
+    recorder = OutcomeRecorder(frail)
     recorder.note(outcome())
     away.failing = True
     with caplog.at_level(logging.WARNING):
@@ -171,7 +163,7 @@ async def test_closing_without_a_store(
 
 
 async def test_one_that_cannot_be_stored_does_not_stop_the_others(store: Store) -> None:
-    recorder = Recorder(store)
+    recorder = OutcomeRecorder(store)
     names = "a" * 5_000, "half \ud800", "nul \x00", "ß" * 300
     good = [outcome(agent=name, session=name, task=name, model=name) for name in names]
     bad = outcome(input=2**70)
@@ -188,7 +180,7 @@ async def test_one_that_cannot_be_stored_does_not_stop_the_others(store: Store) 
 
 
 async def test_feedback_takes_the_place_of_the_guess(store: Store) -> None:
-    recorder = Recorder(store)
+    recorder = OutcomeRecorder(store)
     noted = outcome(quality=1.0)
     recorder.note(noted)
     judged = await recorder.feedback(noted.id, 0.5, "judge")  # it was not even written
@@ -203,7 +195,7 @@ async def test_feedback_takes_the_place_of_the_guess(store: Store) -> None:
 
 
 async def test_feedback_that_makes_no_sense(store: Store) -> None:
-    recorder = Recorder(store)
+    recorder = OutcomeRecorder(store)
     noted = outcome()
     recorder.note(noted)
     wrong: list[tuple[str, float, Any]] = [
@@ -282,7 +274,7 @@ async def test_summaries_are_what_one_would_compute(store: Store) -> None:
         )
 
     noted = [one() for _ in range(600)]
-    recorder = Recorder(store)
+    recorder = OutcomeRecorder(store)
     for each in noted:
         recorder.note(each)
     await recorder.close()
@@ -341,7 +333,7 @@ async def test_what_is_not_known_is_not_zero(
 
 
 async def test_forgetting_takes_the_names_and_leaves_the_costs(store: Store) -> None:
-    recorder = Recorder(store)
+    recorder = OutcomeRecorder(store)
     for number in range(1_100):
         recorder.note(outcome(agent="coder", session=f"coder/{number % 2}", cost=1))
     recorder.note(outcome(agent="planner", session="planner/0", cost=1))
@@ -356,7 +348,7 @@ async def test_forgetting_takes_the_names_and_leaves_the_costs(store: Store) -> 
 
 
 async def test_old_ones_expire(store: Store, clock: ManualClock) -> None:
-    recorder = Recorder(store)
+    recorder = OutcomeRecorder(store)
     recorder.note(outcome())
     await recorder.flush()
     clock.advance("399d")
@@ -383,9 +375,9 @@ def request(**fields: Any) -> Request:
     return Request(messages=(Message("user", (Text("Well?"),)),), **fields)
 
 
-def said(text: str = "", *calls: ToolCall, finish: Finish = "stop", **more: Any) -> Answered:
+def said(text: str = "", *calls: ToolCall, finish: Finish = "stop", **more: Any) -> ModelAnswer:
     parts = (*((Text(text),) if text else ()), *calls)
-    return Answered(Message("assistant", parts, **more), finish)
+    return ModelAnswer(Message("assistant", parts, **more), finish)
 
 
 @pytest.mark.parametrize(
@@ -424,7 +416,7 @@ def said(text: str = "", *calls: ToolCall, finish: Finish = "stop", **more: Any)
         (said("Sorry for the delay: it works now."), request(), 1.0),
     ],
 )
-def test_how_good_it_looks(answered: Answered, asked: Request, score: float) -> None:
+def test_how_good_it_looks(answered: ModelAnswer, asked: Request, score: float) -> None:
     assert heuristic(answered, asked) == score
 
 
@@ -432,11 +424,11 @@ def test_a_refusal_in_its_own_place() -> None:
     body = {"role": "assistant", "content": None, "refusal": "No."}
     choice = {"index": 0, "finish_reason": "stop", "message": body}
     (message,) = read_chat([{"object": "chat.completion", "choices": [choice]}])
-    assert heuristic(Answered(message), request()) == 0.3
+    assert heuristic(ModelAnswer(message), request()) == 0.3
     content = [{"type": "refusal", "refusal": "No."}]
     item = {"type": "message", "id": "m", "role": "assistant", "content": content}
     (message,) = read_responses([{"object": "response", "output": [item]}])
-    assert heuristic(Answered(message), request()) == 0.3
+    assert heuristic(ModelAnswer(message), request()) == 0.3
 
 
 def test_schemas() -> None:

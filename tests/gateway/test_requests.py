@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from perdure import wire
 from perdure.core.errors import InvalidInput, NoModel, Unauthorized
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -107,7 +107,7 @@ def test_a_small_request_is_small(wire_name: CallWire, expected: dict[str, Any])
 
 def whole(part: Any) -> Any:
     """The part, with what is kept elsewhere put in its place."""
-    if isinstance(part, Reference):
+    if isinstance(part, ArtifactPointer):
         return Text("content")
     if isinstance(part, Media) and part.artifact:
         return replace(part, artifact=None, data=b"content")
@@ -142,11 +142,11 @@ def test_any_history_can_be_sent(wire_name: CallWire, history: tuple[Message, ..
 @pytest.mark.parametrize(
     "part",
     [
-        Reference(ARTIFACT, 9),
+        ArtifactPointer(ARTIFACT, 9),
         Media("image/png", artifact=ARTIFACT, size=9),
-        ToolResult("c1", (Text("x"), Reference(ARTIFACT, 9))),
+        ToolResult("c1", (Text("x"), ArtifactPointer(ARTIFACT, 9))),
         ToolResult("c1", (Media("image/png", artifact=ARTIFACT),)),
-        ToolCall("c1", "shell", reference=Reference(ARTIFACT, 9)),
+        ToolCall("c1", "shell", reference=ArtifactPointer(ARTIFACT, 9)),
     ],
 )
 def test_what_stands_for_content_elsewhere_cannot_be_sent(wire_name: CallWire, part: Part) -> None:

@@ -15,10 +15,10 @@ import pytest
 
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import ToolCall, Usage
-from perdure.testing import Answer, Fault, Received, Script, ScriptedModel
+from perdure.testing import ReceivedRequest, Script, ScriptedAnswer, ScriptedFault, ScriptedModel
 
 HI: list[Any] = [{"role": "user", "content": "Hi!"}]
-FULL = Answer(
+FULL = ScriptedAnswer(
     "The files are listed. ✓ " * 4,
     calls=(
         ToolCall("c1", "shell", '{"command": "ls -la /tmp/somewhere"}'),
@@ -131,7 +131,7 @@ async def test_anthropic_messages_as_the_sdk_reads_them(stream: bool) -> None:
 
 
 async def test_the_length_of_an_answer_can_be_reached() -> None:
-    async with ScriptedModel(Answer("Half a", finish="length")) as model:
+    async with ScriptedModel(ScriptedAnswer("Half a", finish="length")) as model:
         async with openai_client(model) as client:
             chat = await client.chat.completions.create(model="m", messages=HI)
             assert chat.choices[0].finish_reason == "length"
@@ -171,14 +171,19 @@ async def said(http: httpx2.AsyncClient, model: ScriptedModel, text: str = "Hi!"
 
 
 async def test_a_list_is_used_up_in_order(http: httpx2.AsyncClient) -> None:
-    script: Script = ["One.", Answer("Two."), Fault(status=503, message="Not now."), "Four."]
+    script: Script = [
+        "One.",
+        ScriptedAnswer("Two."),
+        ScriptedFault(status=503, message="Not now."),
+        "Four.",
+    ]
     async with ScriptedModel(script) as model:
         heard = [await said(http, model) for _ in range(5)]
     assert heard[:4] == ["One.", "Two.", "503 Not now.", "Four."]
     assert heard[4].startswith("500 The script has ended")
 
 
-async def later(request: Received) -> str:
+async def later(request: ReceivedRequest) -> str:
     await asyncio.sleep(0)
     return f"{request.number}: {request.prompt}"
 
@@ -193,7 +198,7 @@ async def test_a_function_decides(http: httpx2.AsyncClient, script: Script) -> N
 
 
 async def test_what_a_script_raises_reaches_the_test(http: httpx2.AsyncClient) -> None:
-    def script(request: Received) -> str:
+    def script(request: ReceivedRequest) -> str:
         raise LookupError(request.prompt)
 
     model = await ScriptedModel(script).__aenter__()
@@ -233,7 +238,7 @@ async def test_a_key_can_be_asked_for() -> None:
 
 
 async def test_an_error_comes_with_its_headers_and_in_the_format_s_words() -> None:
-    fault = Fault(status=429, headers={"retry-after": "7"}, message="Slowly.")
+    fault = ScriptedFault(status=429, headers={"retry-after": "7"}, message="Slowly.")
     async with ScriptedModel(fault) as model:
         async with openai_client(model) as client:
             with pytest.raises(openai.RateLimitError) as refused:
@@ -267,7 +272,7 @@ async def test_a_stream_goes_wrong(
             async for line in response.aiter_lines():
                 events += line.startswith("data: ")
 
-    async with ScriptedModel(Fault(how=how, after=after)) as model:
+    async with ScriptedModel(ScriptedFault(how=how, after=after)) as model:
         with pytest.raises(FAILURES) as failed:
             await listen(model.url)
     assert events == after
@@ -276,13 +281,13 @@ async def test_a_stream_goes_wrong(
 
 @pytest.mark.parametrize("how", ["hang", "reset", "truncated"])
 async def test_an_answer_goes_wrong(http: httpx2.AsyncClient, how: Any) -> None:
-    async with ScriptedModel(Fault(how=how)) as model:
+    async with ScriptedModel(ScriptedFault(how=how)) as model:
         with pytest.raises(FAILURES):
             await http.post(f"{model.url}/responses", json={"model": "m"}, timeout=0.2)
 
 
 async def test_an_error_in_the_middle_of_a_stream() -> None:
-    async with ScriptedModel(Fault(status=529, after=4, message="Too much.")) as model:
+    async with ScriptedModel(ScriptedFault(status=529, after=4, message="Too much.")) as model:
         async with anthropic_client(model) as other:
             with pytest.raises(anthropic.APIStatusError, match="Too much"):
                 async with other.messages.stream(model="m", max_tokens=9, messages=HI) as events:
@@ -301,7 +306,7 @@ async def test_an_error_in_the_middle_of_a_stream() -> None:
 
 
 async def test_answers_and_chunks_can_be_late(http: httpx2.AsyncClient) -> None:
-    answer = Answer("x" * 40, delay=0.1, chunk_delay=0.02, chunk=10)
+    answer = ScriptedAnswer("x" * 40, delay=0.1, chunk_delay=0.02, chunk=10)
     async with ScriptedModel(answer) as model:
         moments = [time.monotonic()]
         body = {"model": "m", "stream": True}
@@ -349,7 +354,7 @@ async def test_a_body_in_chunks_is_read(http: httpx2.AsyncClient) -> None:
 async def test_a_thousand_connections_at_the_same_time() -> None:
     together = asyncio.Event()
 
-    async def script(request: Received) -> str:
+    async def script(request: ReceivedRequest) -> str:
         if model.open_connections == 1_000:
             together.set()
         await together.wait()
@@ -374,9 +379,9 @@ async def test_a_thousand_connections_at_the_same_time() -> None:
 async def test_closing_does_not_wait_for_clients(http: httpx2.AsyncClient) -> None:
     asked = asyncio.Event()
 
-    def script(request: Received) -> Answer:
+    def script(request: ReceivedRequest) -> ScriptedAnswer:
         asked.set()
-        return Answer("Late.", delay=60)
+        return ScriptedAnswer("Late.", delay=60)
 
     async with ScriptedModel(script) as model:
         waiting = asyncio.create_task(said(http, model))
@@ -388,4 +393,4 @@ async def test_closing_does_not_wait_for_clients(http: httpx2.AsyncClient) -> No
 def test_a_fault_that_is_not_known_is_refused() -> None:
     name: Any = "explode"
     with pytest.raises(InvalidInput, match=r"'explode'.* status, hang, reset, truncated"):
-        Fault(how=name)
+        ScriptedFault(how=name)

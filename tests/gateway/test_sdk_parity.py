@@ -16,7 +16,7 @@ import pytest
 from perdure import wire
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, user
 from perdure.gateway import requests, streams
-from perdure.gateway.calls import Answered, Request
+from perdure.gateway.calls import ModelAnswer, Request
 from perdure.gateway.providers import CallWire, Habits, Provider
 from perdure.gateway.streams import sse
 from tests.gateway.echo import Echo, Seen
@@ -175,9 +175,9 @@ async def test_embeddings_are_sent_as_the_sdk_sends_them() -> None:
 # Reading ---------------------------------------------------------------------------------------
 
 
-def ours(recording: Recording) -> Answered:
+def ours(recording: Recording) -> ModelAnswer:
     decoder = streams.decoder(recording.wire)
-    for event in sse.Parser().feed(recording.stream):
+    for event in sse.EventParser().feed(recording.stream):
         decoder.feed(event)
     return decoder.finish()
 

@@ -17,10 +17,10 @@ from perdure.core.errors import BadAnswer, GatewayError, ProviderDown, RateLimit
 from perdure.core.messages import Message, Reasoning, Text, ToolCall
 from perdure.gateway import streams
 from perdure.gateway.calls import (
-    Answered,
     CallBegan,
     CallDelta,
     Delta,
+    ModelAnswer,
     PartEnded,
     ReasoningDelta,
     TextDelta,
@@ -47,13 +47,13 @@ each_recording = pytest.mark.parametrize(
 
 
 def parsed(*chunks: bytes) -> list[tuple[str, str]]:
-    parser = sse.Parser()
+    parser = sse.EventParser()
     found = [event for chunk in chunks for event in parser.feed(chunk)]
     return [(event.event, event.data) for event in (*found, *parser.close())]
 
 
-def gathered(wire: CallWire, chunks: Iterable[bytes]) -> tuple[list[Delta], Answered]:
-    parser, decoder = sse.Parser(), streams.decoder(wire)
+def gathered(wire: CallWire, chunks: Iterable[bytes]) -> tuple[list[Delta], ModelAnswer]:
+    parser, decoder = sse.EventParser(), streams.decoder(wire)
     deltas: list[Delta] = []
     for each in chunks:
         for event in parser.feed(each):
@@ -63,7 +63,7 @@ def gathered(wire: CallWire, chunks: Iterable[bytes]) -> tuple[list[Delta], Answ
     return deltas, decoder.finish()
 
 
-def read(wire: CallWire, *said: dict[str, Any] | str) -> Answered:
+def read(wire: CallWire, *said: dict[str, Any] | str) -> ModelAnswer:
     return gathered(wire, [events(*said, named=wire != "chat")])[1]
 
 
@@ -112,7 +112,7 @@ def test_bytes_that_are_no_text_do_not_stop_the_stream() -> None:
 
 @pytest.mark.parametrize("piece", [b"x" * 60, b"data: " + b"x" * 54 + b"\n"])
 def test_nothing_grows_without_bounds(piece: bytes) -> None:
-    parser = sse.Parser(limit=1_000)
+    parser = sse.EventParser(limit=1_000)
     for _ in range(16):
         parser.feed(piece)
     with pytest.raises(BadAnswer, match="longer than 1000 bytes"):
@@ -120,7 +120,7 @@ def test_nothing_grows_without_bounds(piece: bytes) -> None:
 
 
 def test_many_events_are_no_long_one() -> None:
-    parser = sse.Parser(limit=1_000)
+    parser = sse.EventParser(limit=1_000)
     raw = b"data: " + b"x" * 300 + b"\n\n"
     stream = raw * 50
     found = [
@@ -191,7 +191,7 @@ def test_a_stream_that_breaks_off_between_events_is_no_answer(recording: Recordi
     _, whole = gathered(recording.wire, [recording.stream])
     decoder = streams.decoder(recording.wire)
     before = 0
-    for event in sse.Parser().feed(recording.stream):
+    for event in sse.EventParser().feed(recording.stream):
         decoder.feed(event)
         partial = decoder.so_far()
         assert partial.partial
@@ -226,7 +226,7 @@ def test_a_stream_that_breaks_off_anywhere_is_no_answer(recording: Recording) ->
 
 def test_nothing_is_read_after_the_end() -> None:
     decoder = streams.decoder("chat")
-    for event in sse.Parser().feed(events(chunk({"content": "a"}, "stop"), DONE)):
+    for event in sse.EventParser().feed(events(chunk({"content": "a"}, "stop"), DONE)):
         decoder.feed(event)
     assert decoder.done
     assert decoder.feed(sse.ServerEvent("message", "nonsense")) == []
@@ -442,7 +442,7 @@ def test_why_a_model_stopped(wire: CallWire, said: dict[str, Any], finish: str) 
 )
 def test_errors_inside_a_stream(wire: CallWire, said: dict[str, Any], kind: type) -> None:
     decoder = streams.decoder(wire, "some/model")
-    (event,) = sse.Parser().feed(events(said))
+    (event,) = sse.EventParser().feed(events(said))
     with pytest.raises(GatewayError) as raised:
         decoder.feed(event)
     assert type(raised.value) is kind
@@ -578,7 +578,7 @@ def test_whatever_a_server_says_only_gateway_errors_come_of_it(
 def test_a_stream_with_events_missing_is_an_answer_or_an_error(
     recording: Recording, data: st.DataObject
 ) -> None:
-    every = sse.Parser().feed(recording.stream)
+    every = sse.EventParser().feed(recording.stream)
     kept = data.draw(st.lists(st.booleans(), min_size=len(every), max_size=len(every)))
     decoder = streams.decoder(recording.wire)
     with contextlib.suppress(GatewayError):

@@ -17,12 +17,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from perdure.core.errors import RateLimited
 from perdure.core.messages import Message, Text, Usage, user
 from perdure.gateway import telemetry
-from perdure.gateway.calls import Answered, Ask, Request, Shape
+from perdure.gateway.calls import CallOptions, ModelAnswer, Request, Shape
 from perdure.gateway.providers import BUILT_IN, Provider
 
 OPENAI = BUILT_IN["openai-chat"]
 BOX = Provider(name="box", base_url="http://127.0.0.1:8080/v1")
-SAID = Answered(
+SAID = ModelAnswer(
     Message(
         "assistant",
         (Text("private words"),),
@@ -83,8 +83,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 
 
 def test_a_call_is_a_span(watch: Watch) -> None:
-    ask = Ask(purpose="judge", task="rank", agent="planner", session="planner/auth")
-    with telemetry.attempt("chat", OPENAI, "m", request=REQUEST, ask=ask) as span:
+    options = CallOptions(purpose="judge", task="rank", agent="planner", session="planner/auth")
+    with telemetry.attempt("chat", OPENAI, "m", request=REQUEST, options=options) as span:
         span.answered(SAID)
     (seen,) = watch.spans
     assert seen.name == "chat m"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.messages import Media, Reference, Text, ToolCall, ToolResult, Unknown
+from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult, Unknown
 from perdure.history.gist import Outcome, asked, came, described, printed
 
 PATCH = """apply_patch << 'P'
@@ -52,7 +52,7 @@ def test_what_a_call_asks_for(arguments: Any, words: str | None) -> None:
 )
 def test_arguments_that_are_no_json(arguments: str, words: str) -> None:
     assert asked(ToolCall("c", "tool", arguments)) == words
-    moved = ToolCall("c", "tool", reference=Reference("sha256:0", 9, head=arguments))
+    moved = ToolCall("c", "tool", reference=ArtifactPointer("sha256:0", 9, head=arguments))
     assert asked(moved) == words
 
 
@@ -74,7 +74,7 @@ def test_arguments_that_are_no_json(arguments: str, words: str) -> None:
             ToolResult("c", (Text('{"output": "fine\\n", "metadata": {"exit_code": 0}}'),)),
             Outcome("fine"),
         ),
-        (ToolResult("c", (Reference("sha256:0", 4_200_000),)), Outcome("4.2 MB")),
+        (ToolResult("c", (ArtifactPointer("sha256:0", 4_200_000),)), Outcome("4.2 MB")),
         (
             ToolResult("c", (Text("see"), Media("image/png", data=b"1"), Unknown("chat", 1))),
             Outcome("1 line, 3 B, 1 image, 1 other part"),

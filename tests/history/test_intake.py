@@ -15,10 +15,10 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import Config, SecretsConfig
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -26,7 +26,7 @@ from perdure.core.messages import (
     assistant,
     user,
 )
-from perdure.core.tokens import Estimate
+from perdure.core.tokens import EstimatedCounter
 from perdure.history.records import Piece, Use
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Put
@@ -46,14 +46,14 @@ async def stored_bytes(bank: Bank) -> int:
     return sum(len(piece.content) for piece in rows)
 
 
-def reference_of(message: Message) -> Reference:
+def reference_of(message: Message) -> ArtifactPointer:
     """The only reference in a message."""
     parts = [
         inner
         for part in message.parts
         for inner in (part.content if isinstance(part, ToolResult) else (part,))
     ]
-    (found,) = [part for part in parts if isinstance(part, Reference)]
+    (found,) = [part for part in parts if isinstance(part, ArtifactPointer)]
     return found
 
 
@@ -67,7 +67,7 @@ async def test_a_tool_result_of_fifty_megabytes(
 ) -> None:
     bank = await make_bank()
     session = await bank.session("coder/build")
-    bank.services.meter._counter = Estimate()  # counting is not what this is about
+    bank.services.meter._counter = EstimatedCounter()  # counting is not what this is about
     output = "0" + "compiling the next one\n" * (50 * MEGABYTE // 23)
     messages = [user("build it"), call("c1"), result("c1", text=output), assistant("done")]
     await session.append(messages)
@@ -184,7 +184,7 @@ async def test_half_surrogate_pairs_in_large_content(bank: Bank, session: Sessio
 
 async def test_memory_does_not_grow_with_copies(bank: Bank, session: Session) -> None:
     """A result is held a few times over, not once for each look at it."""
-    bank.services.meter._counter = Estimate()
+    bank.services.meter._counter = EstimatedCounter()
     text = "line of output\n" * (20 * MEGABYTE // 15)
     messages = [user("go"), call("c"), result("c", text=text)]
     tracemalloc.start()

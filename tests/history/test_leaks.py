@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core.messages import (
+    ArtifactPointer,
     Message,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -35,9 +35,9 @@ def test_tags_that_a_model_writes_are_hidden_and_counted() -> None:
 
 
 def test_the_beginning_of_what_was_moved_out() -> None:
-    moved = Reference("sha256:0", 20_000, head="<T-4-R>\nA long story")
+    moved = ArtifactPointer("sha256:0", 20_000, head="<T-4-R>\nA long story")
     (shown,), count = hidden_tags([Message("assistant", (moved,))])
-    assert (shown.parts[0], count) == (Reference("sha256:0", 20_000, head="A long story"), 1)
+    assert (shown.parts[0], count) == (ArtifactPointer("sha256:0", 20_000, head="A long story"), 1)
 
 
 def test_what_others_said_and_what_was_thought_stays() -> None:

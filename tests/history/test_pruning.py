@@ -18,10 +18,10 @@ from perdure import wire
 from perdure.config import PruneRule
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -408,16 +408,16 @@ def test_the_pointer_is_the_callers_or_the_artifact_or_the_call() -> None:
     assert "left out]" in prune_result(msgspec.structs.replace(result, call=""), call).text
     view = prune_result(result, call, pointer=lambda found: f"T-1\n{found.call} / {HASH}")
     assert f"the whole result: T-1 c1 / {HASH}]" in view.text
-    kept = ToolResult("c1", (Text(CODE), Reference(HASH, 10**6, head="x")))
+    kept = ToolResult("c1", (Text(CODE), ArtifactPointer(HASH, 10**6, head="x")))
     assert f"the whole result: {HASH}]" in prune_result(kept, call).text
 
 
 def test_a_reference_stays_one_with_a_shorter_head() -> None:
-    reference = Reference(HASH, 10**6, filename="a.py", head=CODE)
+    reference = ArtifactPointer(HASH, 10**6, filename="a.py", head=CODE)
     result = ToolResult("c1", (reference,))
     for tool in ("Read", "Glob"):
         (part,) = prune_result(result, ToolCall("c1", tool)).content
-        assert isinstance(part, Reference)
+        assert isinstance(part, ArtifactPointer)
         assert msgspec.structs.replace(part, head=CODE) == reference
         assert f"left out; the whole result: {HASH}]" in part.head
         assert len(part.head) <= 2_000

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.bank import Bank
 from perdure.bank.session import Session
-from perdure.bank.session_reader import Said
+from perdure.bank.session_reader import TailMessage
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.turns import Position
@@ -275,9 +275,9 @@ class Follower:
     """Collects what a session's tail yields, in the background."""
 
     def __init__(self, session: Session, **options: Any) -> None:
-        self.heard: list[Said] = []
+        self.heard: list[TailMessage] = []
         self._session = session
-        self._stream: AsyncIterator[Said] = session.tail(**options)
+        self._stream: AsyncIterator[TailMessage] = session.tail(**options)
         self._task = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:

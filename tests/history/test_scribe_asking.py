@@ -30,7 +30,14 @@ from perdure.history.renditions import model_renditions, rendition_service
 from perdure.history.renditions.records import Rendition, Tiny
 from perdure.history.renditions.rendition_service import Scribe, Wanted
 from perdure.history.renditions.rendition_status import Standing
-from perdure.testing import Answer, Fault, ManualClock, Received, Script, ScriptedModel
+from perdure.testing import (
+    ManualClock,
+    ReceivedRequest,
+    Script,
+    ScriptedAnswer,
+    ScriptedFault,
+    ScriptedModel,
+)
 from tests.history.scribes import LONG, labour, rows, scribe_for, sizes, tinies
 from tests.history.talk import call, result
 
@@ -96,13 +103,13 @@ async def make_desk(store_url: str, tmp_path: Path, clock: ManualClock) -> Async
         yield make
 
 
-def asked(request: Received) -> list[int]:
+def asked(request: ReceivedRequest) -> list[int]:
     """The rounds that a request is about."""
     found = re.findall(r"^=== round (\d+) ===$", request.prompt, re.MULTILINE)
     return [int(number) for number in found]
 
 
-def good(request: Received) -> str:
+def good(request: ReceivedRequest) -> str:
     rounds = [
         {"round": n, "smooth": None, "compact": "User: the build failed in src/auth/login.py."}
         for n in asked(request)
@@ -111,11 +118,13 @@ def good(request: Received) -> str:
     return json.dumps({"rounds": rounds, "turn": "The user wanted a fix." if wanted else None})
 
 
-def saying(turn: str | None = "The user wanted a fix.", **item: Any) -> Callable[[Received], str]:
+def saying(
+    turn: str | None = "The user wanted a fix.", **item: Any
+) -> Callable[[ReceivedRequest], str]:
     """A model that answers all rounds alike."""
     said = {"smooth": None, "compact": "User: the build failed.", **item}
 
-    def answer(request: Received) -> str:
+    def answer(request: ReceivedRequest) -> str:
         return json.dumps({"rounds": [{"round": n, **said} for n in asked(request)], "turn": turn})
 
     return answer
@@ -208,10 +217,10 @@ BAD = {
         saying(compact="Der Nutzer sagt, dass die Datei nicht gebaut wird und es nicht geht."),
         "language",
     ),
-    "500": (Fault(status=500), "500"),
-    "401": (Fault(status=401), "key"),
-    "reset": (Fault(how="reset"), ""),
-    "hang": (Fault(how="hang"), ""),
+    "500": (ScriptedFault(status=500), "500"),
+    "401": (ScriptedFault(status=401), "key"),
+    "reset": (ScriptedFault(how="reset"), ""),
+    "hang": (ScriptedFault(how="hang"), ""),
 }
 
 
@@ -250,7 +259,7 @@ async def test_whatever_else_a_model_does_changes_nothing(
 async def test_what_is_good_of_an_answer_is_kept(make_desk: MakeDesk, clock: ManualClock) -> None:
     answers = iter([good, good])
 
-    def half(request: Received) -> str:
+    def half(request: ReceivedRequest) -> str:
         made = json.loads(next(answers)(request))
         if len(desk.model.requests) == 1:
             made["rounds"] = made["rounds"][:1]
@@ -280,7 +289,7 @@ async def test_a_budget_is_kept_and_waited_for(make_desk: MakeDesk, clock: Manua
 
 
 async def test_two_processes_do_not_ask_twice(make_desk: MakeDesk) -> None:
-    desk = await make_desk(lambda request: Answer(good(request), delay=0.1))
+    desk = await make_desk(lambda request: ScriptedAnswer(good(request), delay=0.1))
     other = scribe_for(desk.bank, RenditionsConfig(), lambda: desk.bank.gateway)
     await desk.session.append(labour(1))
     await desk.bank.settle()
@@ -293,7 +302,7 @@ async def test_two_processes_do_not_ask_twice(make_desk: MakeDesk) -> None:
 async def test_what_a_killed_process_had_taken_comes_up_again(
     make_desk: MakeDesk, clock: ManualClock
 ) -> None:
-    desk = await make_desk([Fault(how="hang"), Answer(good_for(1, 2))])
+    desk = await make_desk([ScriptedFault(how="hang"), ScriptedAnswer(good_for(1, 2))])
     await desk.session.append(labour(1))
     await desk.bank.settle()
     settling = asyncio.create_task(desk.scribe.settle())
@@ -313,7 +322,7 @@ async def test_what_a_killed_process_had_taken_comes_up_again(
 
 
 async def test_stopping_gives_back_what_was_taken(make_desk: MakeDesk) -> None:
-    desk = await make_desk([Fault(how="hang"), Answer(good_for(1, 2))])
+    desk = await make_desk([ScriptedFault(how="hang"), ScriptedAnswer(good_for(1, 2))])
     await desk.session.append(labour(1))
     await desk.bank.settle()
     await desk.scribe.start()
@@ -343,7 +352,7 @@ async def test_it_begins_by_itself(make_desk: MakeDesk) -> None:
 async def test_what_grew_meanwhile_is_asked_for_again(make_desk: MakeDesk) -> None:
     late = asyncio.Event()
 
-    async def slow(request: Received) -> str:
+    async def slow(request: ReceivedRequest) -> str:
         if len(desk.model.requests) == 1:
             await late.wait()
         return good(request)
@@ -368,7 +377,7 @@ async def test_what_grew_meanwhile_is_asked_for_again(make_desk: MakeDesk) -> No
 async def test_what_is_forgotten_while_a_model_works_on_it(make_desk: MakeDesk) -> None:
     late = asyncio.Event()
 
-    async def slow(request: Received) -> str:
+    async def slow(request: ReceivedRequest) -> str:
         await late.wait()
         return good(request)
 
@@ -430,7 +439,7 @@ async def test_so_many_calls_at_the_same_time(make_desk: MakeDesk) -> None:
     busy = most = 0
     together = asyncio.Event()
 
-    async def slow(request: Received) -> str:
+    async def slow(request: ReceivedRequest) -> str:
         nonlocal busy, most
         busy += 1
         most = max(most, busy)

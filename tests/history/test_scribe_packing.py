@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core.errors import Corrupted
-from perdure.core.messages import Message, Reference, Text, ToolCall, ToolResult, event, user
+from perdure.core.messages import ArtifactPointer, Message, Text, ToolCall, ToolResult, event, user
 from perdure.history.renditions.packing import clean, ground, pack, unpack
 from perdure.history.renditions.records import (
     MOST_VARIANTS,
@@ -61,7 +61,7 @@ def test_other_words_are_noticed() -> None:
 
 def test_the_ground_never_changes() -> None:
     """Stored renditions are read against it: this is a format, not an implementation."""
-    reference = Reference("sha256:00", 9, head="a head")
+    reference = ArtifactPointer("sha256:00", 9, head="a head")
     messages = (
         Message("user", (Text("hi \ud800"), reference), name="Ada"),
         event("compacted", "not this"),

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from perdure.core.errors import InvalidConfig
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -528,7 +528,7 @@ MASK = "[secret:github-pat:"
 def everything(text: str, **kept: str) -> tuple[Message, ...]:
     """Messages with `text` wherever text can be."""
     native = {"chat": {"note": text, "deep": [{"x": [text, 1]}], "id": kept.get("id", "")}}
-    head = Reference("sha256:0", 1, filename=text, head=text, native=native)
+    head = ArtifactPointer("sha256:0", 1, filename=text, head=text, native=native)
     return (
         Message("user", (Text(text, native), head, Media("image/png", url=text, filename=text))),
         Message(

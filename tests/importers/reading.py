@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from perdure.core.messages import Message
-from perdure.core.turns import Cutter
+from perdure.core.turns import TurnSplitter
 from perdure.importers import Say, Step, TranscriptReader, Undo
 from tests.importers.transcripts import Record, lines
 
@@ -35,7 +35,7 @@ def undone(steps: Iterable[Step]) -> list[int]:
 
 def places(messages: Iterable[Message]) -> list[tuple[int, int]]:
     """The turn and the round of each message."""
-    cutter = Cutter()
+    cutter = TurnSplitter()
     return [cutter.feed(message) for message in messages]
 
 

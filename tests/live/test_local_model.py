@@ -15,7 +15,7 @@ import perdure
 from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig, ProviderConfig
 from perdure.core.messages import assistant, user
-from perdure.gateway.calls import Ask, Reply, Request, Shape, TextDelta
+from perdure.gateway.calls import CallOptions, Reply, Request, Shape, TextDelta
 from perdure.gateway.gateway import Gateway
 from perdure.gateway.model_status import models
 
@@ -102,7 +102,7 @@ async def test_several_at_the_same_time(gateway: Gateway) -> None:
 
 
 async def test_the_same_again_comes_from_the_cache(gateway: Gateway) -> None:
-    ask = Ask(cache=True)
+    ask = CallOptions(cache=True)
     first, second = await gateway.complete(REQUEST, ask), await gateway.complete(REQUEST, ask)
     assert (first.cached, second.cached) == (False, True)
     assert second.message == first.message

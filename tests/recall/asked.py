@@ -19,7 +19,7 @@ from perdure.recall.steps.showing import Shown
 from perdure.recall.values import Candidate, Kind, Note, Question
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
-from perdure.testing import Received, Script, ScriptedModel
+from perdure.testing import ReceivedRequest, Script, ScriptedModel
 from tests.patience import patient
 
 SESSION = "planner/auth"
@@ -179,11 +179,11 @@ def says(
     *,
     useless: Callable[[str], bool] = lambda _: False,
     judged: Mapping[str, Sequence[int]] | str = "",
-) -> Callable[[Received], str]:
+) -> Callable[[ReceivedRequest], str]:
     """A script: no to whatever is useless, by its text; and what the judge says."""
     answer = judged if isinstance(judged, str) else json.dumps({**_NOTHING, **judged})
 
-    def line(request: Received) -> str:
+    def line(request: ReceivedRequest) -> str:
         if request.model == "fast":
             return answer
         return "no" if useless(request.prompt) else "yes"

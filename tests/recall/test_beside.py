@@ -12,7 +12,7 @@ import perdure
 from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.context.context import Context
-from perdure.context.injections import Injection
+from perdure.context.injection_records import Injection
 from perdure.core.messages import assistant, user
 from perdure.core.tokens import o200k
 from tests.recall.tied import bank_with, memory_layer, recall_of, remember, talk

@@ -14,7 +14,7 @@ from perdure.config import RecallConfig
 from perdure.core.errors import ProviderDown
 from perdure.recall.underway import Ahead, Underway
 from perdure.recall.values import Recalled
-from perdure.testing import Answer, Received
+from perdure.testing import ReceivedRequest, ScriptedAnswer
 from tests.gateway.opened import assert_nothing_left, outcomes_of
 from tests.own_time import in_own_time
 from tests.patience import patient
@@ -85,13 +85,15 @@ async def test_a_deadline_of_ones_own() -> None:
     await recall.close()
 
 
-def sleeping(*, filters: float = 0.0, judge: float = 0.0) -> Callable[[Received], Answer]:
+def sleeping(
+    *, filters: float = 0.0, judge: float = 0.0
+) -> Callable[[ReceivedRequest], ScriptedAnswer]:
     answer = json.dumps({"full": [1], "ticklers": [], "layers": []})
 
-    def script(request: Received) -> Answer:
+    def script(request: ReceivedRequest) -> ScriptedAnswer:
         if request.model == "fast":
-            return Answer(answer, delay=judge)
-        return Answer("no", delay=filters)
+            return ScriptedAnswer(answer, delay=judge)
+        return ScriptedAnswer("no", delay=filters)
 
     return script
 

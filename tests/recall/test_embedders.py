@@ -131,11 +131,11 @@ async def test_files_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_server_that_sends_too_little_is_refused(store: Store) -> None:
-    from perdure.gateway.calls import Embedded
+    from perdure.gateway.calls import EmbedReply
 
     class Short(Gateway):
-        async def embed(self, *_: object) -> Embedded:
-            return Embedded(vectors=((0.5,),), provider="x", model="y")
+        async def embed(self, *_: object) -> EmbedReply:
+            return EmbedReply(vectors=((0.5,),), provider="x", model="y")
 
     gateway = Short(store)
     with pytest.raises(BadAnswer):

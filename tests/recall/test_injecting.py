@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.config.recall import RecallConfig
-from perdure.context.injections import build
+from perdure.config.settings import RecallConfig
+from perdure.context.injection_records import build
 from perdure.core.clock import SECOND
 from perdure.core.tokens import o200k
 from perdure.recall.injecting import (

@@ -14,7 +14,7 @@ from perdure.recall.steps import swarm
 from perdure.recall.steps.showing import Shown
 from perdure.recall.steps.swarm import Choice, by_algorithm, capped
 from perdure.recall.values import Recalled
-from perdure.testing import Answer, Fault, Script
+from perdure.testing import Script, ScriptedAnswer, ScriptedFault
 from tests.patience import patient
 from tests.recall.asked import (
     SESSION,
@@ -92,13 +92,13 @@ async def test_what_stands_around_the_answer_does_not_matter() -> None:
 @pytest.mark.parametrize("how", ["status", "reset", "truncated", "hang"])
 async def test_a_judge_that_fails_is_done_without(how: Any) -> None:
     deadline = 1.0 if how == "hang" else 200.0
-    found, _ = await judged(Fault(how=how), config=patient(deadline=deadline))
+    found, _ = await judged(ScriptedFault(how=how), config=patient(deadline=deadline))
     assert shown(found) == ALONE
     assert found.stage == "keyword"
 
 
 async def test_a_judge_that_is_late_is_not_waited_for() -> None:
-    late = Answer(json.dumps({"full": [1], "ticklers": [], "layers": []}), delay=3_600)
+    late = ScriptedAnswer(json.dumps({"full": [1], "ticklers": [], "layers": []}), delay=3_600)
     found, _ = await judged(late, config=patient(deadline=1.0))
     assert shown(found) == ALONE
     assert found.steps[-1].failed

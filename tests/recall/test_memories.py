@@ -11,10 +11,10 @@ import pytest
 
 import perdure
 from perdure.bank import Bank
-from perdure.context.injections import Injection
+from perdure.context.injection_records import Injection
 from perdure.core.errors import Conflict, InvalidInput, TooLarge
 from perdure.core.messages import assistant, user
-from perdure.core.turns import Mark
+from perdure.core.turns import ConversationState
 from perdure.history.forgetting import Scope
 from perdure.history.records import Head, Piece, SessionRecord, Stretch
 from perdure.recall.memories.contradictions import leads, line, said
@@ -76,13 +76,13 @@ async def has_sessions(store: Store, *names: str, **forks: tuple[str, int]) -> N
     sessions = store.collection(SessionRecord)
     for name in names:
         await sessions.put(SessionRecord(id=name, type="session", agent=name.partition("/")[0]))
-        await store.collection(Head).put(Head(name, Mark(turn=300)))
+        await store.collection(Head).put(Head(name, ConversationState(turn=300)))
     for name, (parent, turn) in forks.items():
         line = (Stretch(parent, turn, 1),)
         await sessions.put(
             SessionRecord(id=f"{name}/fork", type="session", agent=name, parent=parent, line=line)
         )
-        await store.collection(Head).put(Head(f"{name}/fork", Mark(turn=turn + 10)))
+        await store.collection(Head).put(Head(f"{name}/fork", ConversationState(turn=turn + 10)))
 
 
 async def texts(memories: Memories, agent: str = "planner") -> list[str]:

@@ -8,9 +8,9 @@ import pytest
 
 from perdure.core.clock import SECOND
 from perdure.core.messages import (
+    ArtifactPointer,
     Message,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -87,7 +87,7 @@ def test_a_user_who_pastes_a_book_is_cut_off() -> None:
 
 
 def test_what_lies_in_an_artifact_is_found_by_its_beginning() -> None:
-    made = _passage(Message("user", (Reference("sha256:0", 9, head="Chapter zebra"),)))
+    made = _passage(Message("user", (ArtifactPointer("sha256:0", 9, head="Chapter zebra"),)))
     assert "zebra" in made.texts[0].split()
 
 

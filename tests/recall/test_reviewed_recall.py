@@ -20,7 +20,7 @@ from perdure.core.messages import assistant, user
 from perdure.recall.injecting import Window
 from perdure.recall.memories.memory_records import machine, person
 from perdure.recall.steps.swarm import judgement
-from perdure.testing import Answer, Received, ScriptedModel
+from perdure.testing import ReceivedRequest, ScriptedAnswer, ScriptedModel
 from tests.patience import patient
 from tests.recall.test_beside import ASKED, SAID, layer, old_session, sent
 from tests.recall.tied import bank_with, recall_of, remember
@@ -30,7 +30,9 @@ _call = re.compile(r" — (\w+)\((\{.*\})\)$", re.MULTILINE)
 
 
 @asynccontextmanager
-async def judged_bank(script: Callable[[Received], str | Answer]) -> AsyncIterator[Session]:
+async def judged_bank(
+    script: Callable[[ReceivedRequest], str | ScriptedAnswer],
+) -> AsyncIterator[Session]:
     """A session whose agent said eight things elsewhere; a swarm and a judge that follow a script.
 
     ``tiny`` filters, ``fast`` judges.
@@ -57,8 +59,8 @@ async def on_the_wire(session: Session) -> str:
 
 def says(
     full: list[int], ticklers: list[int], useless: str = "never said"
-) -> Callable[[Received], str]:
-    def script(request: Received) -> str:
+) -> Callable[[ReceivedRequest], str]:
+    def script(request: ReceivedRequest) -> str:
         if request.model == "fast":
             return json.dumps({"full": full, "ticklers": ticklers, "layers": []})
         return "no" if useless in request.prompt else "yes"

@@ -12,7 +12,7 @@ import pytest
 from perdure.config import BudgetConfig
 from perdure.recall.steps.swarm import SURE, Case, Sifted, Swarm, met, sift
 from perdure.recall.underway import Underway
-from perdure.testing import Answer, Fault, Received, Script, ScriptedModel
+from perdure.testing import ReceivedRequest, Script, ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.gateway.opened import assert_nothing_left, is_idle, outcomes_of
 from tests.recall.asked import candidate, models, question, says
 from tests.waiting import until
@@ -51,7 +51,7 @@ def turns(sifted: Sifted) -> list[int]:
     return [each.turn for each in sifted.kept]
 
 
-def number(request: Received) -> int:
+def number(request: ReceivedRequest) -> int:
     return int(request.prompt.partition("what T-")[2].split()[0])
 
 
@@ -86,8 +86,8 @@ async def test_anything_but_a_no_keeps(answer: str) -> None:
 
 @pytest.mark.parametrize("how", ["status", "reset", "truncated", "hang"])
 async def test_a_call_that_fails_keeps_its_candidate(how: Any) -> None:
-    def script(request: Received) -> Fault | str:
-        return Fault(how=how) if number(request) == 6 else "no"
+    def script(request: ReceivedRequest) -> ScriptedFault | str:
+        return ScriptedFault(how=how) if number(request) == 6 else "no"
 
     async with flown(script) as it:
         sifted = await it.filter(seconds=4.0 if how == "hang" else 60.0)
@@ -99,7 +99,7 @@ async def test_a_call_that_fails_keeps_its_candidate(how: Any) -> None:
 
 
 async def test_calls_that_are_late_end_and_are_charged_once() -> None:
-    async with flown(Answer("no", delay=3_600)) as it:
+    async with flown(ScriptedAnswer("no", delay=3_600)) as it:
         sifted = await it.filter(seconds=0.8)
         await until(lambda: is_idle(it.gateway))
         assert_nothing_left(it.gateway)
@@ -111,7 +111,7 @@ async def test_calls_that_are_late_end_and_are_charged_once() -> None:
 async def test_no_more_at_a_time_than_allowed_and_no_more_than_most() -> None:
     busy, peak = 0, 0
 
-    async def script(_: Received) -> str:
+    async def script(_: ReceivedRequest) -> str:
         nonlocal busy, peak
         busy += 1
         peak = max(peak, busy)

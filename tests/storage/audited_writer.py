@@ -9,7 +9,7 @@ import asyncio
 import random
 import sys
 
-from perdure.config.storage import AuditConfig
+from perdure.config.settings import AuditConfig
 from perdure.storage.audit import Audit
 from perdure.storage.compression import Compression
 from perdure.storage.registry import adapter_for

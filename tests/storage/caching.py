@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from perdure.config.storage import CacheConfig
+from perdure.config.settings import CacheConfig
 from perdure.core.clock import Clock, now
 from perdure.storage.adapter import Adapter
-from perdure.storage.cache import Cache
+from perdure.storage.cache import RowCache
 from perdure.storage.middleware import Middleware
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Indexed, Key, record
@@ -34,7 +34,7 @@ class Fleeting(msgspec.Struct, frozen=True):
 class Cached:
     """A store with a cache, and shorthands for one collection of it."""
 
-    def __init__(self, store: Store, cache: Cache) -> None:
+    def __init__(self, store: Store, cache: RowCache) -> None:
         self.store = store
         self.cache = cache
         self.things = store.collection(Thing)
@@ -70,7 +70,7 @@ async def opened(
     **config: Any,
 ) -> AsyncIterator[Cached]:
     """A store with a cache, at an address or on an adapter; `config` is that of the cache."""
-    cache = Cache(CacheConfig(**({"entries": 100} | config)), clock)
+    cache = RowCache(CacheConfig(**({"entries": 100} | config)), clock)
     adapter = adapter_for(place, clock) if isinstance(place, str) else place
     store = Store(adapter, middleware=[*above, cache, *below], clock=clock)
     async with store:

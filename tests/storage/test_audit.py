@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import pytest
 
-from perdure.config.storage import AuditConfig
+from perdure.config.settings import AuditConfig
 from perdure.core import actors, clock
 from perdure.core.actors import acting_as, system_user
 from perdure.core.errors import (
@@ -27,11 +27,17 @@ from perdure.core.errors import (
     Unavailable,
     Unsupported,
 )
-from perdure.storage.audit import Action, Audit, AuditEntry, AuditTrail, hashes, middleware
-from perdure.storage.audit import trail as trail_module
-from perdure.storage.audit.entries import TRAIL, UNREADABLE, Scribe, as_put
-from perdure.storage.audit.hashes import Hasher, OpenAuditSecret
-from perdure.storage.audit.joints import follow
+from perdure.storage.audit import (
+    Action,
+    Audit,
+    AuditEntry,
+    AuditTrail,
+    audit_chain,
+    audit_middleware,
+)
+from perdure.storage.audit import audit_trail as trail_module
+from perdure.storage.audit.audit_chain import Hasher, OpenAuditSecret, follow
+from perdure.storage.audit.audit_entries import TRAIL, UNREADABLE, EntryWriter, as_put
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
@@ -293,7 +299,7 @@ async def test_removing_what_others_keep_writing(
     store_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One busy record does not keep the others there, and the caller gets no `Conflict`."""
-    monkeypatch.setattr(middleware, "ATTEMPTS", 10)
+    monkeypatch.setattr(audit_middleware, "ATTEMPTS", 10)
     meddler = Meddler(clock)
     store = await meddled(store_url, meddler)
     notes = store.collection(Note)
@@ -531,7 +537,7 @@ async def test_nobody_changes_the_trail(audited: Make) -> None:
     trail = store.collection(AuditEntry)
     (entry,) = await entries(store)
     forged = msgspec.structs.replace(entry, actor="eve")
-    new = Scribe(store.now).entry(Action.PUT, "notes", "b")
+    new = EntryWriter(store.now).entry(Action.PUT, "notes", "b")
     row: Row | None
     for attempt in (
         lambda: trail.put(forged),
@@ -694,7 +700,7 @@ async def test_a_write_around_the_trail_shows(audited: Make) -> None:
 
 def test_clocks_that_differ_a_little() -> None:
     now = ManualClock()
-    here, there = Scribe(now), Scribe(lambda: now() - 2_000_000)
+    here, there = EntryWriter(now), EntryWriter(lambda: now() - 2_000_000)
     chain = [
         (here if n % 2 else there).entry(
             Action.PUT,
@@ -812,13 +818,13 @@ async def test_two_stores_that_encrypt_agree_at_once(audited: Make) -> None:
     """Whoever comes second takes the secret that is there: nothing is tried again and again."""
     plain = await audited()
     one, two = encrypted(plain), encrypted(plain)
-    first = await one.transact(lambda each: hashes._sealed(each, b"1" * 32), STRONG)
+    first = await one.transact(lambda each: audit_chain._sealed(each, b"1" * 32), STRONG)
     tries = 0
 
     async def seal(each: Transaction) -> bytes:
         nonlocal tries
         tries += 1
-        return await hashes._sealed(each, b"2" * 32)
+        return await audit_chain._sealed(each, b"2" * 32)
 
     second = await two.transact(seal, STRONG)
     assert first == second == b"1" * 32

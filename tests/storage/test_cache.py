@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.config.storage import CacheConfig
+from perdure.config.settings import CacheConfig
 from perdure.core.clock import now
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.storage.backends.memory import MemoryAdapter
-from perdure.storage.cache import Cache
-from perdure.storage.cache.entries import LARGEST, Entries, Stats
+from perdure.storage.cache import RowCache
+from perdure.storage.cache.cache_entries import LARGEST, CacheStats, Entries
 from perdure.storage.middleware import Call, Commit, Get, Handler, Stage
 from perdure.storage.options import DEFAULT, STRONG, Consistency, Options, bounded
 from perdure.storage.rows import Batch, Check, Put, Recode, Row
@@ -381,7 +381,7 @@ async def test_a_store_that_is_opened_again_starts_with_nothing(
 
 async def test_a_cache_belongs_to_a_store() -> None:
     with pytest.raises(InvalidInput, match="belongs to no store"):
-        await Cache(CacheConfig(entries=1), now).open()
+        await RowCache(CacheConfig(entries=1), now).open()
 
 
 # Behind a replica ---------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ async def test_what_a_replica_says_proves_nothing() -> None:
 
 
 def test_a_generation_proves_only_what_was_read_under_it() -> None:
-    entries = Entries(10, Stats())
+    entries = Entries(10, CacheStats())
     row = Row("a", b"", "x/y", 1, 1, 0, 0, None, 0)
 
     def fresh(since: float) -> bool:

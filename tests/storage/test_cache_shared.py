@@ -17,7 +17,7 @@ import pytest
 from valkey.asyncio.connection import AbstractConnection
 
 from perdure.core.errors import Conflict, InvalidURL, UnknownBackend, Unsupported
-from perdure.storage.cache import server, shared
+from perdure.storage.cache import cache_server, shared_cache
 from perdure.storage.middleware import Call, Commit, Get, Handler, Stage
 from perdure.storage.options import DEFAULT, STRONG, Options, bounded
 from perdure.storage.rows import Batch, Check, Put
@@ -30,8 +30,8 @@ from tests.valkey_server import ValkeyServer
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for a lost server sooner; and do not lose one because the machine is busy."""
-    monkeypatch.setattr(shared, "RETRY", 0.05)
-    monkeypatch.setattr(server, "TIMEOUT", 1.0)
+    monkeypatch.setattr(shared_cache, "RETRY", 0.05)
+    monkeypatch.setattr(cache_server, "TIMEOUT", 1.0)
 
 
 @pytest.fixture
@@ -377,8 +377,8 @@ async def test_a_write_that_could_not_be_told_is_told_before_anything_is_asked(
     bank: Cached, other: Cached, valkey_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server hangs, and holds an old row all the time."""
-    monkeypatch.setattr(server, "TIMEOUT", 0.05)
-    monkeypatch.setattr(server, "QUIET", 0.2)
+    monkeypatch.setattr(cache_server, "TIMEOUT", 0.05)
+    monkeypatch.setattr(cache_server, "QUIET", 0.2)
     await bank.put(1)
     await bank.put(1, "b")
     assert [await each.get() for each in (bank, other)] == [1, 1]
@@ -413,7 +413,7 @@ async def test_a_busy_process_does_not_blame_the_server(
     bank: Cached, other: Cached, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own event loop sees no answer in time; the server is well."""
-    monkeypatch.setattr(server, "TIMEOUT", 0.2)
+    monkeypatch.setattr(cache_server, "TIMEOUT", 0.2)
     await bank.put(1)
     assert await other.get() == 1
     joined, send = bank.shared._server, AbstractConnection.send_packed_command
@@ -435,7 +435,7 @@ async def test_a_busy_process_does_not_blame_the_server(
 async def test_one_hiccup_is_a_miss_and_two_are_a_failure(
     bank: Cached, valkey_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "TIMEOUT", 0.2)
+    monkeypatch.setattr(cache_server, "TIMEOUT", 0.2)
     await bank.put(1)
     await bank.put(1, "b")
     joined = bank.shared._server
@@ -465,8 +465,8 @@ async def until_answered(bank: Cached) -> None:
 async def test_too_much_that_could_not_be_told_empties_the_cache(
     bank: Cached, other: Cached, valkey_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "MOST_UNTOLD", 5)
-    monkeypatch.setattr(server, "TIMEOUT", 0.05)
+    monkeypatch.setattr(shared_cache, "MOST_UNTOLD", 5)
+    monkeypatch.setattr(cache_server, "TIMEOUT", 0.05)
     await bank.put(1)
     assert [await each.get() for each in (bank, other)] == [1, 1]
     valkey_server.pause()
@@ -522,7 +522,7 @@ async def test_a_cancelled_write_is_told_later(
 async def test_a_silent_channel_is_noticed(
     bank: Cached, valkey_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "QUIET", 0.4)
+    monkeypatch.setattr(cache_server, "QUIET", 0.4)
     await bank.put(1)
     bank.shared._lose("so that it joins again with less patience")
     await until(lambda: bank.shared.is_ready)

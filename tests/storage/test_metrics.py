@@ -15,20 +15,27 @@ import pytest
 
 import perdure
 from perdure.config import Config
-from perdure.config.storage import AlertConfig, CacheConfig
+from perdure.config.settings import AlertConfig, CacheConfig
 from perdure.core.clock import now
 from perdure.core.errors import Conflict, Unavailable
 from perdure.storage.adapter import Capability
 from perdure.storage.backends.memory import MemoryAdapter
-from perdure.storage.cache import Cache
+from perdure.storage.cache import RowCache
 from perdure.storage.delivery import EventReceived
-from perdure.storage.metrics import BUCKETS, Alert, Alerts, Measure, Metrics, Publisher, prometheus
-from perdure.storage.metrics.alerts import BEGINS, ENDS
-from perdure.storage.metrics.asgi import Application, Scraped, asgi
-from perdure.storage.metrics.measures import Counted, Figures, together
-from perdure.storage.metrics.processes import Process
-from perdure.storage.metrics.prometheus import Source, render
-from perdure.storage.metrics.publishing import ProcessMetrics, published
+from perdure.storage.metrics import (
+    BUCKETS,
+    Alert,
+    Alerts,
+    Measure,
+    Metrics,
+    Publisher,
+    prometheus_text,
+)
+from perdure.storage.metrics.metric_alerts import BEGINS, ENDS
+from perdure.storage.metrics.metrics_app import Application, Scraped, asgi
+from perdure.storage.metrics.metrics_middleware import LatencyFigures, OperationCounts, together
+from perdure.storage.metrics.metrics_publisher import ProcessId, ProcessMetrics, published
+from perdure.storage.metrics.prometheus_text import MetricsSource, render
 from perdure.storage.middleware import Call, Commit, Find, Get, Handler
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.rows import Recode, Size
@@ -195,7 +202,7 @@ async def test_it_is_told_once_when_it_begins_and_once_when_it_ends(
         "operation": "get",
         "collection": "notes",
         "at": at,
-        "process": str(Process.this()),
+        "process": str(ProcessId.this()),
         "over": False,
     }
     assert heard[1].payload == msgspec.structs.asdict(over)
@@ -322,7 +329,7 @@ async def test_a_process_leaves_what_it_has_counted(
     await store.collection(Note).get("a")
     await publisher.close()
     (found,) = await published(store)
-    assert re.fullmatch(rf"{re.escape(str(Process.this()))}/[0-9a-f]+", found.id)
+    assert re.fullmatch(rf"{re.escape(str(ProcessId.this()))}/[0-9a-f]+", found.id)
     assert (found.at - found.started).total_seconds() == 3_610
     assert found.counted.totals("get", "notes").count == 1
     assert found.counted.totals("commit", "notes").count == 1
@@ -330,8 +337,8 @@ async def test_a_process_leaves_what_it_has_counted(
     assert await published(store) == []
 
 
-def some_cache() -> Cache:
-    cache = Cache(CacheConfig(entries=10), now)
+def some_cache() -> RowCache:
+    cache = RowCache(CacheConfig(entries=10), now)
     cache.stats.hits, cache.stats.misses = 3, 1
     return cache
 
@@ -351,9 +358,12 @@ async def test_an_idle_process_writes_nothing(counted: Store, metrics: Metrics) 
 async def test_several_processes(counted: Store, clock: ManualClock) -> None:
     records = counted.collection(ProcessMetrics)
     moment = clock_time(clock)
-    one = Counted((Figures("get", "notes", measure(0.1, 0.2, errors={"A": 1})),))
-    two = Counted(
-        (Figures("commit", "notes", measure(0.3)), Figures("get", "notes", measure(0.4))),
+    one = OperationCounts((LatencyFigures("get", "notes", measure(0.1, 0.2, errors={"A": 1})),))
+    two = OperationCounts(
+        (
+            LatencyFigures("commit", "notes", measure(0.3)),
+            LatencyFigures("get", "notes", measure(0.4)),
+        ),
         measure(0.3),
     )
     for pid, (counts, edges) in enumerate([(one, BUCKETS), (two, BUCKETS), (one, (1.0,))]):
@@ -476,7 +486,7 @@ async def test_the_text(counted: Store, metrics: Metrics, openmetrics: bool) -> 
     await notes.get("a")
     with pytest.raises(Conflict):
         await notes.put(Note("a"), Options(expected=9))
-    source = Source(metrics.counted(), {"hits": 7, "misses": 2})
+    source = MetricsSource(metrics.counted(), {"hits": 7, "misses": 2})
     text = render([source], await counted.adapter.sizes(), openmetrics=openmetrics)
     families = parse(text, openmetrics=openmetrics)
     commits = {"operation": "commit", "collection": "notes"}
@@ -500,9 +510,10 @@ def test_nothing_to_tell() -> None:
 
 def test_names_are_escaped_and_processes_told_apart() -> None:
     odd = 'a"b\\c\nd'
-    counted = Counted((Figures("get", odd, measure(0.1)),))
+    counted = OperationCounts((LatencyFigures("get", odd, measure(0.1)),))
     text = render(
-        [Source(counted, process="h/1"), Source(counted, process=odd)], [Size(odd, 3, None)]
+        [MetricsSource(counted, process="h/1"), MetricsSource(counted, process=odd)],
+        [Size(odd, 3, None)],
     )
     families = parse(text)
     for process in ("h/1", odd):
@@ -545,7 +556,7 @@ async def test_the_endpoint(counted: Store, metrics: Metrics) -> None:
     app = asgi(Scraped(counted, metrics, some_cache()))
     await counted.collection(Note).put(Note("a"))
     answer = await ask(app)
-    assert (answer.status, answer.headers["content-type"]) == (200, prometheus.TEXT)
+    assert (answer.status, answer.headers["content-type"]) == (200, prometheus_text.TEXT)
     assert answer.headers["content-length"] == str(len(answer.body))
     families = parse(answer.body.decode())
     assert value_of(families, "perdure_storage_rows", collection="notes") == 1
@@ -589,7 +600,9 @@ async def test_who_scrapes_chooses_the_format(
 ) -> None:
     app = asgi(Scraped(counted, metrics))
     answer = await ask(app, headers=[(b"Accept", accept)])
-    assert answer.headers["content-type"] == (prometheus.OPEN if openmetrics else prometheus.TEXT)
+    assert answer.headers["content-type"] == (
+        prometheus_text.OPEN if openmetrics else prometheus_text.TEXT
+    )
     parse(answer.body.decode(), openmetrics=openmetrics)
 
 

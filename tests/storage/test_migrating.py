@@ -163,7 +163,7 @@ async def test_all_declared_types_that_are_there(store: Store) -> None:
     assert done["letters"].schema == 3
     assert done["letters"].is_complete
     assert not done.keys() & {"notes", "people"}  # declared by other tests, and not there
-    assert await migrate(store, perdure.Context) == []
+    assert await migrate(store, perdure.StateRecord) == []
     with pytest.raises(InvalidRecordType):
         await migrate(store, msgspec.Struct)
 

@@ -28,13 +28,13 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage import codecs
-from perdure.storage.codecs.protobuf import Protobuf
+from perdure.storage.codecs.protobuf_codec import Protobuf
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, Tags, record
 from perdure.storage.rows import Row
-from perdure.storage.schemas import numbering
-from perdure.storage.schemas.numbering import BEYOND, NULLS, Numbers
-from perdure.storage.schemas.shapes import describe
+from perdure.storage.schemas import schema_records
+from perdure.storage.schemas.schema_records import BEYOND, NULLS, Numbers
+from perdure.storage.schemas.type_shapes import describe
 from perdure.storage.store import Store
 from tests.conftest import DURABLE, MakeStore
 
@@ -43,8 +43,8 @@ Fields: TypeAlias = list[tuple[str, Any, Any]]
 
 
 def codec_for(cls: type[msgspec.Struct], numbers: Numbers | None = None) -> Protobuf:
-    wires = numbering.wires(describe(cls))
-    return Protobuf(numbering.extended(numbers or {}, wires, 1, 0), wires)
+    wires = schema_records.wires(describe(cls))
+    return Protobuf(schema_records.extended(numbers or {}, wires, 1, 0), wires)
 
 
 # What comes back ----------------------------------------------------------------------------------
@@ -313,8 +313,8 @@ def test_fields_of_newer_code_are_passed_over() -> None:
     class Older(msgspec.Struct, frozen=True):
         number: int = 0
 
-    wires = numbering.wires(describe(Older))
-    numbers = numbering.extended({}, wires, 1, 0)
+    wires = schema_records.wires(describe(Older))
+    numbers = schema_records.extended({}, wires, 1, 0)
     older = Protobuf(numbers, wires)
     newer = codec_for(Newer, numbers)
     for value in (Newer(1, "y", [1]), Newer(1, None, [])):
@@ -329,7 +329,9 @@ def _numbers_after(*versions: Fields) -> dict[str, int]:
     numbers: Numbers = {}
     for schema, fields in enumerate(versions, 1):
         cls = msgspec.defstruct("Made", [(name, type_) for name, type_, _ in fields])
-        numbers = numbering.extended(numbers, numbering.wires(describe(cls)), schema, schema)
+        numbers = schema_records.extended(
+            numbers, schema_records.wires(describe(cls)), schema, schema
+        )
     return {f"{each.name}:{each.wire}": each.number for each in numbers[""]}
 
 
@@ -359,18 +361,18 @@ def test_numbers_stay_when_a_nested_type_changes() -> None:
     old = msgspec.defstruct("Address", [("street", str), ("city", str)])
     new = msgspec.defstruct("Address", [("zip", int), ("city", str)])
     wires = [
-        numbering.wires(describe(msgspec.defstruct("Made", [("home", address)])))
+        schema_records.wires(describe(msgspec.defstruct("Made", [("home", address)])))
         for address in (old, new)
     ]
-    before = numbering.extended({}, wires[0], 1, 0)
-    after = numbering.extended(before, wires[1], 2, 0)
+    before = schema_records.extended({}, wires[0], 1, 0)
+    after = schema_records.extended(before, wires[1], 2, 0)
     assert after[""] == before[""]
     assert [(each.name, each.number) for each in after["Address"]] == [
         ("street", 1),
         ("city", 2),
         ("zip", 3),
     ]
-    assert numbering.extended(after, wires[0], 3, 0) is after
+    assert schema_records.extended(after, wires[0], 3, 0) is after
 
 
 # In a store ---------------------------------------------------------------------------------------
@@ -530,7 +532,7 @@ def test_array_like_records_are_refused() -> None:
 
 @pytest.mark.parametrize("store_url", ["memory"], indirect=True)
 async def test_without_the_package(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "perdure.storage.codecs.protobuf", None)
+    monkeypatch.setitem(sys.modules, "perdure.storage.codecs.protobuf_codec", None)
     with pytest.raises(Unsupported, match="needs protobuf") as caught:
         await store.collection(Letter).put(LETTER)
     assert caught.value.hint == "pip install 'perdure[protobuf]'"

@@ -20,14 +20,14 @@ from perdure.core.errors import (
     SchemaMismatch,
 )
 from perdure.storage.adapter import Capability
-from perdure.storage.contexts import Context
 from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Indexed, Key, record
 from perdure.storage.rows import Batch, Row
-from perdure.storage.schemas.compare import compare
-from perdure.storage.schemas.shapes import describe
-from perdure.storage.schemas.validate import find_problems
+from perdure.storage.schemas.schema_comparison import compare
+from perdure.storage.schemas.schema_validation import find_problems
+from perdure.storage.schemas.type_shapes import describe
+from perdure.storage.state_records import StateRecord
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock
 
@@ -114,10 +114,10 @@ async def test_nothing_is_known_of_what_was_not_written(store: Store) -> None:
 
 
 async def test_types_of_our_own_are_not_registered(store: Store) -> None:
-    await store.collection(Context).put(Context(id="a/b", type="chat"))
+    await store.collection(StateRecord).put(StateRecord(id="a/b", type="chat"))
     assert await store.schemas.collections() == []
     with pytest.raises(InvalidRecordType, match="of Perdure's own"):
-        await store.schemas.register(Context)
+        await store.schemas.register(StateRecord)
 
 
 async def test_registering_by_hand(store: Store) -> None:

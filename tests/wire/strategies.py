@@ -17,12 +17,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Native,
     Part,
     Reasoning,
-    Reference,
     Role,
     Text,
     ToolCall,
@@ -113,8 +113,11 @@ def _media() -> list[Media]:
     ]
 
 
-def _references() -> list[Reference]:
-    return [Reference(_ARTIFACT, 70_000), Reference(_ARTIFACT, 70_000, head="It begins…")]
+def _references() -> list[ArtifactPointer]:
+    return [
+        ArtifactPointer(_ARTIFACT, 70_000),
+        ArtifactPointer(_ARTIFACT, 70_000, head="It begins…"),
+    ]
 
 
 def _unknowns() -> list[Unknown]:

@@ -19,8 +19,8 @@ from typing import Annotated, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from perdure.core.clock import new_id
 from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, InvalidInput
-from perdure.core.ids import new_id
 from perdure.storage.references import Reference
 
 #: An artifact of fewer bytes is a row in the bank. Changing it is safe at any time: reading looks

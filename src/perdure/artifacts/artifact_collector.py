@@ -62,9 +62,8 @@ from perdure.artifacts.artifact_contents import ArtifactContents, Incoming
 from perdure.artifacts.artifact_places import StoredObject
 from perdure.artifacts.artifact_references import ArtifactReferences
 from perdure.artifacts.artifact_rows import ArtifactRows, InlineArtifact
-from perdure.core.clock import Clock, duration, now
+from perdure.core.clock import Clock, duration, new_id, now
 from perdure.core.errors import ArtifactMissing, Conflict, Corrupted, KeyRefused, Unavailable
-from perdure.core.ids import new_id
 from perdure.storage.adapter import Capability
 from perdure.storage.collection import Stored
 from perdure.storage.conflicts import ATTEMPTS, back_off

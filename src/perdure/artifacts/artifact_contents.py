@@ -15,7 +15,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
-from perdure.artifacts import sealing
+from perdure.artifacts import artifact_encryption
 from perdure.artifacts.artifact import (
     ALGORITHM,
     COPIES,
@@ -30,8 +30,8 @@ from perdure.artifacts.artifact import (
     object_path,
     resumed,
 )
+from perdure.artifacts.artifact_encryption import ArtifactSealer
 from perdure.artifacts.artifact_places import PlaceAddress, ReceivedObject, StoredObject, objects_at
-from perdure.artifacts.sealing import Sealer
 from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, KeyRefused
 from perdure.storage.store import Progress
 
@@ -54,7 +54,7 @@ class Incoming(msgspec.Struct, frozen=True):
 class ArtifactContents:
     """The large artifacts in one place."""
 
-    def __init__(self, place: PlaceAddress, sealer: Sealer | None = None) -> None:
+    def __init__(self, place: PlaceAddress, sealer: ArtifactSealer | None = None) -> None:
         self._objects = objects_at(place)
         self._sealer = sealer
         self.kind = self._objects.kind
@@ -77,7 +77,7 @@ class ArtifactContents:
                 size += len(piece)
                 yield piece
 
-        stored = sealing.in_clear
+        stored = artifact_encryption.in_clear
         if self._sealer is not None and (sealed or self._sealer.writing):
             stored = self._sealer.seal
         async with (
@@ -113,7 +113,7 @@ class ArtifactContents:
                 if attempt == _ATTEMPTS - 1:
                     raise
             else:
-                return sealing.content_size(found.size, beginning, tagged)
+                return artifact_encryption.content_size(found.size, beginning, tagged)
         raise missing(tagged)
 
     async def chunks(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:
@@ -145,7 +145,7 @@ class ArtifactContents:
         try:
             if self._seals and not await self.is_sealed(tagged):
                 return False
-            async for _ in self.chunks(tagged, sealing.CHUNK):
+            async for _ in self.chunks(tagged, artifact_encryption.CHUNK):
                 pass
         except (ArtifactMissing, Corrupted, KeyRefused):
             return False
@@ -153,7 +153,7 @@ class ArtifactContents:
 
     async def is_sealed(self, tagged: str) -> bool:
         """Whether it is encrypted. Raises `ArtifactMissing`."""
-        return sealing.is_sealed(await self._beginning(await self._one(tagged), tagged))
+        return artifact_encryption.is_sealed(await self._beginning(await self._one(tagged), tagged))
 
     async def with_keys(self) -> AsyncIterator[tuple[str, StoredObject, str]]:
         """Every object and copy with its hash and the name of its key; empty if it is in clear.
@@ -182,7 +182,7 @@ class ArtifactContents:
         cannot be excluded while the upload is under way.
         """
         async with (
-            aclosing(self.chunks(tagged, sealing.CHUNK)) as content,
+            aclosing(self.chunks(tagged, artifact_encryption.CHUNK)) as content,
             self.receive(content, sealed=True) as incoming,
         ):
             if not await incoming.received.replace(found.path):
@@ -225,7 +225,7 @@ class ArtifactContents:
         return [found async for found in self._objects.listed(copies_folder(tagged))]
 
     async def _key_of(self, found: StoredObject, tagged: str) -> str:
-        return sealing.key_name(await self._beginning(found, tagged), tagged)
+        return artifact_encryption.key_name(await self._beginning(found, tagged), tagged)
 
     async def _beginning(self, found: StoredObject, tagged: str) -> bytes:
         async with aclosing(self._objects.read(found, tagged)) as pieces:
@@ -257,7 +257,7 @@ class ArtifactContents:
         """The content of one copy."""
         async with aclosing(self._objects.read(found, tagged)) as pieces:
             first = await anext(pieces, b"")
-            if sealing.is_sealed(first):
+            if artifact_encryption.is_sealed(first):
                 if self._sealer is None:
                     raise KeyRefused(
                         f"The artifact {tagged} is encrypted, and there is no key.",
@@ -267,7 +267,7 @@ class ArtifactContents:
                     async for piece in opened:
                         yield piece
                 return
-            yield first[sealing.clear_start(first) :]
+            yield first[artifact_encryption.clear_start(first) :]
             async for piece in pieces:
                 yield piece
 

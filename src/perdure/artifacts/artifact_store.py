@@ -53,8 +53,8 @@ if TYPE_CHECKING:
         CollectedArtifacts,
     )
     from perdure.artifacts.artifact_contents import ArtifactContents, MovedArtifacts
-    from perdure.artifacts.resealing import Failed
-    from perdure.artifacts.sealing import Sealer
+    from perdure.artifacts.artifact_encryption import ArtifactSealer
+    from perdure.artifacts.artifact_rekeying import Failed
 
 #: Leftovers are swept after a day without a write to them: no living put pauses that long.
 LEFTOVER_AGE = 86_400.0
@@ -78,7 +78,7 @@ class ArtifactStore:
         place: PlaceAddress,
         *,
         former: PlaceAddress | None = None,
-        sealer: Sealer | None = None,
+        sealer: ArtifactSealer | None = None,
     ) -> None:
         self._store = store
         #: Where large artifacts lie; a folder need not exist yet.
@@ -226,10 +226,11 @@ class ArtifactStore:
         """Encrypt objects anew whose key, by its name, is wanted; returns how many.
 
         Those in clear only if what is put is encrypted. Others may read, put and delete meanwhile;
-        see `resealing`. Interrupted, it leaves everything readable. What is damaged, or has another
+        see `artifact_rekeying`.
+        Interrupted, it leaves everything readable. What is damaged, or has another
         key, stays as it is: it is logged, and `failed` is told.
         """
-        from perdure.artifacts.resealing import Resealing
+        from perdure.artifacts.artifact_rekeying import Resealing
 
         sealer = self._sealer
         if sealer is None:

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perdure.artifacts.artifact import PIECE
-from perdure.artifacts.sealing import Sealer
+from perdure.artifacts.artifact_encryption import ArtifactSealer
 from perdure.core.clock import from_datetime, to_datetime
 from perdure.core.errors import (
     AccessDenied,
@@ -55,7 +55,6 @@ from perdure.core.errors import (
     StorageFull,
     Unavailable,
 )
-from perdure.core.ids import new_id
 from perdure.storage.adapter import Snapshot
 from perdure.storage.layouts import Layout
 from perdure.storage.store import Progress
@@ -209,7 +208,7 @@ class BackupFolder:
         """The large artifacts of all backups."""
         from perdure.artifacts.artifact_contents import ArtifactContents
 
-        sealer = None if self._key is None else Sealer(_FolderKey(self._key))
+        sealer = None if self._key is None else ArtifactSealer(_FolderKey(self._key))
         return ArtifactContents(self.artifacts, sealer)
 
     # Reading ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import msgspec
 
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS
-from perdure.bank import sessions
+from perdure.bank import session_list
 from perdure.bank.folders import make_folder
 from perdure.bank.infos import Info, SessionInfo
 from perdure.bank.session import Session
@@ -25,14 +25,14 @@ from perdure.core.turns import Position
 from perdure.history.forgetting import Forgetting, Forgotten
 from perdure.history.log import Hook
 from perdure.history.records import Link, SessionRecord
-from perdure.history.strategies import parse_strategy
+from perdure.history.strategies.strategy import parse_strategy
 from perdure.history.verify import verify_chains
 from perdure.storage import urls
 from perdure.storage.collection import Collection
-from perdure.storage.contexts import Context, ContextStore
 from perdure.storage.middleware import Middleware
 from perdure.storage.options import DEFAULT, Options
-from perdure.storage.schemas.registry import SchemaRegistry
+from perdure.storage.schemas.schema_registry import SchemaRegistry
+from perdure.storage.state_records import StateRecord, StateRecords
 from perdure.storage.store import Progress
 from perdure.storage.subscriptions import Handler
 from perdure.storage.transaction import Transaction
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from perdure.recall.memories.memories import Memories
     from perdure.recall.references.references import References
     from perdure.storage.audit import AuditTrail
-    from perdure.storage.cache import Cache
+    from perdure.storage.cache import RowCache
     from perdure.storage.encryption import Encryption
     from perdure.storage.encryption.master_keys import Source
     from perdure.storage.migrating import Migrated
@@ -108,7 +108,7 @@ class Bank:
         self.store, self.jobs, self.artifacts = services.store, services.jobs, services.artifacts
         self.subscriptions, self.metrics = services.subscriptions, services.chain.metrics
         self.windows = MemoryWindows(self.store)
-        self.contexts = ContextStore(self.store, Context)
+        self.state_records = StateRecords(self.store, StateRecord)
         self._forgetting: Forgetting | None = None
         self._starting_recall: asyncio.Task[None] | None = None
 
@@ -248,7 +248,7 @@ class Bank:
         return found
 
     @property
-    def cache(self) -> Cache | None:
+    def cache(self) -> RowCache | None:
         """The cache of records, if `cache.entries` asks for one."""
         return self.services.chain.cache
 
@@ -281,7 +281,7 @@ class Bank:
         if strategy is not None:
             parse_strategy(strategy)
         budget = budget_in(budget)
-        record = await sessions.found_or_made(
+        record = await session_list.open_or_create(
             self.store,
             self.services.mask_data,
             name,
@@ -299,13 +299,13 @@ class Bank:
 
     async def existing_session(self, name: str) -> Session:
         """The session of this name. Raises `InvalidInput` if there is none."""
-        return self._session(await sessions.existing(self.store, name))
+        return self._session(await session_list.existing_session(self.store, name))
 
     async def sessions(
         self, *, agent: str | None = None, archived: bool = False
     ) -> list[SessionInfo]:
         """The sessions there are, the most recently used first; archived ones only if asked."""
-        return await sessions.listed(self.store, agent=agent, archived=archived)
+        return await session_list.list_sessions(self.store, agent=agent, archived=archived)
 
     async def forget(
         self,
@@ -323,7 +323,7 @@ class Bank:
         found = await self.existing_session(session)
         if turns is not None:
             return await self.forgetting.turns(
-                found.record, sessions.whole_turns(turns, found.record)
+                found.record, session_list.turn_numbers(turns, found.record)
             )
         return await self.forgetting.sessions([session], reroot=reroot)
 

@@ -11,8 +11,8 @@ from perdure import config as configuration
 from perdure.artifacts import artifact_places
 from perdure.artifacts.artifact_places import S3Address
 from perdure.config import ArtifactsConfig
+from perdure.core.clock import new_id
 from perdure.core.errors import AccessDenied
-from perdure.core.ids import new_id
 from perdure.storage import urls
 
 

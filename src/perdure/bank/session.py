@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import msgspec
 
-from perdure.bank.session_reader import Said, SessionReader
+from perdure.bank.session_reader import SessionReader, TailMessage
 from perdure.bank.session_writer import SessionWriter
 from perdure.bank.validation import (
     budget_in,
@@ -17,11 +17,11 @@ from perdure.bank.validation import (
     seconds_in,
     text_in,
 )
-from perdure.context import tools as history_tools
-from perdure.context.board import Entry
+from perdure.context import history_tools
+from perdure.context.board import BoardEntry
 from perdure.context.composer import Composer
 from perdure.context.context import Context
-from perdure.context.desk import Rendering, SessionTools
+from perdure.context.session_tools import Rendering, SessionTools
 from perdure.core.clock import When
 from perdure.core.levels import Level, parse_level
 from perdure.core.messages import Message
@@ -33,7 +33,7 @@ from perdure.history.log import Hook
 from perdure.history.manifest import Place
 from perdure.history.reading import position
 from perdure.history.records import Head, SessionRecord
-from perdure.history.strategies import parse_strategy
+from perdure.history.strategies.strategy import parse_strategy
 from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.values import Recalled
 from perdure.services import Services
@@ -266,7 +266,7 @@ class Session:
         """All turns in their order, a few at a time in memory."""
         return self._reader.read(first, last, undone=undone)
 
-    def tail(self, *, after: str | int | Position | None = None) -> AsyncIterator[Said]:
+    def tail(self, *, after: str | int | Position | None = None) -> AsyncIterator[TailMessage]:
         """Messages as they are appended, by whatever process; ends when its consumer stops.
 
         Begins with what comes next, or with what stands behind the turn `after` (0: with all).
@@ -344,7 +344,7 @@ class Session:
         place = position(id, self.record)
         return await self._tools.set_fidelity(place.turn, parse_level(level), now=now)
 
-    async def board(self) -> Sequence[Entry]:
+    async def board(self) -> Sequence[BoardEntry]:
         """What stands on the board, oldest first."""
         return await self._tools.board()
 

@@ -21,7 +21,7 @@ from perdure.services import Services
 _POLL = 0.2
 
 
-class Said(msgspec.Struct, frozen=True):
+class TailMessage(msgspec.Struct, frozen=True):
     """A message and where it stands: what `Session.tail` yields."""
 
     turn: int
@@ -104,7 +104,9 @@ class SessionReader:
             if undone or not head.is_undone(turn.number):
                 yield turn
 
-    async def tail(self, *, after: str | int | Position | None = None) -> AsyncIterator[Said]:
+    async def tail(
+        self, *, after: str | int | Position | None = None
+    ) -> AsyncIterator[TailMessage]:
         log, reader, name = self._services.log, self._services.reader, self._writer.record.id
         event = log.watch(name)
         try:
@@ -124,7 +126,7 @@ class SessionReader:
                     for piece in await reader.chained(self._writer.record, seen, head):
                         for round, messages in piece.by_round():
                             for message in messages:
-                                yield Said(piece.turn, round, message)
+                                yield TailMessage(piece.turn, round, message)
                     seen = head.pieces
                 try:
                     async with asyncio.timeout(_POLL):
@@ -165,7 +167,7 @@ class SessionReader:
         )
 
 
-def _said(turn: Turn) -> Iterable[Said]:
+def _said(turn: Turn) -> Iterable[TailMessage]:
     for round in turn.rounds:
         for message in round.messages:
-            yield Said(turn.number, round.number, message)
+            yield TailMessage(turn.number, round.number, message)

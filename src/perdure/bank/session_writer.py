@@ -14,18 +14,18 @@ from perdure.bank.validation import count_in, runs, tags_of, turn_number
 from perdure.context.composer import Composer
 from perdure.context.context import Context
 from perdure.context.echoes import strip_echo
-from perdure.context.injections import prompt_digest
+from perdure.context.injection_records import prompt_digest
 from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, assistant
-from perdure.core.turns import Mark, Position, Round, Turn
+from perdure.core.turns import ConversationState, Position, Round, Turn
 from perdure.history import lines
 from perdure.history.answers import Answer, Partial, unpacked
 from perdure.history.drafts import Drafting, Pen
 from perdure.history.intake import Taken, resolved
 from perdure.history.log import Hook, Order, Writer, Written
 from perdure.history.records import Draft, Head, SessionRecord, Span, agent_of, turn_key
-from perdure.history.strategies.rounds import prompt_of
+from perdure.history.strategies.raw_rounds import prompt_of
 from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
 from perdure.storage.options import Options
@@ -42,7 +42,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
     messages: tuple[Message, ...]
     #: None: they open one.
-    own: Mark | None
+    own: ConversationState | None
     opens: bool = False
 
 
@@ -136,7 +136,7 @@ class SessionWriter:
 
     async def close_turn(self) -> None:
         head = await self.change_head(lambda head: msgspec.structs.replace(head, closed=True))
-        self.cursor.own = Mark(head.turn)
+        self.cursor.own = ConversationState(head.turn)
 
     async def undo(
         self, turns: int, numbers: Sequence[int] | None, within: Hook | None
@@ -155,7 +155,7 @@ class SessionWriter:
             return msgspec.structs.replace(
                 head,
                 undone=(*head.undone, *spans),
-                mark=Mark(head.turn, fresh=True) if head.turn in undone else head.mark,
+                mark=ConversationState(head.turn, fresh=True) if head.turn in undone else head.mark,
                 answering=tuple(turn for turn in head.answering if turn not in undone),
             )
 
@@ -169,7 +169,7 @@ class SessionWriter:
         head = await self.change_head(change, inside)
         own = self.cursor.own
         if head.mark.fresh or (own is not None and own.turn in undone):
-            self.cursor.own = Mark(head.turn) if head.mark.fresh else None
+            self.cursor.own = ConversationState(head.turn) if head.mark.fresh else None
         return undone[::-1]
 
     async def resume(self, turn: str | int | Position) -> None:
@@ -284,7 +284,7 @@ class SessionWriter:
         )
         fresh = Head(
             name,
-            Mark(number, fresh=True),
+            ConversationState(number, fresh=True),
             pieces=piece,
             link=link,
             time=now,

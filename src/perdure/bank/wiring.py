@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from perdure.artifacts import ArtifactStore
+from perdure.bank.artifact_keys import SealedObjects, object_sealer
 from perdure.bank.folders import artifact_place, former_place
-from perdure.bank.sealing import SealedObjects, object_sealer
 from perdure.config import Config
-from perdure.context.places import Shows
+from perdure.context.context_forgetting import ContextForgetting
 from perdure.core.clock import Clock
 from perdure.core.errors import Closed, Unsupported
 from perdure.history.epochs import Epochs
@@ -96,7 +96,7 @@ def make_services(
             raise Closed("This bank is not open.", hint="Use it inside `async with`.")
         from perdure.gateway.gateway import Gateway
 
-        return Gateway(store, config.gateway, mask=services.mask_messages, clock=clock)
+        return Gateway(store, config.gateway, jobs=jobs, mask=services.mask_messages, clock=clock)
 
     def make_recall() -> Recall:
         from perdure.recall.services import make_recall
@@ -110,7 +110,7 @@ def make_services(
             counter=lambda: meter.counter,
             plain=services.mask_data,
             scrub=maintenance.scrub,
-            withdraw=Shows(store, epochs).forget_memories,
+            withdraw=ContextForgetting(store, epochs).forget_memories,
             encrypts=chain.encryption.encrypts if chain.encryption else None,
         )
 
@@ -171,7 +171,7 @@ def make_forgetting(services: Services) -> Forgetting:
     made.join(GatewayRecords(services.store, flush_outcomes))
     made.join(services.epochs)
     services.recall.join(made)
-    made.join(Shows(services.store, services.epochs))
+    made.join(ContextForgetting(services.store, services.epochs))
     return made
 
 

@@ -50,14 +50,14 @@ async def list_(
                 each["artifact"],
                 each["place"],
                 each["put"],
-                terminal.size(each["bytes"]),
+                terminal.format_size(each["bytes"]),
                 f"{each['references']:,}",
             )
             for each in found["artifacts"]
         ],
         right=2,
     )
-    count, size = found["count"], terminal.size(found["bytes"])
+    count, size = found["count"], terminal.format_size(found["bytes"])
     left = count - len(found["artifacts"])
     more = f" {left:,} are not shown: add --limit 0." if left else ""
     terminal.note(f"{terminal.plural(count, 'artifact')}, {size}; {found['place']}.{more}")
@@ -115,7 +115,7 @@ async def collect(
     would = "would be deleted" if dry_run else "deleted"
     terminal.say(
         f"{terminal.plural(done.deleted, 'artifact')} of {done.seen:,} {would}:"
-        f" {terminal.size(done.bytes)}."
+        f" {terminal.format_size(done.bytes)}."
     )
 
 
@@ -158,7 +158,8 @@ async def move(
         terminal.emit(done)
     else:
         terminal.say(
-            f"{terminal.plural(done.copied, 'artifact')} copied ({terminal.size(done.bytes)}),"
+            f"{terminal.plural(done.copied, 'artifact')} copied"
+            f" ({terminal.format_size(done.bytes)}),"
             f" {done.skipped:,} already there, {done.deleted:,} deleted at the old place."
         )
         if old is None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.gateway import calls
     from perdure.gateway.calls import Reply, Request
     from perdure.gateway.catalog import ModelCandidate
-    from perdure.gateway.reply_stream import Stream
+    from perdure.gateway.reply_stream import ReplyStream
 
 STDIN = "-"
 
@@ -95,7 +95,7 @@ def ask(
         bool, typer.Option("--reasoning", help="Show what the model thinks, on stderr.")
     ] = False,
 ) -> None:
-    """Ask a model, and print its answer as it arrives.
+    """CallOptions a model, and print its answer as it arrives.
 
     Exits with 0 if it answered, with 1 if it could not, with 2 if nothing was asked, with 130 if it
     was interrupted.
@@ -104,9 +104,9 @@ def ask(
 
     request = _request(_question(question or []), system, max_tokens)
 
-    from perdure.gateway.calls import Ask
+    from perdure.gateway.calls import CallOptions
 
-    asked = Ask(
+    asked = CallOptions(
         purpose=purpose.value,
         task=task,
         complexity=None if complexity is None else complexity.value,
@@ -122,7 +122,7 @@ def ask(
         if settings.debug:
             raise
         where = "in `partial`" if settings.json else "above"
-        told = StreamBroken(exc.message, hint=f"What arrived is {where}. Ask again.")
+        told = StreamBroken(exc.message, hint=f"What arrived is {where}. CallOptions again.")
         if settings.json:
             terminal.emit({"error": terminal.described(told), "partial": _partial(exc)})
         else:
@@ -293,7 +293,7 @@ def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
 
 
 async def _ask(
-    settings: CommandSettings, request: Request, asked: calls.Ask, voice: AnswerPrinter
+    settings: CommandSettings, request: Request, asked: calls.CallOptions, voice: AnswerPrinter
 ) -> tuple[Reply, float]:
     """The answer, and the seconds until it was there, from the first try on."""
     import time
@@ -310,7 +310,7 @@ async def _ask(
 
 
 async def _listen(
-    stream: Stream, voice: AnswerPrinter, candidates: Sequence[ModelCandidate]
+    stream: ReplyStream, voice: AnswerPrinter, candidates: Sequence[ModelCandidate]
 ) -> Reply:
     with contextlib.ExitStack() as silence:
         silence.enter_context(waiting(candidates))

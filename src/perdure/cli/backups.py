@@ -299,7 +299,7 @@ def _line(each: BackupCheck, *, verified: bool) -> tuple[str, ...]:
         state,
         f"{manifest.rows:,}",
         f"{len(manifest.artifacts):,}",
-        terminal.size(manifest.bytes + manifest.artifact_bytes),
+        terminal.format_size(manifest.bytes + manifest.artifact_bytes),
     )
 
 

@@ -67,7 +67,7 @@ async def find_session(bank: Bank, text: str) -> Session:
 
     Raises `InvalidInput` if none fits, or several.
     """
-    from perdure.core.naming import meant
+    from perdure.core.display import did_you_mean
     from perdure.history.records import SessionRecord
 
     try:
@@ -81,7 +81,7 @@ async def find_session(bank: Bank, text: str) -> Session:
     if len(found) == 1:
         return await bank.existing_session(found[0])
     if not found:
-        hint = f"{meant(text, names)} `perdure sessions` lists those there are.".lstrip()
+        hint = f"{did_you_mean(text, names)} `perdure sessions` lists those there are.".lstrip()
         raise InvalidInput(f"There is no session {text!r}.", hint=hint)
     listed = ", ".join(found[:_LISTED])
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""

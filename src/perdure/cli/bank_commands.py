@@ -127,7 +127,7 @@ def show_collections(collections: Sequence[Size]) -> None:
 
 
 def _bytes(count: int | None) -> str:
-    return "unknown" if count is None else terminal.size(count)
+    return "unknown" if count is None else terminal.format_size(count)
 
 
 ImportOption = Annotated[

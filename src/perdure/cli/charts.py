@@ -255,7 +255,7 @@ def _covers(standing: BudgetStatus) -> str:
 
 def _taken(standing: BudgetStatus) -> list[str]:
     """What is spent, and what calls that go on, or whose process died, have reserved."""
-    budget, pot = standing.budget, standing.pot
+    budget, pot = standing.budget, standing.spending
     taken = list[str]()
     if budget.cost is not None:
         held = f" ({dollars(pot.held_cost)} reserved)" if pot.held_cost else ""

@@ -151,7 +151,7 @@ async def _context(settings: CommandSettings, name: str, asked: PromptOptions) -
 
 async def _next(session: Session, asked: PromptOptions) -> Context:
     """What would be sent now."""
-    from perdure.context.tools import HISTORY_TOOLS
+    from perdure.context.history_tools import HISTORY_TOOLS
 
     prompt = asked.prompt
     if prompt is None:

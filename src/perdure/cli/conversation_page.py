@@ -26,11 +26,11 @@ from rich.text import Text as Line
 
 from perdure.cli import readable, terminal
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -261,10 +261,10 @@ def _shown(part: Part) -> Iterator[str]:
     """The words of a part, and a note of what has none."""
     if isinstance(part, Text):
         yield part.text
-    elif isinstance(part, Reference):
+    elif isinstance(part, ArtifactPointer):
         if part.head:
             yield f"{part.head}…"
-        yield f"[{terminal.size(part.size)} in the artifact store: {part.artifact[:19]}…]"
+        yield f"[{terminal.format_size(part.size)} in the artifact store: {part.artifact[:19]}…]"
     elif isinstance(part, Media):
         yield f"[{gist.described(part)}]"
     elif isinstance(part, ToolCall | ToolResult | Reasoning):

@@ -126,7 +126,9 @@ def _with_untouched(standings: list[BudgetStatus], config: Config, now: int) -> 
             period, renews = budget.period(now)
             pot = BudgetPeriod(id=f"{budget.name}/{period}", agent=budget.agent)
             own = [
-                BudgetStatus(budget=budget, agent=pot.agent, period=period, renews=renews, pot=pot)
+                BudgetStatus(
+                    budget=budget, agent=pot.agent, period=period, renews=renews, spending=pot
+                )
             ]
         found += own
     return found
@@ -157,7 +159,7 @@ def _budget(standing: BudgetStatus) -> dict[str, Any]:
     from perdure.core import clock
     from perdure.gateway.budgets import EACH
 
-    budget, pot = standing.budget, standing.pot
+    budget, pot = standing.budget, standing.spending
     return {
         "name": budget.name,
         "purpose": budget.purpose or None,

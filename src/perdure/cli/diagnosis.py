@@ -50,7 +50,7 @@ class FolderUse(msgspec.Struct, frozen=True):
         if not self.exists:
             return f"{self.folder} (none yet)"
         files = terminal.plural(self.files, "file")
-        return f"{self.folder} ({files}, {terminal.size(self.bytes)})"
+        return f"{self.folder} ({files}, {terminal.format_size(self.bytes)})"
 
 
 class DiagnosedPart(msgspec.Struct, frozen=True):
@@ -171,7 +171,7 @@ async def _examine_bank(report: Diagnosis, settings: CommandSettings, config: Co
         bytes=sum(each.bytes or 0 for each in found.collections),
     )
     records = terminal.plural(sum(each.rows for each in found.collections), "record")
-    report.add("Bank", f"{found.url} ({records}, {terminal.size(facts['bytes'])})")
+    report.add("Bank", f"{found.url} ({records}, {terminal.format_size(facts['bytes'])})")
 
 
 def _examine_disk(report: Diagnosis, config: Config) -> None:
@@ -194,9 +194,9 @@ def _examine_disk(report: Diagnosis, config: Config) -> None:
     free = shutil.disk_usage(place).free
     report.facts["disk"] = {"folder": str(place), "free": free}
     if free >= _FREE_BYTES:
-        report.add("Free space", f"{terminal.size(free)} in {place}")
+        report.add("Free space", f"{terminal.format_size(free)} in {place}")
     else:
-        what = f"Only {terminal.size(free)} are left in {place}."
+        what = f"Only {terminal.format_size(free)} are left in {place}."
         report.add("Free space", what, ok=False, advice="Make room before anything is written.")
 
 

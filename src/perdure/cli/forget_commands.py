@@ -93,13 +93,13 @@ async def _forget(
     yes: bool,
 ) -> Forgotten | None:
     """What was forgotten; None if it was not wanted after all."""
-    from perdure.bank.sessions import whole_turns
+    from perdure.bank.session_list import turn_numbers
     from perdure.cli.show_commands import position
 
     async with existing_bank(settings) as bank:
         session = None if name is None else await find_session(bank, name)
         if session is not None and turns:
-            numbers = whole_turns(map(position, turns), session.record)
+            numbers = turn_numbers(map(position, turns), session.record)
             found = [await session.turn(number) for number in numbers]
             if not yes and not _agreed(_turns_in_words(session, found)):
                 return None

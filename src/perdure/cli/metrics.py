@@ -10,8 +10,8 @@ from perdure.cli import terminal
 from perdure.cli.command_options import CommandSettings, common_options
 
 if TYPE_CHECKING:
-    from perdure.storage.metrics import Counted, Measure
-    from perdure.storage.metrics.publishing import ProcessMetrics
+    from perdure.storage.metrics import Measure, OperationCounts
+    from perdure.storage.metrics.metrics_publisher import ProcessMetrics
     from perdure.storage.rows import Size
 
 
@@ -24,9 +24,9 @@ class Told(NamedTuple):
     now: int
 
     @property
-    def counted(self) -> Counted:
+    def counted(self) -> OperationCounts:
         """What all processes have counted, as one."""
-        from perdure.storage.metrics.measures import together
+        from perdure.storage.metrics.metrics_middleware import together
 
         return together(each.counted for each in self.processes)
 
@@ -60,7 +60,7 @@ def metrics(
 
 async def _told(settings: CommandSettings) -> Told:
     from perdure.cli import bank_access
-    from perdure.storage.metrics.publishing import published
+    from perdure.storage.metrics.metrics_publisher import published
 
     async with bank_access.existing_bank(settings, settings.load()) as bank:
         store = bank.store
@@ -68,9 +68,9 @@ async def _told(settings: CommandSettings) -> Told:
 
 
 def _print_for_prometheus(told: Told) -> None:
-    from perdure.storage.metrics.prometheus import Source, render
+    from perdure.storage.metrics.prometheus_text import MetricsSource, render
 
-    sources = [Source(each.counted, each.cache, each.process) for each in told.processes]
+    sources = [MetricsSource(each.counted, each.cache, each.process) for each in told.processes]
     print(render(sources, told.sizes), end="")
 
 
@@ -173,4 +173,4 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _size(count: int | None) -> str:
-    return "–" if count is None else terminal.size(count)
+    return "–" if count is None else terminal.format_size(count)

@@ -16,10 +16,9 @@ from perdure.core.errors import AccessDenied
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from perdure.storage.schemas.checking import Checked
-    from perdure.storage.schemas.records import Schema, Version
-    from perdure.storage.schemas.registry import SchemaRegistry
-    from perdure.storage.schemas.shapes import Description
+    from perdure.storage.schemas.schema_records import Schema, Version
+    from perdure.storage.schemas.schema_registry import Checked, SchemaRegistry
+    from perdure.storage.schemas.type_shapes import Description
 
 app = typer.Typer(
     help="Show what record types look like, and check records against them.",
@@ -214,7 +213,7 @@ def _fields(description: Description) -> Iterator[tuple[str, str, str]]:
 
 
 def _changes(before: Version | None, now: Version) -> list[str]:
-    from perdure.storage.schemas.compare import compare
+    from perdure.storage.schemas.schema_comparison import compare
 
     if before is None:
         return ["declared"]

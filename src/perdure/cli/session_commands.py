@@ -218,13 +218,13 @@ async def _shared(
 
 async def _unknown(bank: Bank, agents: list[str]) -> list[str]:
     """A note for each agent that has no session. That is no mistake, but it may be one."""
-    from perdure.core.naming import meant
+    from perdure.core.display import did_you_mean
     from perdure.history.records import SessionRecord
 
     found = await bank.collection(SessionRecord).query().group_by("agent").aggregate(all="count")
     known = {str(row["agent"]) for row in found}
     return [
-        f"There is no agent {each!r} yet. {meant(each, known)}".rstrip()
+        f"There is no agent {each!r} yet. {did_you_mean(each, known)}".rstrip()
         for each in agents
         if each != "*" and each not in known
     ]

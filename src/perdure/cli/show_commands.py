@@ -16,8 +16,8 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank.session import Session
-    from perdure.bank.session_reader import Said
-    from perdure.context.desk import Rendering
+    from perdure.bank.session_reader import TailMessage
+    from perdure.context.session_tools import Rendering
     from perdure.core.clock import Clock
     from perdure.core.turns import Turn
     from perdure.history.records import Head
@@ -324,7 +324,7 @@ async def _tail(settings: CommandSettings, name: str, since: str | None) -> None
             show(said)
 
 
-def _emit_message(said: Said) -> None:
+def _emit_message(said: TailMessage) -> None:
     import json
 
     import msgspec
@@ -346,7 +346,7 @@ class _MessagePrinter:
         self._page = conversation_page.ConversationPage(conversation_page.PAGE, now())
         self._turn = 0
 
-    def __call__(self, said: Said) -> None:
+    def __call__(self, said: TailMessage) -> None:
         if said.turn != self._turn:
             self._turn = said.turn
             time = said.message.time

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perdure.core import figures
+from perdure.core import display
 from perdure.core.errors import PerdureError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-plural, size = figures.plural, figures.size
+plural, format_size = display.plural, display.format_size
 #: Off a terminal nothing is wrapped or cut.
 _ENDLESS = 100_000
 

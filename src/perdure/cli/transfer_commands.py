@@ -219,7 +219,7 @@ async def export(
     if settings.json:
         terminal.emit(written)
     elif output is not None:
-        size = terminal.size(written["bytes"])
+        size = terminal.format_size(written["bytes"])
         terminal.say(f"Wrote {written['session']} to {output} ({size}).")
 
 

@@ -12,26 +12,27 @@ for each purpose: ``PERDURE_MODEL_CHAT="openai/gpt-5, ollama/qwen3"``. Arguments
 command line come before both.
 """
 
-from perdure.config.gateway import (
-    BudgetConfig,
-    ByComplexity,
-    GatewayConfig,
-    ModelsConfig,
-    PriceConfig,
-    ProviderConfig,
-)
-from perdure.config.history import HistoryConfig, PruneRule, RenditionsConfig, SecretsConfig
-from perdure.config.loading import Config, JobsConfig, config_file, data_folder, load
-from perdure.config.recall import RecallConfig
-from perdure.config.sections import choices
-from perdure.config.storage import (
+from perdure.config.config_loader import Config, JobsConfig, config_file, data_folder, load
+from perdure.config.settings import (
     AlertConfig,
     ArtifactsConfig,
     AuditConfig,
+    BudgetConfig,
     CacheConfig,
     EncryptionConfig,
+    GatewayConfig,
+    HistoryConfig,
     MetricsConfig,
+    ModelsByComplexity,
+    ModelsConfig,
+    PriceConfig,
+    ProviderConfig,
+    PruneRule,
+    RecallConfig,
+    RenditionsConfig,
+    SecretsConfig,
     StorageConfig,
+    choices,
 )
 
 __all__ = [
@@ -39,7 +40,6 @@ __all__ = [
     "ArtifactsConfig",
     "AuditConfig",
     "BudgetConfig",
-    "ByComplexity",
     "CacheConfig",
     "Config",
     "EncryptionConfig",
@@ -47,6 +47,7 @@ __all__ = [
     "HistoryConfig",
     "JobsConfig",
     "MetricsConfig",
+    "ModelsByComplexity",
     "ModelsConfig",
     "PriceConfig",
     "ProviderConfig",

@@ -16,8 +16,8 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.display import plural
 from perdure.core.errors import InvalidInput
-from perdure.core.figures import plural
 from perdure.core.levels import Level
 from perdure.core.tokens import Counter
 from perdure.storage.records import Key, system_record
@@ -34,7 +34,7 @@ _NAMED = 3
 _LINE = 24
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class BoardEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A note, or a turn that was pulled."""
 
     id: str  # B-3
@@ -58,12 +58,12 @@ class Board(msgspec.Struct, frozen=True, omit_defaults=True):
     """A session's board."""
 
     id: Annotated[str, Key()]  # session
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[BoardEntry, ...] = ()
     #: How many entries there ever were: numbers are not used again.
     posted: int = 0
 
 
-class Rendered(msgspec.Struct, frozen=True):
+class RenderedBoard(msgspec.Struct, frozen=True):
     """The board as it is sent."""
 
     text: str = ""
@@ -76,19 +76,19 @@ def cap_for(budget: int) -> int:
     return min(MOST_TOKENS, int(budget * MOST_SHARE))
 
 
-def alive(entries: Iterable[Entry], turn: int) -> tuple[Entry, ...]:
+def alive(entries: Iterable[BoardEntry], turn: int) -> tuple[BoardEntry, ...]:
     """The entries that still stand in this turn, oldest first."""
     return tuple(entry for entry in entries if turn <= entry.until)
 
 
 def post(
     board: Board, text: str, *, turn: int, counter: Counter, turns_to_live: int = TURNS_TO_LIVE
-) -> tuple[Board, Entry]:
+) -> tuple[Board, BoardEntry]:
     """The board with a note that stands in the `turns_to_live` turns after this one.
 
     Raises `InvalidInput` for a note without words and for a life that is no whole number from 1 on.
     """
-    entry = Entry(_next_id(board), text, turn, turn + turns_to_live, counter.count(text))
+    entry = BoardEntry(_next_id(board), text, turn, turn + turns_to_live, counter.count(text))
     return _added(board, entry), entry
 
 
@@ -101,10 +101,10 @@ def pull(
     turn: int,
     counter: Counter,
     turns_to_live: int = TURNS_TO_LIVE,
-) -> tuple[Board, Entry]:
+) -> tuple[Board, BoardEntry]:
     """The board with a turn, in place of the same turn at whatever level. Raises as `post`."""
     rest = tuple(entry for entry in board.entries if entry.source != source)
-    entry = Entry(
+    entry = BoardEntry(
         _next_id(board),
         text,
         turn,
@@ -124,13 +124,13 @@ def clear(board: Board, id: str | None = None) -> tuple[Board, tuple[str, ...]]:
 
 
 def render(
-    entries: Iterable[Entry],
+    entries: Iterable[BoardEntry],
     turn: int,
     standing: Collection[str],
     *,
     cap: int,
     counter: Counter,
-) -> Rendered:
+) -> RenderedBoard:
     """What is said of the entries that are alive; nothing, if none is.
 
     `standing` has the ids of those that stand in full in the window already. The text takes at most
@@ -138,7 +138,7 @@ def render(
     """
     living = alive(entries, turn)
     room, lines, full = cap, dict[str, str](), list[str]()
-    left_out = list[Entry]()
+    left_out = list[BoardEntry]()
     for entry in reversed(living):
         named = f"{entry.title} stands above; {_left(entry, turn)}."
         if entry.id in standing:
@@ -160,14 +160,14 @@ def render(
         newest = [entry.id for entry in left_out[:_NAMED]]
         more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
         said.append(f"No room for {', '.join(newest)}{more}: clear the board, or fetch them.")
-    return Rendered("\n".join(said), tuple(reversed(full)))
+    return RenderedBoard("\n".join(said), tuple(reversed(full)))
 
 
 def _next_id(board: Board) -> str:
     return f"B-{board.posted + 1}"
 
 
-def _added(board: Board, entry: Entry) -> Board:
+def _added(board: Board, entry: BoardEntry) -> Board:
     life = entry.until - entry.since
     if not entry.text.strip():
         raise InvalidInput("A note on the board needs words.", hint="Give the text to keep.")
@@ -180,12 +180,12 @@ def _added(board: Board, entry: Entry) -> Board:
     return Board(board.id, (*kept, entry), board.posted + 1)
 
 
-def _left(entry: Entry, turn: int) -> str:
+def _left(entry: BoardEntry, turn: int) -> str:
     more = entry.until - turn
     return f"{plural(more, 'more turn')}" if more else "last turn"
 
 
-def _cut(entry: Entry, room: int, counter: Counter) -> str:
+def _cut(entry: BoardEntry, room: int, counter: Counter) -> str:
     """The beginning of a note, in so many tokens."""
     text = entry.text
     while text and counter.count(text) > room:

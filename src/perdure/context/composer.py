@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from perdure.context.beside import Injections, recall_reserve
 from perdure.context.context import Context, checked_tools, compose
-from perdure.context.encoding import Encoder
-from perdure.context.injections import Frame, Injection, prompt_digest
-from perdure.context.system import REMINDER_TOKENS, reminder, with_explanation
+from perdure.context.injection_records import Frame, Injection, prompt_digest
+from perdure.context.injections import Injections, recall_reserve
+from perdure.context.prompt_encoder import Encoder
+from perdure.context.system_prompt import REMINDER_TOKENS, reminder, with_explanation
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import Mark
+from perdure.core.turns import ConversationState
 from perdure.gateway.calls import Tool
 from perdure.history.intake import resolved
 from perdure.history.lines import owners
@@ -28,7 +28,10 @@ from perdure.history.manifest import Place
 from perdure.history.packing import cut
 from perdure.history.records import Head, SessionRecord
 from perdure.history.shown import Injected, Shown
-from perdure.history.strategies import (
+from perdure.history.strategies.gradient_strategy import GradientStrategy
+from perdure.history.strategies.raw_rounds import prompt_of, room_for
+from perdure.history.strategies.regular_strategy import RegularStrategy
+from perdure.history.strategies.strategy import (
     ContextRequest,
     Name,
     ReadInjected,
@@ -36,9 +39,6 @@ from perdure.history.strategies import (
     WindowPreview,
     parse_strategy,
 )
-from perdure.history.strategies.gradient import Gradient
-from perdure.history.strategies.regular import Regular
-from perdure.history.strategies.rounds import prompt_of, room_for
 from perdure.recall.tool_names import NAMES
 from perdure.services import Services
 
@@ -66,9 +66,9 @@ class Composer:
             parts = self._services
             reading = parts.reader, parts.artifacts, parts.meter
             self._strategies[name] = (
-                Gradient(*reading, parts.scribe, parts.epochs)
+                GradientStrategy(*reading, parts.scribe, parts.epochs)
                 if name == "gradient"
-                else Regular(*reading)
+                else RegularStrategy(*reading)
             )
         return self._strategies[name]
 
@@ -84,7 +84,7 @@ class Composer:
         self,
         record: SessionRecord,
         head: Head,
-        own: Mark | None = None,
+        own: ConversationState | None = None,
         prompt: tuple[Message, ...] = (),
         *,
         system: str = "",
@@ -274,7 +274,7 @@ async def _show_with(strategy: Strategy, request: ContextRequest, injection: Inj
 
 
 def _turn_of(
-    record: SessionRecord, head: Head, own: Mark | None, prompt: tuple[Message, ...]
+    record: SessionRecord, head: Head, own: ConversationState | None, prompt: tuple[Message, ...]
 ) -> int:
     """The turn that is asked for."""
     if prompt:

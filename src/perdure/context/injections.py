@@ -1,154 +1,264 @@
-"""What was put in front of a prompt, and what was sent around the messages.
+"""What is injected with the prompts of one session: built once for each, kept, and remembered.
 
-The injection (the board, what was recalled, a reminder) is built once for a turn, when its prompt
-is first composed, and stays where it was sent until an epoch removes it: anything else would
-rewrite all that followed it. Only before its turn is written, when nothing follows it yet, it is
-built again: for another prompt, and for the same one with recall instead of without, or the other
-way round. It is a view, not part of the log. `Frame` holds what stood outside of the
-messages, so that any past request can be put together again, byte for byte.
+The board, what the prompt brings to mind, a reminder. Whether there is recall, and how the history
+is shown, are independent of one another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from hashlib import blake2b
-from typing import Annotated
 
 import msgspec
 
-from perdure.core import messages as canonical
-from perdure.core.messages import Message
-from perdure.core.turns import Position
-from perdure.gateway.calls import Tool
-from perdure.history.records import turn_key
-from perdure.history.shown import Injected
-from perdure.history.tags import escape
-from perdure.recall.keys import split
-from perdure.storage.records import Compressed, Key, Tags, system_record
+from perdure.context import board as boards
+from perdure.context.board import Board, BoardEntry
+from perdure.context.injection_records import (
+    Frame,
+    Injection,
+    build,
+    injection_of,
+    prompt_digest,
+    standing,
+)
+from perdure.context.system_prompt import REMINDER_TOKENS
+from perdure.history.lines import owners
+from perdure.history.log import Written
+from perdure.history.manifest import Place
+from perdure.history.records import SessionRecord, turn_key
+from perdure.history.shown import Shown
+from perdure.history.strategies.raw_rounds import prompt_of
+from perdure.history.strategies.strategy import ContextRequest, WindowPreview
+from perdure.recall.injecting import MemoryLayer, Window
+from perdure.recall.keys import everywhere, owner_of
+from perdure.services import Services
 
-_DIGEST = 16
+#: What is recalled takes at most this share of a budget, and of what the prompt leaves of it.
+MOST_SHARE, _MOST_LEFT = 0.25, 0.5
+#: In fewer tokens nothing can be said.
+_LEAST = 60
+#: Injections that are remembered at most; then they are read again.
+_REMEMBERED = 1_000
 
 
-@system_record("injections")
-class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was injected with the prompt of a turn."""
+def recall_reserve(request: ContextRequest) -> int:
+    """What may be recalled for a prompt, at most, in tokens."""
+    if not (request.recall and request.prompt):
+        return 0
+    left = request.budget - request.fixed
+    return min(int(request.budget * MOST_SHARE), int(left * _MOST_LEFT))
 
-    id: Annotated[str, Key()]  # session/turn
-    turn: int
-    text: Annotated[str, Compressed()] = ""
-    tokens: int = 0
-    #: Of the prompt that it was built for: another prompt gets another injection.
-    prompt: bytes = b""
-    #: The entries of the board that stand in it in full.
-    board: tuple[str, ...] = ()
-    #: What was recalled and stands in it in full, and what it has a reminder of: see `recall.keys`.
-    full: tuple[str, ...] = ()
-    ticklers: tuple[str, ...] = ()
-    #: Whether anything was to be recalled for it.
-    asked: bool = True
-    #: The sessions, memories and reference layers that these are: so forgetting finds them.
-    quotes: Annotated[dict[str, str], Tags()] = {}
-    #: The digest of the frame that was sent with it.
-    frame: str = ""
-    budget: int = 0
-    model: str = ""
-    #: How the history was shown.
-    strategy: str = ""
 
-    def quotes_any(self, session: str, turns: Collection[int] = ()) -> bool:
-        """Whether words of these turns, or of any turn of the session, were recalled into it."""
-        for key in (*self.full, *self.ticklers):
-            owner, rest = split(key)
-            if owner == session and (not turns or Position.parse(rest).turn in turns):
-                return True
+class Injections:
+    """What was injected into the turns of one session, and is."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._injections = services.store.collection(Injection)
+        #: By turn; None where there is none.
+        self._known = dict[int, Injection | None]()
+        self._forgets = 0
+        #: What was built last, until it is written down.
+        self._made: Injection | None = None
+        self._parts = boards.RenderedBoard(), MemoryLayer()
+        #: What was written down last.
+        self._written: Injection | None = None
+        self._framed = ""
+
+    # What was sent ----------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[int, Injection | None]:
+        """What is known, for `restore`."""
+        return dict(self._known)
+
+    def restore(self, known: dict[int, Injection | None]) -> None:
+        """As if nothing had been built since."""
+        self._known, self._made = known, None
+
+    def refresh(self, forgets: int) -> None:
+        """Read everything again, if something was forgotten since, or if it is too much."""
+        if forgets != self._forgets or len(self._known) > _REMEMBERED:
+            self._known, self._forgets = {}, forgets
+
+    async def sent(self, record: SessionRecord, first: int, last: int) -> list[Injection]:
+        """What was injected into these turns, by whoever."""
+        missing = [n for n in range(max(first, 1), last + 1) if n not in self._known]
+        for owned in owners(record, missing[0], missing[-1]) if missing else ():
+            here = [n for n in missing if owned.first <= n <= owned.last]
+            rows = await self._injections.get_many(turn_key(owned.session, n) for n in here)
+            self._known |= dict(zip(here, rows, strict=True))
+        found = [self._known.get(n) for n in range(max(first, 1), last + 1)]
+        return [each for each in found if each is not None]
+
+    async def withdraw(self, turn: int, prompt: bytes, *, same: bool) -> None:
+        """Forget what was built for a turn, if its prompt is the same, or another one."""
+        known = self._known.get(turn)
+        if known is not None and known.prompt and (known.prompt == prompt) is same:
+            self._known[turn] = None
+            await self._injections.delete(known.id)
+
+    async def written(self, written: Written) -> None:
+        """Forget what was built for a prompt, if another one was written in its place."""
+        for round in written.rounds:
+            if round.turn not in self._known or round.round > 1 or round.before:
+                continue
+            if prompt := prompt_of(round.messages):
+                await self.withdraw(round.turn, prompt_digest(prompt), same=False)
+
+    # What is sent now -------------------------------------------------------------------------
+
+    async def of(self, request: ContextRequest, preview: WindowPreview) -> Injection:
+        """What is injected with the prompt of this turn: built once, unless the prompt changes.
+
+        Or unless it is asked for with recall instead of without, before it was written.
+        """
+        turn = request.turn
+        known = await self.sent(request.record, preview.since, turn)
+        for before in known:
+            if before.turn == turn and _holds(before, request):
+                return before
+        others = [each for each in known if each.turn != turn]
+        entries, above = await self._entries(request.record), standing(others)
+        board = boards.render(
+            entries,
+            turn,
+            above,
+            cap=boards.cap_for(request.budget),
+            counter=self._services.counter,
+        )
+        pulled = [each for each in entries if each.id in above or each.id in board.full]
+        own = self._tokens(board.text, "", request.reminder)
+        memory = await self._memory(request, _window(request, preview, others, pulled), own)
+        return self._remembered(request, board, memory)
+
+    def is_new(self, injection: Injection) -> bool:
+        """Whether it was built just now, and was never sent."""
+        return injection is self._made
+
+    def drop(self, injection: Injection) -> None:
+        """Have it built again, if it was never sent."""
+        if self.is_new(injection):
+            self._known.pop(injection.turn, None)
+
+    def repeated(self, record: SessionRecord, injection: Injection, shown: Shown) -> frozenset[str]:
+        """What a new injection has in full though it is shown anyway."""
+        if not injection.full or not self.is_new(injection):
+            return frozenset()
+        raw = (each.place for each in shown.rounds if not each.reduced)
+        return frozenset(injection.full).intersection(_keys(record, raw))
+
+    def without(
+        self, request: ContextRequest, injection: Injection, repeated: Collection[str] | None = None
+    ) -> Injection:
+        """A new injection without these, or without anything that was recalled."""
+        board, memory = self._parts
+        left = MemoryLayer() if repeated is None else memory.without(repeated)
+        return self._remembered(request, board, left)
+
+    async def keep(self, record: SessionRecord, injection: Injection, frame: Frame) -> None:
+        """Write down what is sent, if it is not written yet."""
+        if injection is self._written and frame.digest == self._framed:
+            return
+        async with self._services.store.transaction() as transaction:
+            if frame.digest != self._framed:
+                await transaction.collection(Frame).put(self._without_secrets(frame))
+            await transaction.collection(Injection).put(injection)
+        if self.is_new(injection) and injection.ticklers:
+            await self._services.recall.reminded(record, injection.ticklers)
+        self._written, self._framed, self._made = injection, frame.digest, None
+
+    async def _entries(self, record: SessionRecord) -> Sequence[BoardEntry]:
+        found = await self._services.store.collection(Board).get(record.id)
+        return found.entries if found is not None else ()
+
+    async def _memory(self, request: ContextRequest, window: Window, own: int) -> MemoryLayer:
+        """What the prompt brings to mind and does not stand in the window."""
+        left = int((request.budget - request.fixed - own) * _MOST_LEFT)
+        most = min(recall_reserve(request), left)
+        if most < _LEAST:
+            return MemoryLayer()
+        return await self._services.recall.memory_layer(window, request.prompt, most)
+
+    def _remembered(
+        self, request: ContextRequest, board: boards.RenderedBoard, memory: MemoryLayer
+    ) -> Injection:
+        """The injection of these parts, as one that is new."""
+        self._parts = board, memory
+        note = request.reminder
+        made = injection_of(
+            request.record.id,
+            request.turn,
+            build(board=board.text, memory=memory.text, note=note),
+            self._tokens(board.text, memory.text, note),
+            prompt=request.prompt,
+            board=board.full,
+            full=memory.full,
+            ticklers=memory.keys,
+            asked=request.recall,
+            frame=request.frame,
+            budget=request.budget,
+            model=request.model,
+            strategy=request.strategy,
+        )
+        self._known[request.turn] = self._made = made
+        return made
+
+    def _tokens(self, board: str, memory: str, note: str) -> int:
+        """What an injection takes. A reminder alone is not counted: see `REMINDER_TOKENS`."""
+        if not board and not memory:
+            return REMINDER_TOKENS[note] if note else 0
+        return self._services.counter.count(build(board, memory, note)) + 1
+
+    def _without_secrets(self, frame: Frame) -> Frame:
+        """As it is stored. What is rebuilt of it later lacks secrets that were sent."""
+        data = self._services.mask_data(
+            {"system": frame.system, "tools": msgspec.json.decode(frame.tools)}
+        )
+        return msgspec.structs.replace(
+            frame, system=data["system"], tools=msgspec.json.encode(data["tools"])
+        )
+
+
+def _holds(before: Injection, request: ContextRequest) -> bool:
+    """Whether what was built for a turn stands, or is to be built again.
+
+    Once the turn is written, something may follow it: it stands, whatever is asked for.
+    """
+    if not request.prompt:
+        return True
+    if before.prompt != prompt_digest(request.prompt):
         return False
-
-    @property
-    def recalls(self) -> bool:
-        """Whether something was recalled."""
-        return bool(self.full or self.ticklers)
-
-    @property
-    def shown(self) -> Injected:
-        """As assembly takes it."""
-        return Injected(self.turn, self.text, self.tokens, self.strategy)
+    if before.turn <= request.head.turn:
+        return True
+    return before.asked if request.recall else not before.recalls
 
 
-@system_record("frames")
-class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """What was sent beside the messages. The same frame is kept once for a session."""
-
-    id: Annotated[str, Key()]  # session/digest
-    #: The system text with all that was added to it.
-    system: Annotated[str, Compressed()] = ""
-    #: The tools, as JSON: read by `tools_of`.
-    tools: bytes = b"[]"
-
-    @property
-    def digest(self) -> str:
-        return self.id.rpartition("/")[2]
-
-    @classmethod
-    def of(cls, session: str, system: str, tools: Sequence[Tool]) -> Frame:
-        """The frame of a request."""
-        written = msgspec.json.encode(tools)  # in their own order: properties are read in it
-        digest = blake2b(written, digest_size=_DIGEST)
-        digest.update(system.encode("utf-8", "replace"))
-        return cls(id=f"{session}/{digest.hexdigest()}", system=system, tools=written)
-
-    def tools_of(self) -> tuple[Tool, ...]:
-        return msgspec.json.decode(self.tools, type=tuple[Tool, ...])
-
-
-def injection_of(
-    session: str,
-    turn: int,
-    text: str,
-    tokens: int,
-    *,
-    prompt: Sequence[Message],
-    board: Sequence[str] = (),
-    full: Sequence[str] = (),
-    ticklers: Sequence[str] = (),
-    asked: bool = True,
-    frame: str = "",
-    budget: int = 0,
-    model: str = "",
-    strategy: str = "",
-) -> Injection:
-    """The record of what is injected with the prompt of this turn."""
-    return Injection(
-        id=turn_key(session, turn),
-        turn=turn,
-        text=text,
-        tokens=tokens,
-        prompt=prompt_digest(prompt),
-        board=tuple(board),
-        full=tuple(full),
-        ticklers=tuple(ticklers),
-        asked=asked,
-        quotes={split(key)[0] or key: "" for key in (*full, *ticklers)},
-        frame=frame,
-        budget=budget,
-        model=model,
-        strategy=strategy,
+def _window(
+    request: ContextRequest,
+    preview: WindowPreview,
+    others: Sequence[Injection],
+    pulled: Iterable[BoardEntry],
+) -> Window:
+    """What stands there already: in the history, in what was injected before, on the board."""
+    record = request.record
+    raw = (each.first for each in preview.visible if each.level == "R")
+    shown = {
+        *_keys(record, raw),
+        *(key for each in others for key in each.full),
+        *(everywhere(record, each.source) for each in pulled if each.level == "R"),
+    }
+    return Window(
+        record,
+        request.head,
+        frozenset(shown),
+        frozenset(key for each in others for key in each.ticklers),
+        [each for each in preview.visible if each.level != "R"],
     )
 
 
-def prompt_digest(prompt: Sequence[Message]) -> bytes:
-    """Tells prompts apart: by who says what, not by when."""
-    said = [Message(message.role, message.parts, name=message.name) for message in prompt]
-    return blake2b(canonical.encode(said), digest_size=_DIGEST).digest()
-
-
-def standing(injections: Iterable[Injection]) -> frozenset[str]:
-    """The board's entries that stand in full in what was injected."""
-    return frozenset(id for injection in injections for id in injection.board)
-
-
-def build(board: str = "", memory: str = "", note: str = "") -> str:
-    """The text to be injected, each part in its element, escaped; empty if there is none."""
-    parts = (("perdure-board", board), ("perdure-memory", memory), ("perdure-note", note))
-    return "\n".join(
-        f"<{name}>\n{escape(text).strip()}\n</{name}>" for name, text in parts if text.strip()
-    )
+def _keys(record: SessionRecord, places: Iterable[Place]) -> Iterable[str]:
+    """The names that rounds of a session's line have everywhere."""
+    owned = dict[int, str]()
+    for place in places:
+        if place.turn not in owned:
+            owned[place.turn] = owner_of(record, place.turn)
+        yield f"{owned[place.turn]}#{place}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.context.desk import Findings, SessionTools
-from perdure.context.toolbox import PAST, Arguments, Kind, bounded, brief, tool
+from perdure.context.session_tools import Findings, SessionTools
+from perdure.context.tool_arguments import PAST, ToolArguments, ToolKind, bounded, brief, tool
 from perdure.history.tags import escape
 from perdure.recall.memories.memory_records import KINDS
 
@@ -14,7 +14,7 @@ _LIMIT = {"type": "integer", "minimum": 1, "default": _FOUND}
 _MEMORY = {"type": "string", "description": "M-7"}
 
 
-async def _search(session: SessionTools, given: Arguments) -> str:
+async def _search(session: SessionTools, given: ToolArguments) -> str:
     query, limit = given.text("query"), given.number("limit", _FOUND, _MOST_FOUND)
     answer = await session.search(query, limit)
     if not answer.found:
@@ -22,7 +22,7 @@ async def _search(session: SessionTools, given: Arguments) -> str:
     return f"Best first. {PAST} history_get_turn fetches one.\n{_listed(answer)}"
 
 
-async def _recall(session: SessionTools, given: Arguments) -> str:
+async def _recall(session: SessionTools, given: ToolArguments) -> str:
     query, limit = given.text("query"), given.number("limit", _FOUND, _MOST_FOUND)
     # Some models give an empty text for what they leave away.
     where = given.text("session").strip() if given.of.get("session", "") != "" else ""
@@ -57,57 +57,57 @@ def _line(text: str) -> str:
     return escape(" ".join(text.split()))
 
 
-async def _memory_add(session: SessionTools, given: Arguments) -> str:
+async def _memory_add(session: SessionTools, given: ToolArguments) -> str:
     return await session.memory_add(given.text("kind"), given.text("text"), given.texts("tags"))
 
 
-async def _memory_edit(session: SessionTools, given: Arguments) -> str:
+async def _memory_edit(session: SessionTools, given: ToolArguments) -> str:
     return await session.memory_edit(given.text("id").strip(), given.text("text"))
 
 
-async def _memory_merge(session: SessionTools, given: Arguments) -> str:
+async def _memory_merge(session: SessionTools, given: ToolArguments) -> str:
     memories = await session.memories()
     return await memories.memory_merge(given.texts("ids"), _optional(given, "text"))
 
 
-async def _memory_pin(session: SessionTools, given: Arguments) -> str:
+async def _memory_pin(session: SessionTools, given: ToolArguments) -> str:
     memories = await session.memories()
     return await memories.memory_pin(
         given.text("id").strip(), pinned=given.flag("pinned", default=True)
     )
 
 
-async def _memory_retire(session: SessionTools, given: Arguments) -> str:
+async def _memory_retire(session: SessionTools, given: ToolArguments) -> str:
     memories = await session.memories()
     return await memories.memory_retire(given.text("id").strip(), _optional(given, "superseded_by"))
 
 
-async def _memory_restore(session: SessionTools, given: Arguments) -> str:
+async def _memory_restore(session: SessionTools, given: ToolArguments) -> str:
     memories = await session.memories()
     return await memories.memory_restore(given.text("id").strip())
 
 
-async def _memory_delete(session: SessionTools, given: Arguments) -> str:
+async def _memory_delete(session: SessionTools, given: ToolArguments) -> str:
     memories = await session.memories()
     return await memories.memory_delete(given.text("id").strip())
 
 
-def _optional(given: Arguments, name: str) -> str | None:
+def _optional(given: ToolArguments, name: str) -> str | None:
     return given.text(name) if given.of.get(name) is not None else None
 
 
-async def _memory_get(session: SessionTools, given: Arguments) -> str:
+async def _memory_get(session: SessionTools, given: ToolArguments) -> str:
     return bounded(await session.memory_get(given.text("id").strip()), "It is too long.")
 
 
-async def _reference_get(session: SessionTools, given: Arguments) -> str:
+async def _reference_get(session: SessionTools, given: ToolArguments) -> str:
     text = await session.reference_get(given.text("name").strip())
     return bounded(text, "recall finds what you need of it.")
 
 
 #: They look for something.
 SEARCHING = (
-    Kind(
+    ToolKind(
         tool(
             "history_search",
             "Find turns of this conversation.",
@@ -118,7 +118,7 @@ SEARCHING = (
         '{"query": "token refresh", "limit": 5}',
         _search,
     ),
-    Kind(
+    ToolKind(
         tool(
             "recall",
             "Find what you knew: turns of all your conversations, memories, reference layers.",
@@ -130,12 +130,12 @@ SEARCHING = (
         '{"query": "token refresh", "limit": 5}',
         _recall,
     ),
-    Kind(
+    ToolKind(
         tool("memory_get", "Fetch a memory.", ("id",), id=_MEMORY),
         '{"id": "M-7"}',
         _memory_get,
     ),
-    Kind(
+    ToolKind(
         tool("reference_get", "Fetch a reference layer.", ("name",), name={"type": "string"}),
         '{"name": "oauth"}',
         _reference_get,
@@ -143,7 +143,7 @@ SEARCHING = (
 )
 #: They change what is remembered.
 REMEMBERING = (
-    Kind(
+    ToolKind(
         tool(
             "memory_add",
             "Remember something beyond this conversation, in a sentence or two.",
@@ -155,7 +155,7 @@ REMEMBERING = (
         '{"kind": "preference", "text": "Prefers small commits.", "tags": ["git"]}',
         _memory_add,
     ),
-    Kind(
+    ToolKind(
         tool(
             "memory_edit",
             "Change what a memory says.",
@@ -166,7 +166,7 @@ REMEMBERING = (
         '{"id": "M-7", "text": "Prefers small commits."}',
         _memory_edit,
     ),
-    Kind(
+    ToolKind(
         tool(
             "memory_merge",
             "Make several memories one: the first, which says this text.",
@@ -177,7 +177,7 @@ REMEMBERING = (
         '{"ids": ["M-7", "M-9"], "text": "Prefers small commits, without merges."}',
         _memory_merge,
     ),
-    Kind(
+    ToolKind(
         tool(
             "memory_pin",
             "Let a memory come first, or no more.",
@@ -188,7 +188,7 @@ REMEMBERING = (
         '{"id": "M-7"}',
         _memory_pin,
     ),
-    Kind(
+    ToolKind(
         tool(
             "memory_retire",
             "Take a memory that no longer holds out of use.",
@@ -199,12 +199,12 @@ REMEMBERING = (
         '{"id": "M-7"}',
         _memory_retire,
     ),
-    Kind(
+    ToolKind(
         tool("memory_restore", "Take a memory into use again.", ("id",), id=_MEMORY),
         '{"id": "M-7"}',
         _memory_restore,
     ),
-    Kind(
+    ToolKind(
         tool(
             "memory_delete",
             "Delete a memory for good: what should never have been kept.",

@@ -49,7 +49,6 @@ def acting_as(name: str, *, reason: str = "") -> Iterator[Actor]:
 
 
 def current_actor() -> Actor | None:
-    """Who acts here, if somebody has said so."""
     return _acting.get()
 
 

@@ -53,7 +53,7 @@ class Reasoning(_Value, frozen=True, gc=False, tag="reasoning"):
     native: Native = {}
 
 
-class Reference(_Value, frozen=True, gc=False, tag="reference"):
+class ArtifactPointer(_Value, frozen=True, gc=False, tag="reference"):
     """Stands for content in the artifact store.
 
     What it stands for is the text itself (``of="text"``: the artifact is UTF-8) or a whole part in
@@ -94,7 +94,7 @@ class ToolCall(_Value, frozen=True, gc=False, tag="call"):
     #: As the model wrote it: JSON in most cases, and not always valid.
     arguments: str = ""
     #: Stands for the arguments when they are large; `arguments` is empty then.
-    reference: Reference | None = None
+    reference: ArtifactPointer | None = None
     native: Native = {}
 
 
@@ -109,7 +109,7 @@ class ToolResult(_Value, frozen=True, gc=False, tag="result"):
     """What came of a tool call."""
 
     call: str  # the id of the call
-    content: tuple[Text | Media | Reference | Unknown, ...] = ()
+    content: tuple[Text | Media | ArtifactPointer | Unknown, ...] = ()
     is_error: bool = False
     name: str = ""
     native: Native = {}
@@ -120,7 +120,7 @@ class ToolResult(_Value, frozen=True, gc=False, tag="result"):
         return "\n".join(words_of(part) for part in self.content)
 
 
-Part = Text | Reasoning | ToolCall | ToolResult | Media | Reference | Unknown
+Part = Text | Reasoning | ToolCall | ToolResult | Media | ArtifactPointer | Unknown
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -164,7 +164,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def text(self) -> str:
         """What was said in it, without reasoning, calls and results."""
         return "\n".join(
-            words_of(part) for part in self.parts if isinstance(part, Text | Reference)
+            words_of(part) for part in self.parts if isinstance(part, Text | ArtifactPointer)
         )
 
     @property
@@ -177,12 +177,10 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def user(text: str) -> Message:
-    """A prompt."""
     return Message("user", (Text(text),))
 
 
 def assistant(text: str) -> Message:
-    """A reply."""
     return Message("assistant", (Text(text),))
 
 
@@ -202,7 +200,7 @@ def words_of(part: Part) -> str:
         return f"{part.name} {part.arguments or (part.reference.head if part.reference else '')}"
     if isinstance(part, ToolResult):
         return part.text
-    if isinstance(part, Reference):
+    if isinstance(part, ArtifactPointer):
         return part.head
     return ""
 
@@ -212,7 +210,9 @@ def references(messages: Iterable[Message]) -> Iterator[str]:
     for message in messages:
         for part in message.parts:
             for inner in part.content if isinstance(part, ToolResult) else (part,):
-                if isinstance(inner, Reference) or (isinstance(inner, Media) and inner.artifact):
+                if isinstance(inner, ArtifactPointer) or (
+                    isinstance(inner, Media) and inner.artifact
+                ):
                     yield inner.artifact  # type: ignore[misc]  # narrowed by the line above
                 elif isinstance(inner, ToolCall) and inner.reference is not None:
                     yield inner.reference.artifact
@@ -262,3 +262,15 @@ def sound(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [sound(item) for item in value]
     return value
+
+
+_date = re.compile(r"-(?:20\d{2}-?\d{2}-?\d{2}|latest)$")
+
+
+def is_same_model(one: str, other: str) -> bool:
+    """Whether both names are of one model: dated or not, with or without who made it."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(model: str) -> str:
+    return _date.sub("", model.rpartition("/")[2].lower())

@@ -63,7 +63,7 @@ class Counter(Protocol):
     def count(self, text: str) -> int: ...
 
 
-class Exact:
+class ExactCounter:
     """Exact up to 16,384 characters, and beyond for texts that have a space or a line now and then.
 
     A long run without either (base64, Chinese without line breaks) is cut bluntly every 16,384
@@ -83,7 +83,7 @@ class Exact:
         return sum(map(tokenizer.count, slices(text)))
 
 
-class Estimate:
+class EstimatedCounter:
     """A token for every four bytes of UTF-8: a quarter of the characters, for English and code.
 
     Text in other alphabets has more bytes a character and takes more tokens too. Up to a third off
@@ -98,12 +98,12 @@ class Estimate:
 
 @cache
 def o200k() -> Counter:
-    """`Exact`, or `Estimate` where `rs-bpe` cannot be loaded. Its name tells which."""
+    """Exact, or estimated where `rs-bpe` cannot be loaded. Its name tells which."""
     try:
         importlib.import_module("rs_bpe.bpe")
     except ImportError:
-        return Estimate()
-    return Exact()
+        return EstimatedCounter()
+    return ExactCounter()
 
 
 @cache
@@ -265,7 +265,7 @@ class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
     """How one model's provider counts, compared with a counter of ours. A value to be stored."""
 
     #: The name of our counter.
-    counter: str = Exact.name
+    counter: str = ExactCounter.name
     #: The newest samples, at most 31: our count, theirs.
     recent: tuple[tuple[int, int], ...] = ()
     #: How many were taken in all, and how many were not because they made no sense.
@@ -304,7 +304,7 @@ def observe(calibration: Calibration, ours: int, theirs: int) -> Calibration:
     return msgspec.structs.replace(calibration, recent=recent, samples=calibration.samples + 1)
 
 
-class Calibrated:
+class CalibratedCounter:
     """A counter that speaks in the tokens of one model: ours, times what was learned.
 
     Raises `InvalidInput` if the calibration was learned with another counter.

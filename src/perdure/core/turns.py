@@ -1,8 +1,8 @@
 """Turns and rounds: how a run of messages is cut up and numbered.
 
 A turn is one prompt and all that follows until the next prompt. A round is one model call with its
-tool calls and results; the prompt belongs to the first. `Cutter` decides, message by message, and
-is the only place that does.
+tool calls and results; the prompt belongs to the first. `TurnSplitter` decides, message by message,
+and is the only place that does.
 
     T-183       a turn
     T-183.4     its fourth round
@@ -104,7 +104,7 @@ def is_prompt(message: Message) -> bool:
     return message.role == "user" and not message.injected and not message.results
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ConversationState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a conversation stands: the newest turn and round, and what that round waits for."""
 
     turn: int = 0
@@ -126,7 +126,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.replied and not self.waiting and not self.resulted
 
 
-class Cutter:
+class TurnSplitter:
     """Gives each message its turn and round. Feed it messages in their order.
 
     * A prompt opens a turn, unless the turn has no reply yet: a prompt in several messages is one.
@@ -137,7 +137,7 @@ class Cutter:
     `mark` tells how far it is; a cutter made with it goes on from there.
     """
 
-    def __init__(self, mark: Mark = Mark()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, mark: ConversationState = ConversationState()) -> None:  # noqa: B008 (frozen)
         self.turn, self.round = mark.turn, mark.round
         self._fresh = mark.fresh
         self._waiting = dict.fromkeys(mark.waiting)
@@ -145,8 +145,8 @@ class Cutter:
         self._said = mark.said
 
     @property
-    def mark(self) -> Mark:
-        return Mark(
+    def mark(self) -> ConversationState:
+        return ConversationState(
             self.turn,
             self.round,
             self._fresh,
@@ -193,7 +193,7 @@ class Cutter:
 
 def rounds(messages: Iterable[Message]) -> list[tuple[int, int, list[Message]]]:
     """A whole conversation, cut: turn, round, messages."""
-    cutter, found = Cutter(), list[tuple[int, int, list[Message]]]()
+    cutter, found = TurnSplitter(), list[tuple[int, int, list[Message]]]()
     for message in messages:
         place = cutter.feed(message)
         if not found or found[-1][:2] != place:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from perdure.core.clock import Clock
+from perdure.core.clock import Clock, new_id
 from perdure.core.errors import (
     GatewayError,
     InvalidInput,
@@ -27,22 +27,21 @@ from perdure.core.errors import (
     StreamBroken,
     Unauthorized,
 )
-from perdure.core.ids import new_id
 from perdure.core.messages import Media, Message, Usage, words_of
 from perdure.gateway import quality, rate_limits, telemetry
-from perdure.gateway.breaker import Breaker, BreakerPermit, Tripping
+from perdure.gateway.breaker import Breaker, BreakerPermit, BreakerPolicy
 from perdure.gateway.budgets import Reservation
-from perdure.gateway.calls import Answered, Ask, Complexity, Headers, Reply, Request
+from perdure.gateway.calls import CallOptions, Complexity, Headers, ModelAnswer, Reply, Request
 from perdure.gateway.catalog import ModelCandidate
 from perdure.gateway.fallback import CandidateShare, NotSent
 from perdure.gateway.ledger import Ledger
-from perdure.gateway.model_selection import Health
-from perdure.gateway.outcomes import Outcome, Recorder
+from perdure.gateway.model_selection import ModelHealth
+from perdure.gateway.outcomes import Outcome, OutcomeRecorder
 from perdure.gateway.prices import Prices
 from perdure.gateway.provider_errors import Unreachable, conceal
 from perdure.gateway.provider_keys import require_key, secrets_of
 from perdure.gateway.providers import LOCAL
-from perdure.gateway.rate_limits import Gate, Slot
+from perdure.gateway.rate_limits import Gate, GateSlot
 
 #: Seconds. A provider that wants more is asked again after this.
 _LONGEST_PAUSE = 3_600.0
@@ -54,21 +53,21 @@ _EARLY = 0.005
 class ModelState:
     """A model that was called: its circuit breaker and its gate."""
 
-    def __init__(self, candidate: ModelCandidate, tripping: Tripping | None = None) -> None:
+    def __init__(self, candidate: ModelCandidate, tripping: BreakerPolicy | None = None) -> None:
         self.candidate = candidate
         self.name = candidate.name
         self.breaker = Breaker(self.name, tripping)
         self.gate = Gate(self.name, concurrency=candidate.provider.concurrency)
 
 
-@dataclass
+@dataclass(repr=False)  # keys are in `environ`
 class GatewayState:
     """What all attempts of a gateway share."""
 
     ledger: Ledger
-    recorder: Recorder
+    recorder: OutcomeRecorder
     prices: Prices
-    health: Health
+    health: ModelHealth
     environ: Mapping[str, str]
     clock: Clock
     _chores: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -94,7 +93,7 @@ class Attempt:
         self,
         state: GatewayState,
         model: ModelState,
-        ask: Ask,
+        options: CallOptions,
         complexity: Complexity,
         share: CandidateShare,
         *,
@@ -109,7 +108,7 @@ class Attempt:
         self._model = model
         self.candidate = model.candidate
         self.where = model.name
-        self.ask = ask
+        self.options = options
         self._complexity = complexity
         self._share = share
         self._timeout = timeout
@@ -128,11 +127,11 @@ class Attempt:
             provider,
             self.candidate.model,
             request=request,
-            ask=ask,
+            options=options,
             stream=streamed,
         )
         self.outcome = new_id()
-        self.answer: Answered | None = None
+        self.answer: ModelAnswer | None = None
         self._embedded: Usage | None = None
         #: Picodollars; None while it is not known.
         self.cost: int | None = None
@@ -172,7 +171,6 @@ class Attempt:
         return self
 
     def observe(self, headers: Headers) -> None:
-        """The provider has begun to answer."""
         self._slot.observe(rate_limits.read(headers))
 
     def arrived(self) -> None:
@@ -181,7 +179,7 @@ class Attempt:
             self._first = time.perf_counter() - self._start
             self._span.arrived()
 
-    def answered(self, answer: Answered) -> None:
+    def answered(self, answer: ModelAnswer) -> None:
         self.answer = answer = credible(answer)
         self.cost = self._cost_of(answer.message.usage)
         self._span.answered(answer)
@@ -235,7 +233,7 @@ class Attempt:
 
     # Before -----------------------------------------------------------------------------------
 
-    async def _admitted(self) -> Slot:
+    async def _admitted(self) -> GateSlot:
         asked = self._request.max_tokens if self._request is not None else None
         try:
             self._model.breaker.check()  # not to queue in vain
@@ -261,7 +259,7 @@ class Attempt:
         # As late as can be: what waits at the gate holds nothing of the budget.
         guessed = self._request is not None and not self._request.max_tokens
         return await self._state.ledger.reserve(
-            self.ask,
+            self.options,
             self._input + self._output,
             self._estimated_cost(self._output),
             model=self.where,
@@ -312,7 +310,7 @@ class Attempt:
         return late and self._took < 0.95 * self._timeout
 
     def _note_health(self, exc: BaseException | None) -> None:
-        task = self.ask.task or self.ask.purpose
+        task = self.options.task or self.options.purpose
         if exc is None:
             self._state.health.note(task, self.where, ok=True, latency=self._took)
         elif isinstance(exc, GatewayError) and (
@@ -326,7 +324,7 @@ class Attempt:
         if self.answer is not None and self._request is not None:
             guess = quality.heuristic(self.answer, self._request)
         outcome = Outcome.of(
-            self.ask,
+            self.options,
             self.candidate,
             id=self.outcome,
             started=self._began,
@@ -404,7 +402,7 @@ def longest_answer(body: Mapping[str, Any]) -> int | None:
     return max((body[name] for name in _LIMITS if isinstance(body.get(name), int)), default=None)
 
 
-def credible(answer: Answered) -> Answered:
+def credible(answer: ModelAnswer) -> ModelAnswer:
     """The answer; counts of tokens that cannot be true are unknown."""
     usage = answer.message.usage
     if usage is None:

@@ -31,7 +31,7 @@ State: TypeAlias = Literal["closed", "open", "half_open"]
 _PARTS = 10
 
 
-class Tripping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BreakerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a circuit opens, and for how long."""
 
     #: Failures in a row that open it.
@@ -85,13 +85,13 @@ class Breaker:
     def __init__(
         self,
         where: str,
-        tripping: Tripping | None = None,
+        tripping: BreakerPolicy | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = dice.random,
     ) -> None:
         self._where = where
-        self._tripping = tripping or Tripping()
+        self._tripping = tripping or BreakerPolicy()
         self._clock = clock
         self._random = random
         self._state: State = "closed"

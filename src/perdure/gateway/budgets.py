@@ -1,4 +1,9 @@
-"""Budgets, as they are declared. What is spent on them is the ledger's business."""
+"""Budgets as values: what may be spent, and what was.
+
+A `Budget` is declared. A `BudgetPeriod` is what the bank keeps for each of its periods: what was
+spent, and what is reserved besides. A `Reservation` is a call's claim, with a `BudgetHold` on each
+budget that it counts in. Nothing here waits, reads or writes: the ledger does.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,9 @@ import msgspec
 from perdure.config import BudgetConfig
 from perdure.core import clock
 from perdure.core import clock as clocks
+from perdure.core.display import plural
 from perdure.core.errors import BudgetReached, InvalidConfig, InvalidKey
-from perdure.core.figures import plural
-from perdure.gateway.calls import Ask, indexable
+from perdure.gateway.calls import CallOptions, indexable
 from perdure.gateway.prices import dollars, picodollars
 from perdure.storage import keys
 from perdure.storage.records import Indexed, Key, system_record
@@ -55,7 +60,6 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def configured(cls, config: BudgetConfig) -> Budget:
-        """A budget as the configuration says it."""
         where = f"gateway.budgets.{config.name}.dollars"
         return cls(
             name=config.name,
@@ -66,7 +70,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
             cost=None if config.dollars is None else picodollars(config.dollars, where),
         )
 
-    def covers(self, ask: Ask, *, at_home: bool = False) -> bool:
+    def covers(self, options: CallOptions, *, at_home: bool = False) -> bool:
         """Whether a call counts on it.
 
         Embedding `at_home`, in this process, costs nothing but time: it counts only on a budget
@@ -74,7 +78,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         """
         if at_home and self.purpose != "embed":
             return False
-        return self.purpose in ("", ask.purpose) and self.agent in ("", EACH, ask.agent)
+        return self.purpose in ("", options.purpose) and self.agent in ("", EACH, options.agent)
 
     def period(self, now: int) -> tuple[str, int | None]:
         """The name of the period that a moment lies in, and when the next one begins, if ever."""
@@ -117,39 +121,44 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
     period: str
     #: Microseconds; None if it never does.
     renews: int | None
-    pot: BudgetPeriod
+    spending: BudgetPeriod
 
     @property
     def tokens_left(self) -> int | None:
         """None if tokens are not limited."""
         limit = self.budget.tokens
-        return None if limit is None else max(0, limit - self.pot.tokens - self.pot.held_tokens)
+        return (
+            None
+            if limit is None
+            else max(0, limit - self.spending.tokens - self.spending.held_tokens)
+        )
 
     @property
     def cost_left(self) -> int | None:
         """Picodollars; None if money is not limited."""
         limit = self.budget.cost
-        return None if limit is None else max(0, limit - self.pot.cost - self.pot.held_cost)
+        return (
+            None if limit is None else max(0, limit - self.spending.cost - self.spending.held_cost)
+        )
 
 
-class Hold(msgspec.Struct, frozen=True):
-    """What a reservation holds in one pot."""
+class BudgetHold(msgspec.Struct, frozen=True):
+    """What a reservation holds of one budget."""
 
     key: str
     agent: str
     budget: Budget
-    #: When the pot's period ends. Microseconds; None if it never does.
+    #: When the period ends. Microseconds; None if it never does.
     renews: int | None
 
     def empty(self) -> BudgetPeriod:
-        """The pot before anything was spent."""
         return BudgetPeriod(id=self.key, agent=self.agent)
 
 
 class Reservation(msgspec.Struct):
     """Room in every budget that a call counts on. Made by `Ledger.reserve`."""
 
-    holds: tuple[Hold, ...] = ()
+    holds: tuple[BudgetHold, ...] = ()
     tokens: int = 0
     cost: int = 0
     #: Tokens of an answer whose length was not asked for.
@@ -157,55 +166,55 @@ class Reservation(msgspec.Struct):
     settled: bool = False
 
 
-def hold_for(budget: Budget, ask: Ask, now: int) -> Hold:
-    """The hold of a call that is made now: on the budget's pot, or on the agent's own."""
+def hold_for(budget: Budget, options: CallOptions, now: int) -> BudgetHold:
+    """The hold of a call that is made now: on the budget, or on the agent's own."""
     period, renews = budget.period(now)
     if budget.agent != EACH:
-        return Hold(f"{budget.name}/{period}", "", budget, renews)
+        return BudgetHold(f"{budget.name}/{period}", "", budget, renews)
     # Names can be long, and hold what no key can.
-    name = ask.agent.encode("utf-8", "surrogatepass")
+    name = options.agent.encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(name, digest_size=16).hexdigest()
-    return Hold(f"{budget.name}/{period}/{digest}", indexable(ask.agent), budget, renews)
+    return BudgetHold(f"{budget.name}/{period}/{digest}", indexable(options.agent), budget, renews)
 
 
-def fits(hold: Hold, pot: BudgetPeriod, wanted: Reservation) -> bool:
-    """Whether there is room; what others reserved counts as spent."""
+def fits(hold: BudgetHold, spending: BudgetPeriod, wanted: Reservation) -> bool:
     limits = hold.budget
-    tokens = pot.tokens + pot.held_tokens + wanted.tokens
-    cost = pot.cost + pot.held_cost + wanted.cost
+    tokens = spending.tokens + spending.held_tokens + wanted.tokens
+    cost = spending.cost + spending.held_cost + wanted.cost
     return (limits.tokens is None or tokens <= limits.tokens) and (
         limits.cost is None or cost <= limits.cost
     )
 
 
-def reserved(pot: BudgetPeriod, wanted: Reservation) -> BudgetPeriod:
-    """The pot with a reservation in it."""
+def reserved(spending: BudgetPeriod, wanted: Reservation) -> BudgetPeriod:
     return msgspec.structs.replace(
-        pot,
-        held=pot.held + 1,
-        held_tokens=pot.held_tokens + wanted.tokens,
-        held_cost=pot.held_cost + wanted.cost,
+        spending,
+        held=spending.held + 1,
+        held_tokens=spending.held_tokens + wanted.tokens,
+        held_cost=spending.held_cost + wanted.cost,
     )
 
 
-def settled(pot: BudgetPeriod, held: Reservation, tokens: int, cost: int) -> BudgetPeriod:
-    """The pot with what a call took in place of what was reserved for it."""
-    # Never below nothing: if the agent was forgotten meanwhile, the pot is a new one.
+def settled(spending: BudgetPeriod, held: Reservation, tokens: int, cost: int) -> BudgetPeriod:
+    """The period with what a call took in place of what was reserved for it."""
+    # Never below nothing: if the agent was forgotten meanwhile, the record is a new one.
     return msgspec.structs.replace(
-        pot,
-        calls=pot.calls + (1 if tokens or cost else 0),
-        tokens=pot.tokens + tokens,
-        cost=pot.cost + cost,
-        held=max(0, pot.held - 1),
-        held_tokens=max(0, pot.held_tokens - held.tokens),
-        held_cost=max(0, pot.held_cost - held.cost),
+        spending,
+        calls=spending.calls + (1 if tokens or cost else 0),
+        tokens=spending.tokens + tokens,
+        cost=spending.cost + cost,
+        held=max(0, spending.held - 1),
+        held_tokens=max(0, spending.held_tokens - held.tokens),
+        held_cost=max(0, spending.held_cost - held.cost),
     )
 
 
-def reached(hold: Hold, pot: BudgetPeriod, wanted: Reservation) -> BudgetReached:
+def reached(hold: BudgetHold, spending: BudgetPeriod, wanted: Reservation) -> BudgetReached:
     """The error that says what is left, and how to go on."""
     budget = hold.budget
-    standing = BudgetStatus(budget=budget, agent=hold.agent, period="", renews=hold.renews, pot=pot)
+    standing = BudgetStatus(
+        budget=budget, agent=hold.agent, period="", renews=hold.renews, spending=spending
+    )
     left = list[str]()
     if (tokens := standing.tokens_left) is not None:
         left.append(f"{tokens:,} of {budget.tokens:,} tokens")
@@ -221,7 +230,7 @@ def reached(hold: Hold, pot: BudgetPeriod, wanted: Reservation) -> BudgetReached
         when = f"It renews at {clocks.to_datetime(hold.renews):%Y-%m-%d %H:%M} UTC; or raise it."
     return BudgetReached(
         f"The budget {budget.name!r}{whose} does not allow the call, which may take {needs}:"
-        f" {' and '.join(left)} are left{_held(pot)}.",
+        f" {' and '.join(left)} are left{_held(spending)}.",
         hint=_shorter(standing, wanted) + when,
     )
 
@@ -235,5 +244,5 @@ def _shorter(standing: BudgetStatus, wanted: Reservation) -> str:
     return f"Set max_tokens: without it, an answer of {wanted.assumed:,} tokens was assumed. "
 
 
-def _held(pot: BudgetPeriod) -> str:
-    return f", besides what {plural(pot.held, 'call')} reserved" if pot.held else ""
+def _held(spending: BudgetPeriod) -> str:
+    return f", besides what {plural(spending.held, 'call')} reserved" if spending.held else ""

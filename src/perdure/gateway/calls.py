@@ -133,7 +133,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks, and what for: decides the candidates, the budgets, and what is recorded.
 
     Raises `InvalidInput`, naming the field and the choices, for what cannot be meant.
@@ -157,7 +157,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         _check(self)
 
 
-class Answered(msgspec.Struct, frozen=True):
+class ModelAnswer(msgspec.Struct, frozen=True):
     """What one model said, as its wire format's decoder read it."""
 
     message: Message  # the assistant's, with id, model and usage
@@ -205,7 +205,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
             ) from exc
 
 
-class Embedded(msgspec.Struct, frozen=True, kw_only=True):
+class EmbedReply(msgspec.Struct, frozen=True, kw_only=True):
     """Vectors for texts, in their order."""
 
     vectors: tuple[tuple[float, ...], ...]
@@ -383,35 +383,32 @@ def to_request(given: Any) -> Request:
     return given if isinstance(given, Request) else Request(messages=given)
 
 
-def check_ask(given: Any) -> Ask:
-    """Who asks."""
-    if isinstance(given, Ask):
+def check_options(given: Any) -> CallOptions:
+    if isinstance(given, CallOptions):
         return given
     raise InvalidInput(
-        f"Who asks cannot be a {type(given).__name__}.", hint='Give an Ask, like Ask(agent="me").'
+        f"The options cannot be a {type(given).__name__}.",
+        hint='Give CallOptions(agent="me"), say.',
     )
 
 
-def check_embed_ask(given: Any) -> Ask:
+def check_embed_options(given: Any) -> CallOptions:
     """Who asks for vectors. A purpose that was not set is understood."""
-    ask = check_ask(given)
-    if ask.purpose == "chat":
-        return msgspec.structs.replace(ask, purpose="embed")
-    if ask.purpose != "embed":
+    options = check_options(given)
+    if options.purpose == "chat":
+        return msgspec.structs.replace(options, purpose="embed")
+    if options.purpose != "embed":
         raise InvalidInput(
-            f"Texts are not embedded for {ask.purpose}.", hint='Use Ask(purpose="embed").'
+            f"Texts are not embedded for {options.purpose}.",
+            hint='Use CallOptions(purpose="embed").',
         )
-    return ask
+    return options
 
 
 def check_texts(given: Any) -> Sequence[str]:
-    """Texts to embed; at least one."""
-    if isinstance(given, str):
-        raise InvalidInput("embed wants a list of texts, not one text.", hint="Give [text].")
-    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
-        raise InvalidInput(
-            f"embed wants a list of texts, not a {type(given).__name__}.", hint="Give a list."
-        )
+    if isinstance(given, str | bytes | bytearray) or not isinstance(given, Sequence):
+        kind = type(given).__name__
+        raise InvalidInput(f"embed wants a list of texts, not a {kind}.", hint="Give [text].")
     if not given:
         raise InvalidInput("There is nothing to embed.", hint="Give a list of texts.")
     for at, text in enumerate(given):

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from perdure.config import ByComplexity, GatewayConfig, ProviderConfig, config_file
+from perdure.config import GatewayConfig, ModelsByComplexity, ProviderConfig, config_file
 from perdure.core.errors import InvalidConfig, NoModel
-from perdure.gateway.calls import PURPOSES, Ask, Complexity, Purpose
+from perdure.gateway.calls import PURPOSES, CallOptions, Complexity, Purpose
 from perdure.gateway.providers import (
     ADDRESSES,
     BUILT_IN,
@@ -61,7 +61,7 @@ class ModelCandidate(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As the configuration, and `Ask.model`, would name it."""
+        """As the configuration, and `CallOptions.model`, would name it."""
         return f"{self.provider.name}{'#' if '://' in self.provider.name else '/'}{self.model}"
 
 
@@ -103,11 +103,11 @@ class ModelCatalog:
         """Every provider that can be named. A variable that its address needs may be unset."""
         return self._providers
 
-    def complexity(self, ask: Ask) -> Complexity:
+    def complexity(self, options: CallOptions) -> Complexity:
         """How hard the work is: as asked, as configured for the task, as its name says."""
-        if ask.complexity is not None:
-            return ask.complexity
-        task = _task(ask.task)
+        if options.complexity is not None:
+            return options.complexity
+        task = _task(options.task)
         return self._tasks.get(task) or _TASKS.get(task, "moderate")
 
     def has(self, purpose: Purpose) -> bool:
@@ -118,23 +118,25 @@ class ModelCatalog:
         """
         return purpose == "embed" or any(self._names(purpose, level) for level in _NEAREST)
 
-    def candidates(self, ask: Ask) -> list[ModelCandidate]:
+    def candidates(self, options: CallOptions) -> list[ModelCandidate]:
         """The models that may answer, best first; at least one. The list is the caller's own.
 
-        `Ask.model` alone if it is given. Else those for the purpose and the complexity of the task,
-        or of the nearest complexity that has some, in the order of the configuration, except that
-        models of the default provider come first.
+        `CallOptions.model` alone if it is given. Else those for the purpose and the complexity of
+        the task, or of the nearest complexity that has some, in the order of the configuration,
+        except that models of the default provider come first.
 
         Raises `NoModel` if there are none, or one that cannot do it (embeddings are not for every
         provider), and `InvalidConfig` for a name that cannot be read or an address that lacks its
         variable. No server is asked.
         """
-        if ask.model:
-            return [self._able(self.find(ask.model), ask.purpose)]
-        complexity = self.complexity(ask)
-        found = self._lists.get((ask.purpose, complexity))
+        if options.model:
+            return [self._able(self.find(options.model), options.purpose)]
+        complexity = self.complexity(options)
+        found = self._lists.get((options.purpose, complexity))
         if found is None:
-            found = self._lists[ask.purpose, complexity] = self._listed(ask.purpose, complexity)
+            found = self._lists[options.purpose, complexity] = self._listed(
+                options.purpose, complexity
+            )
         return found.copy()
 
     def find(self, name: str, *, key: str = "") -> ModelCandidate:
@@ -193,7 +195,7 @@ class ModelCatalog:
 
     def _names(self, purpose: Purpose, complexity: Complexity) -> tuple[str, ...]:
         found = getattr(self._config.models, purpose)
-        if isinstance(found, ByComplexity):
+        if isinstance(found, ModelsByComplexity):
             found = getattr(found, complexity)
         names: tuple[str, ...] = (found,) if isinstance(found, str) else found
         return tuple(name for name in names if name)
@@ -220,13 +222,13 @@ class ModelCatalog:
 
 
 def candidates(
-    config: GatewayConfig, ask: Ask, environ: Mapping[str, str] = os.environ
+    config: GatewayConfig, options: CallOptions, environ: Mapping[str, str] = os.environ
 ) -> list[ModelCandidate]:
     """The models that may answer, best first. Who asks often keeps a `ModelCatalog`.
 
     Raises as `ModelCatalog` and `ModelCatalog.candidates`.
     """
-    return ModelCatalog(config, environ).candidates(ask)
+    return ModelCatalog(config, environ).candidates(options)
 
 
 def _task(name: str) -> str:
@@ -289,7 +291,6 @@ def _base_url(base: Provider, changes: ProviderConfig, environ: Mapping[str, str
 
 
 def _address(address: str, where: str) -> str:
-    """An address without its last slash. Raises `InvalidConfig` if it is none."""
     try:
         parts = urlsplit(address)
         usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0

@@ -21,7 +21,7 @@ from perdure.core.errors import (
     ProviderDown,
     RateLimited,
 )
-from perdure.gateway.calls import Ask
+from perdure.gateway.calls import CallOptions
 from perdure.gateway.catalog import ModelCandidate
 from perdure.gateway.provider_errors import Unreachable, one_line
 
@@ -99,7 +99,7 @@ class CandidateShare(msgspec.Struct, frozen=True):
 
 
 async def first(
-    ask: Ask,
+    options: CallOptions,
     candidates: Sequence[ModelCandidate],
     attempt: Callable[[ModelCandidate, CandidateShare], Awaitable[R]],
     *,
@@ -155,7 +155,7 @@ async def first(
                 await asyncio.sleep(wait)
         if deadline.passed:
             raise TimeoutError
-        raise _failed(ask, candidates, errors, reasons)
+        raise _failed(options, candidates, errors, reasons)
 
     try:
         return await open_calls.run(walk, seconds + _GRACE)
@@ -163,7 +163,7 @@ async def first(
         last = f" The last try: {errors[-1].message}" if errors else ""
         raise DeadlineExceeded(
             f"No model answered within {seconds:g} s.{last}",
-            hint="Allow more time (Ask.deadline, or gateway.deadline), or add a faster model.",
+            hint="Allow more time (CallOptions.deadline, gateway.deadline), or add a faster model.",
         ) from None
 
 
@@ -231,7 +231,7 @@ class _Retries:
 
 
 def _failed(
-    ask: Ask,
+    options: CallOptions,
     candidates: Sequence[ModelCandidate],
     errors: Sequence[GatewayError],
     reasons: Mapping[str, GatewayError],
@@ -245,7 +245,7 @@ def _failed(
     if len(said) > _MOST_REASONS:
         said[_MOST_REASONS:] = [f"And {len(said) - _MOST_REASONS} more."]
     return AllFailed(
-        f"None of {len(candidates)} models for {ask.purpose} answered, in {len(errors)} tries."
+        f"None of {len(candidates)} models for {options.purpose} answered, in {len(errors)} tries."
         f" {' '.join(said)}",
         hint="`perdure models` shows how they stand; the error's `errors` has all reasons.",
         errors=tuple(errors),

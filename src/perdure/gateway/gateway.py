@@ -1,7 +1,7 @@
 """The gateway: every model call of a bank goes through it.
 
     reply = await bank.gateway.complete("What is a turn?")
-    async with bank.gateway.stream(Request(messages=…, tools=…), Ask(agent="planner")) as stream:
+    async with bank.gateway.stream(Request(messages=…, tools=…), options) as stream:
         async for delta in stream:
             …
     vectors = (await bank.gateway.embed(["a text"])).vectors
@@ -24,26 +24,25 @@ from msgspec.structs import replace
 
 from perdure.config import GatewayConfig
 from perdure.core import clock as clocks
-from perdure.core.clock import Clock
+from perdure.core.clock import Clock, new_id
 from perdure.core.errors import BadAnswer, GatewayError, Unauthorized
-from perdure.core.ids import new_id
 from perdure.core.messages import Usage
 from perdure.gateway import fallback, local, outcomes, requests, streams
 from perdure.gateway.attempts import Attempt, GatewayState, ModelState, broken, is_limited
-from perdure.gateway.breaker import Tripping
+from perdure.gateway.breaker import BreakerPolicy
 from perdure.gateway.budgets import Budget
 from perdure.gateway.budgets import BudgetStatus as BudgetStanding
 from perdure.gateway.calls import (
-    Answered,
-    Ask,
+    CallOptions,
     Delta,
-    Embedded,
+    EmbedReply,
+    ModelAnswer,
     Purpose,
     Reply,
     Request,
-    check_ask,
-    check_embed_ask,
+    check_embed_options,
     check_moment,
+    check_options,
     check_purpose,
     check_score,
     check_texts,
@@ -52,15 +51,16 @@ from perdure.gateway.calls import (
 from perdure.gateway.catalog import ModelCandidate, ModelCatalog
 from perdure.gateway.fallback import Backoff, CandidateShare, OpenCalls
 from perdure.gateway.ledger import Ledger
-from perdure.gateway.model_selection import ByHealth, CandidateStatus, Health, Selector
-from perdure.gateway.outcomes import Outcome, Recorder
+from perdure.gateway.model_selection import CandidateStatus, HealthSelector, ModelHealth, Selector
+from perdure.gateway.outcomes import Outcome, OutcomeRecorder
 from perdure.gateway.prices import Prices
 from perdure.gateway.provider_errors import overdue
 from perdure.gateway.provider_keys import require_key
 from perdure.gateway.providers import LOCAL, Provider
-from perdure.gateway.reply_stream import StartedStream, Stream, deltas_of
+from perdure.gateway.reply_stream import ReplyStream, StartedStream, deltas_of
 from perdure.gateway.response_cache import Mask, ResponseCache, key_of
 from perdure.gateway.transport import Transport
+from perdure.jobs import Runner
 from perdure.storage.store import Store
 
 R = TypeVar("R")
@@ -71,8 +71,8 @@ _PATIENCE = 60.0
 #: Seconds that an answer waits until it is cached.
 _CACHE_PATIENCE = 1.0
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
-_PLAIN = Ask()
-_EMBED = Ask(purpose="embed")
+_PLAIN = CallOptions()
+_EMBED = CallOptions(purpose="embed")
 
 
 class Gateway:
@@ -83,30 +83,33 @@ class Gateway:
         store: Store,
         config: GatewayConfig | None = None,
         *,
+        jobs: Runner | None = None,
         environ: Mapping[str, str] = os.environ,
         selector: Selector | None = None,
         mask: Mask | None = None,
         clock: Clock = clocks.now,
-        tripping: Tripping | None = None,
+        tripping: BreakerPolicy | None = None,
         backoff: Backoff | None = None,
-        health: Health | None = None,
+        health: ModelHealth | None = None,
     ) -> None:
-        """`mask` hides secrets; an answer that it would change is not cached.
+        """`jobs` writes outcomes in its pauses; without it, `settle` and `close` do.
+
+        `mask` hides secrets; an answer that it would change is not cached.
 
         Raises `InvalidConfig` if something in the configuration cannot be used.
         """
         self.config = config = config or GatewayConfig()
         self.catalog = ModelCatalog(config, environ)
         self.prices = Prices.load(config.prices)
-        self.health = health or Health()
+        self.health = health or ModelHealth()
         self.ledger = Ledger(store, [Budget.configured(each) for each in config.budgets], clock)
-        self.recorder = Recorder(store)
+        self.recorder = OutcomeRecorder(store, jobs)
         self.cache = ResponseCache(store, config.cache_ttl, mask=mask)
         self.transport = Transport(connect=config.connect_timeout, silence=config.timeout)
         self.targets: dict[str, ModelState] = {}
         self.store = store
         self._clock = clock
-        self._selector = selector or ByHealth()
+        self._selector = selector or HealthSelector()
         self._tripping = tripping
         self._backoff = backoff or Backoff(config.retries + 1, patience=_PATIENCE)
         self._open_calls = OpenCalls()
@@ -125,7 +128,7 @@ class Gateway:
 
     # Calls ------------------------------------------------------------------------------------
 
-    async def complete(self, request: Any, ask: Ask = _PLAIN) -> Reply:
+    async def complete(self, request: Any, options: CallOptions = _PLAIN) -> Reply:
         """What a model answers.
 
         `to_request` is a `Request`, or anything that `wire.decode` takes: a text, messages.
@@ -134,15 +137,15 @@ class Gateway:
         for a request that no provider could make sense of. If all candidates failed, `AllFailed`
         with what each failed with; if there was but one, its own error.
         """
-        given, ask = to_request(request), check_ask(ask)
+        given, options = to_request(request), check_options(options)
 
         async def call_model(candidate: ModelCandidate, share: CandidateShare) -> Reply:
             provider = candidate.provider
-            call = self._built(given, candidate, ask, stream=False)
-            key = self._cache_key(candidate, ask, call)
-            if key is not None and (found := await self._cached(key, candidate, ask, share)):
+            call = self._built(given, candidate, options, stream=False)
+            key = self._cache_key(candidate, options, call)
+            if key is not None and (found := await self._cached(key, candidate, options, share)):
                 return found
-            attempt = self._attempt(candidate, ask, share, request=given, body=call.body)
+            attempt = self._attempt(candidate, options, share, request=given, body=call.body)
             async with attempt:
                 sent = await self.transport.post(
                     provider, call, attempt.key, timeout=attempt.timeout
@@ -153,46 +156,46 @@ class Gateway:
             await self._keep(key, answered, attempt)
             return attempt.reply()
 
-        return await self._first(ask, call_model)
+        return await self._first(options, call_model)
 
-    def stream(self, request: Any, ask: Ask = _PLAIN) -> Stream:
-        """The same, as it arrives; see `Stream`.
+    def stream(self, request: Any, options: CallOptions = _PLAIN) -> ReplyStream:
+        """The same, as it arrives; see `ReplyStream`.
 
         Until the first thing arrives, candidates are tried as for `complete`. What fails later is
         `StreamBroken`: it is not begun again by itself, since its reader has seen a part.
         """
-        given, ask = to_request(request), check_ask(ask)
+        given, options = to_request(request), check_options(options)
 
         async def start(candidate: ModelCandidate, share: CandidateShare) -> StartedStream:
-            call = self._built(given, candidate, ask, stream=True)
-            key = self._cache_key(candidate, ask, call)
-            if key is not None and (found := await self._cached(key, candidate, ask, share)):
+            call = self._built(given, candidate, options, stream=True)
+            key = self._cache_key(candidate, options, call)
+            if key is not None and (found := await self._cached(key, candidate, options, share)):
                 return StartedStream(deltas_of(found.message), lambda: found)
             attempt = self._attempt(
-                candidate, ask, share, request=given, body=call.body, streamed=True
+                candidate, options, share, request=given, body=call.body, streamed=True
             )
             deltas = self._exchange(attempt, call, key)
             started = StartedStream(deltas, attempt.reply, lambda: attempt.answer is not None)
             await started.wait()
             return started
 
-        return Stream(lambda: self._first(ask, start), self._open_calls)
+        return ReplyStream(lambda: self._first(options, start), self._open_calls)
 
-    async def embed(self, texts: Sequence[str], ask: Ask = _EMBED) -> Embedded:
+    async def embed(self, texts: Sequence[str], options: CallOptions = _EMBED) -> EmbedReply:
         """A vector for each text, in their order.
 
         The reply names the model: vectors of different models cannot be compared. Raises as
         `complete`.
         """
-        texts, ask = check_texts(texts), check_embed_ask(ask)
+        texts, options = check_texts(texts), check_embed_options(options)
 
-        async def call_model(candidate: ModelCandidate, share: CandidateShare) -> Embedded:
+        async def call_model(candidate: ModelCandidate, share: CandidateShare) -> EmbedReply:
             length = sum(map(len, texts)) // 3 + len(texts)
-            attempt = self._attempt(candidate, ask, share, texts=length)
+            attempt = self._attempt(candidate, options, share, texts=length)
             async with attempt:
                 vectors, usage = await self._vectors(texts, attempt)
                 attempt.embedded(usage, len(vectors[0]) if vectors else 0)
-            return Embedded(
+            return EmbedReply(
                 vectors=vectors,
                 provider=candidate.provider.name,
                 model=candidate.model,
@@ -201,7 +204,7 @@ class Gateway:
                 outcome=attempt.outcome,
             )
 
-        return await self._first(ask, call_model)
+        return await self._first(options, call_model)
 
     async def feedback(
         self, outcome: str, score: float, *, by: Literal["user", "judge"] = "user"
@@ -231,7 +234,6 @@ class Gateway:
         return rows if by == "day" else sorted(rows, key=lambda row: (-(row.cost or 0), -row.calls))
 
     async def budgets(self) -> list[BudgetStanding]:
-        """How the budgets stand."""
         return await self.ledger.status()
 
     async def has_key(self, provider: Provider) -> bool:
@@ -257,40 +259,41 @@ class Gateway:
     # ------------------------------------------------------------------------------------------
 
     async def _first(
-        self, ask: Ask, attempt: Callable[[ModelCandidate, CandidateShare], Awaitable[R]]
+        self,
+        options: CallOptions,
+        attempt: Callable[[ModelCandidate, CandidateShare], Awaitable[R]],
     ) -> R:
-        """What the first candidate that answers answers."""
         return await fallback.first(
-            ask,
-            self._ordered(ask),
+            options,
+            self._ordered(options),
             attempt,
-            seconds=self.config.deadline if ask.deadline is None else ask.deadline,
+            seconds=self.config.deadline if options.deadline is None else options.deadline,
             backoff=self._backoff,
             open_calls=self._open_calls,
         )
 
-    def _ordered(self, ask: Ask) -> list[ModelCandidate]:
-        candidates = self.catalog.candidates(ask)
+    def _ordered(self, options: CallOptions) -> list[ModelCandidate]:
+        candidates = self.catalog.candidates(options)
         if len(candidates) == 1:
             return candidates
         standings = {
-            candidate.name: self._standing(ask, target)
+            candidate.name: self._standing(options, target)
             for candidate in candidates
             if (target := self.targets.get(candidate.name)) is not None
         }
-        return self._selector.order(ask, candidates, standings)
+        return self._selector.order(options, candidates, standings)
 
-    def _standing(self, ask: Ask, target: ModelState) -> CandidateStatus:
+    def _standing(self, options: CallOptions, target: ModelState) -> CandidateStatus:
         return CandidateStatus(
             state=target.breaker.state,
-            health=self.health.view(ask.task or ask.purpose, target.name),
+            health=self.health.view(options.task or options.purpose, target.name),
             paused=target.gate.view().paused,
         )
 
     def _attempt(
         self,
         candidate: ModelCandidate,
-        ask: Ask,
+        options: CallOptions,
         share: CandidateShare,
         *,
         request: Request | None = None,
@@ -304,8 +307,8 @@ class Gateway:
         return Attempt(
             self._state,
             target,
-            ask,
-            self.catalog.complexity(ask),
+            options,
+            self.catalog.complexity(options),
             share,
             timeout=self.config.timeout,
             request=request,
@@ -315,14 +318,14 @@ class Gateway:
         )
 
     def _built(
-        self, request: Request, candidate: ModelCandidate, ask: Ask, *, stream: bool
+        self, request: Request, candidate: ModelCandidate, options: CallOptions, *, stream: bool
     ) -> requests.ProviderRequest:
         """What is sent; under a budget it limits the answer, so that what is reserved holds."""
         provider, model = candidate.provider, candidate.model
         if provider.name == LOCAL:
-            raise local.cannot_chat(ask.purpose)
+            raise local.cannot_chat(options.purpose)
         call = requests.build(request, provider, model, stream=stream)
-        if not is_limited(call.body) and self.ledger.covers(ask):
+        if not is_limited(call.body) and self.ledger.covers(options):
             request = replace(request, max_tokens=provider.habits.default_max_tokens)
             call = requests.build(request, provider, model, stream=stream)
         return call
@@ -330,10 +333,10 @@ class Gateway:
     # The response cache -------------------------------------------------------------------------
 
     def _cache_key(
-        self, candidate: ModelCandidate, ask: Ask, call: requests.ProviderRequest
+        self, candidate: ModelCandidate, options: CallOptions, call: requests.ProviderRequest
     ) -> str | None:
         """The key of a request; None if it is not to be cached."""
-        if not (self.config.cache if ask.cache is None else ask.cache):
+        if not (self.config.cache if options.cache is None else options.cache):
             return None
         provider = candidate.provider
         # Headers may say which version answers, and for whom.
@@ -342,7 +345,7 @@ class Gateway:
         return key_of(provider.name, address, candidate.model, call.body, headers)
 
     async def _cached(
-        self, key: str, candidate: ModelCandidate, ask: Ask, share: CandidateShare
+        self, key: str, candidate: ModelCandidate, options: CallOptions, share: CandidateShare
     ) -> Reply | None:
         """The answer to the same request, noted as an outcome that cost nothing; or None."""
         started = self._clock()
@@ -350,12 +353,12 @@ class Gateway:
         if found is None:
             return None
         outcome = Outcome.of(
-            ask,
+            options,
             candidate,
             id=new_id(),
             started=started,
             success=True,
-            complexity=self.catalog.complexity(ask),
+            complexity=self.catalog.complexity(options),
             latency=max(0, self._clock() - started) / clocks.SECOND,
             cost=0,
             cached=True,
@@ -374,12 +377,12 @@ class Gateway:
             latency=outcome.latency,
         )
 
-    async def _keep(self, key: str | None, answered: Answered, attempt: Attempt) -> None:
+    async def _keep(self, key: str | None, answered: ModelAnswer, attempt: Attempt) -> None:
         """Cache an answer, if its request has a key and nothing in it is secret."""
         if key is None or attempt.holds_secret(answered.message):
             return
-        ask = attempt.ask
-        putting = self.cache.put(key, answered, agent=ask.agent, session=ask.session)
+        options = attempt.options
+        putting = self.cache.put(key, answered, agent=options.agent, session=options.session)
         # The answer is there: a bank that is slow must not hold it up for long.
         await self._state.carry_on(putting, patience=_CACHE_PATIENCE)
 
@@ -412,10 +415,9 @@ class Gateway:
     async def _exchange(
         self, attempt: Attempt, call: requests.ProviderRequest, key: str | None
     ) -> AsyncGenerator[Delta, None]:
-        """What arrives of one answer."""
         provider = attempt.candidate.provider
         decoder = streams.decoder(provider.wire, attempt.where)
-        parser = streams.sse.Parser()
+        parser = streams.sse.EventParser()
         passed_on = False
         async with attempt:
             try:

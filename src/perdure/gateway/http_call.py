@@ -140,7 +140,6 @@ class HttpCall:
 
     @contextmanager
     def translated(self, watch: CallTimeouts) -> Iterator[None]:
-        """Turns what httpx2 and the clocks raise inside into errors of ours."""
         import httpx2
 
         try:

@@ -1,7 +1,7 @@
 """Budgets: how much may be spent, reserved before a call and settled after it.
 
 A budget limits tokens, money, or both, over a time: for everything, or for one purpose, one agent,
-or each agent by itself. What was spent on it lies in the bank, in one of `pots` for each period. A
+or each agent by itself. What was spent on it lies in the bank, in a `BudgetPeriod` each. A
 reservation is counted there as if it were spent, before the call is made; settling replaces it by
 what the call took. So a process that dies in between, however it dies, has spent what it reserved.
 
@@ -10,8 +10,8 @@ all processes that share the bank count together, exactly. Within a process, tho
 the bank is busy are carried out together, in one transaction: settlements first, then reservations
 in the order in which they came.
 
-An answer that takes more than was reserved for it is counted in full, and may take the pot over its
-limit: nothing more is allowed then.
+An answer that takes more than was reserved for it is counted in full, and may take the period over
+its limit: nothing more is allowed then.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from perdure.gateway.budgets import (
     reserved,
     settled,
 )
-from perdure.gateway.calls import Ask, indexable
+from perdure.gateway.calls import CallOptions, indexable
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -72,13 +72,13 @@ class Ledger:
         self._waiting: list[_Work] = []
         self._worker: asyncio.Task[None] | None = None
 
-    def covers(self, ask: Ask) -> bool:
+    def covers(self, options: CallOptions) -> bool:
         """Whether any budget limits such a call."""
-        return any(budget.covers(ask) for budget in self._budgets)
+        return any(budget.covers(options) for budget in self._budgets)
 
     async def reserve(
         self,
-        ask: Ask,
+        options: CallOptions,
         tokens: int,
         cost: int | None,
         *,
@@ -96,7 +96,7 @@ class Ledger:
         Raises `BudgetReached` if it does not fit, or costs what nobody knows and a budget limits
         money. Raises `StorageError` if the bank does not answer: no call should be made then.
         """
-        covering = [budget for budget in self._budgets if budget.covers(ask, at_home=at_home)]
+        covering = [budget for budget in self._budgets if budget.covers(options, at_home=at_home)]
         if not covering:
             return Reservation()
         limited = next((budget for budget in covering if budget.cost is not None), None)
@@ -107,7 +107,7 @@ class Ledger:
                 hint="Set a price in gateway.prices, or a budget in tokens.",
             )
         now = self._clock()
-        holds = tuple(hold_for(budget, ask, now) for budget in covering)
+        holds = tuple(hold_for(budget, options, now) for budget in covering)
         reservation = Reservation(holds, max(0, tokens), max(0, cost or 0), assumed)
         done = asyncio.get_running_loop().create_future()
         self._submit(_Work(reservation, done))
@@ -144,19 +144,25 @@ class Ledger:
     async def status(self) -> list[BudgetStatus]:
         """How each budget stands in its current period; of those for each agent, all that spent."""
         now = self._clock()
-        pots = self._store.collection(BudgetPeriod)
+        periods = self._store.collection(BudgetPeriod)
         standings = list[BudgetStatus]()
         for budget in self._budgets:
             period, renews = budget.period(now)
             key = f"{budget.name}/{period}"
             if budget.agent == EACH:
-                found = await pots.query().prefix(f"{key}/").values()
-                found.sort(key=lambda pot: pot.agent)
+                found = await periods.query().prefix(f"{key}/").values()
+                found.sort(key=lambda spending: spending.agent)
             else:
-                found = [await pots.get(key) or BudgetPeriod(id=key)]
+                found = [await periods.get(key) or BudgetPeriod(id=key)]
             standings += [
-                BudgetStatus(budget=budget, agent=pot.agent, period=period, renews=renews, pot=pot)
-                for pot in found
+                BudgetStatus(
+                    budget=budget,
+                    agent=spending.agent,
+                    period=period,
+                    renews=renews,
+                    spending=spending,
+                )
+                for spending in found
             ]
         return standings
 
@@ -175,7 +181,6 @@ class Ledger:
         )
 
     async def close(self) -> None:
-        """Wait for what was accepted."""
         while self._worker is not None and not self._worker.done():
             await asyncio.wait([self._worker])
 
@@ -222,7 +227,6 @@ class Ledger:
                 work.done.cancel()
 
     async def _carried_out(self, batch: list[_Work]) -> dict[int, Exception]:
-        """What was refused, and why, by its place."""
         try:
             return await self._store.transact(partial(_carry_out, batch))
         except InvalidInput as exc:
@@ -251,25 +255,29 @@ def _let_go(done: asyncio.Future[None]) -> None:
 
 
 async def _carry_out(batch: list[_Work], transaction: Transaction) -> dict[int, Exception]:
-    """Apply the batch to the pots; returns what was refused, by its place."""
+    """Apply the batch to the periods; returns what was refused, by its place."""
     collection = transaction.collection(BudgetPeriod)
     wanted = list({hold.key: None for work in batch for hold in work.reservation.holds})
-    pots = dict(zip(wanted, await collection.get_many(wanted), strict=True))
+    periods = dict(zip(wanted, await collection.get_many(wanted), strict=True))
     changed = dict[str, BudgetPeriod]()
     refused = dict[int, Exception]()
     for place, work in enumerate(batch):
         held = work.reservation
         if work.took is None:
-            found = [(hold, pots[hold.key] or hold.empty()) for hold in held.holds]
+            found = [(hold, periods[hold.key] or hold.empty()) for hold in held.holds]
             full = next((each for each in found if not fits(*each, held)), None)
             if full is not None:
                 refused[place] = reached(*full, held)
                 continue
-            new = [reserved(pot, held) for _, pot in found]
+            new = [reserved(spending, held) for _, spending in found]
         else:
-            # A pot that is gone was forgotten, and what was reserved in it with it.
-            new = [settled(pot, held, *work.took) for hold in held.holds if (pot := pots[hold.key])]
-        for pot in new:
-            pots[pot.id] = changed[pot.id] = pot
+            # A period that is gone was forgotten, and what was reserved in it with it.
+            new = [
+                settled(spending, held, *work.took)
+                for hold in held.holds
+                if (spending := periods[hold.key])
+            ]
+        for spending in new:
+            periods[spending.id] = changed[spending.id] = spending
     await collection.put_many(changed.values())
     return refused

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from perdure.gateway.breaker import State
-from perdure.gateway.calls import Ask
+from perdure.gateway.calls import CallOptions
 
 if TYPE_CHECKING:
     from perdure.gateway.catalog import ModelCandidate
@@ -52,7 +52,7 @@ class HealthView(msgspec.Struct, frozen=True):
         return self.preference >= HEALTHY
 
 
-class Health:
+class ModelHealth:
     """Remembers how calls went, by task type and ``provider/model``.
 
     Kept in memory, of bounded size: a new process begins without data. `half_life` is the number
@@ -90,7 +90,6 @@ class Health:
         return HealthView() if marks is None else self._shown(marks)
 
     def views(self) -> dict[tuple[str, str], HealthView]:
-        """All of them, by task type and ``provider/model``."""
         return {key: self._shown(marks) for key, marks in sorted(self._marks.items())}
 
     def _shown(self, marks: _Marks) -> HealthView:
@@ -132,7 +131,10 @@ class Selector(Protocol):
     """Puts candidates in the order in which they are to be tried."""
 
     def order(
-        self, ask: Ask, candidates: list[ModelCandidate], standings: Mapping[str, CandidateStatus]
+        self,
+        options: CallOptions,
+        candidates: list[ModelCandidate],
+        standings: Mapping[str, CandidateStatus],
     ) -> list[ModelCandidate]:
         """The candidates, the first to be asked first.
 
@@ -141,7 +143,7 @@ class Selector(Protocol):
         """
 
 
-class ByHealth:
+class HealthSelector:
     """The configured order, adjusted by health: the default.
 
     A candidate that does badly at this kind of work, or that would keep the call waiting for more
@@ -153,7 +155,10 @@ class ByHealth:
         self._patience = patience
 
     def order(
-        self, ask: Ask, candidates: list[ModelCandidate], standings: Mapping[str, CandidateStatus]
+        self,
+        options: CallOptions,
+        candidates: list[ModelCandidate],
+        standings: Mapping[str, CandidateStatus],
     ) -> list[ModelCandidate]:
         return sorted(candidates, key=lambda each: self._rank(standings.get(each.name)))
 

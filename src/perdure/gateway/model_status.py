@@ -12,7 +12,7 @@ import msgspec
 from perdure.core.errors import GatewayError, InvalidConfig
 from perdure.gateway import local
 from perdure.gateway.breaker import BreakerView
-from perdure.gateway.calls import PURPOSES, Ask, Complexity, Purpose
+from perdure.gateway.calls import PURPOSES, CallOptions, Complexity, Purpose
 from perdure.gateway.catalog import ModelCandidate
 from perdure.gateway.gateway import Gateway
 from perdure.gateway.model_selection import HealthView
@@ -75,7 +75,7 @@ async def models(gateway: Gateway, *, reach: bool = False) -> list[ModelView]:
         if not gateway.has(purpose):
             continue
         for level in _LEVELS:
-            found = gateway.catalog.candidates(Ask(purpose=purpose, complexity=level))
+            found = gateway.catalog.candidates(CallOptions(purpose=purpose, complexity=level))
             for place, candidate in enumerate(found, 1):
                 candidates[candidate.name] = candidate
                 uses.setdefault(candidate.name, []).append(ModelUse(purpose, level, place))

@@ -1,7 +1,7 @@
 """What became of each attempt to call a model: what it took, cost and achieved.
 
-Outcomes are noted in memory and written a moment later, many at once: a call never waits for them,
-and a process that is killed loses about the last quarter of a second of them. Budgets do not
+Outcomes are noted in memory and written a moment later, many at once (`jobs.idle`): a call never
+waits for them, and a process that is killed loses about the last second of them. Budgets do not
 depend on them. `summary` adds them up in the database.
 
 The quality of an answer is a guess at first (`perdure.gateway.quality`), until a judge or a user
@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -23,8 +22,9 @@ import msgspec
 from perdure.core import clock
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.messages import Usage
-from perdure.gateway.calls import Ask, indexable
+from perdure.gateway.calls import CallOptions, indexable
 from perdure.gateway.catalog import ModelCandidate
+from perdure.jobs import GoOn, Runner, Wake
 from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, system_record
@@ -39,12 +39,10 @@ CANCELLED = "cancelled"
 _log = logging.getLogger(__name__)
 _RANK: dict[Judge, int] = {"heuristic": 0, "judge": 1, "user": 2}
 
-#: Seconds that an outcome waits for others, and how many are written at once.
-LINGER = 0.25
+#: Outcomes that are written at once.
 PORTION = 500
 #: Outcomes that wait while the store cannot be written; the oldest go first.
 MOST_WAITING = 20_000
-_LONGEST_PAUSE = 30.0
 _PAGE = 500
 
 # Figures can only be computed over columns, and a column is there because an index names it. These
@@ -109,20 +107,18 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             force(self, name, indexable(getattr(self, name)))
 
     @classmethod
-    def of(cls, ask: Ask, candidate: ModelCandidate, **fields: Any) -> Outcome:
-        """The outcome of an attempt of this caller at this model."""
+    def of(cls, options: CallOptions, candidate: ModelCandidate, **fields: Any) -> Outcome:
         return cls(
-            purpose=ask.purpose,
+            purpose=options.purpose,
             provider=candidate.provider.name,
             model=candidate.model,
-            agent=ask.agent,
-            session=ask.session,
-            task=ask.task,
+            agent=options.agent,
+            session=options.session,
+            task=options.task,
             **fields,
         )
 
     def having(self, usage: Usage | None) -> Outcome:
-        """The same with what the provider counted."""
         if usage is None:
             return self
         return msgspec.structs.replace(
@@ -135,27 +131,24 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
 
-class Recorder:
-    """Writes outcomes behind the caller's back. For one event loop; `close` it at the end."""
+class OutcomeRecorder:
+    """Writes outcomes later: in the pauses of `jobs`, when it is flushed, and when it is closed."""
 
-    def __init__(self, store: Store, *, most: int = MOST_WAITING) -> None:
+    def __init__(
+        self, store: Store, jobs: Runner | None = None, *, most: int = MOST_WAITING
+    ) -> None:
         self._outcomes = store.collection(Outcome)
         self._waiting: deque[Outcome] = deque()
         self._most = most
-        self._full = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
-        self._failing = False
+        self._wake: Wake | None = jobs.idle("outcomes", self._work) if jobs is not None else None
         self._closed = False
         #: Outcomes that were lost, because the store could not be written for too long or would
         #: not have them.
         self.dropped = 0
 
     def note(self, outcome: Outcome) -> None:
-        """Keep an outcome. Never waits and never raises; it is written within about 0.25 s.
-
-        Called in the event loop. After `close`, it is dropped.
-        """
+        """Keep an outcome. Never waits and never raises. After `close`, it is dropped."""
         if self._closed:
             self.dropped += 1
             return
@@ -163,26 +156,16 @@ class Recorder:
         while len(self._waiting) > self._most:
             self._waiting.popleft()
             self.dropped += 1
-        if len(self._waiting) >= PORTION:
-            self._full.set()
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._serve(), name="perdure-outcomes")
+        if self._wake is not None:
+            self._wake()
 
     async def flush(self) -> None:
         """Write what was noted.
 
         Raises `StorageError` if the store cannot be written; the outcomes are kept for later.
         """
-        async with self._lock:
-            while self._waiting:
-                portion = [self._waiting.popleft() for _ in range(min(PORTION, len(self._waiting)))]
-                try:
-                    await self._write(portion)
-                except BaseException:
-                    # In front of those that came meanwhile. `note` sees to it if that is too many.
-                    self._waiting.extendleft(reversed(portion))
-                    raise
-            self._full.clear()
+        while self._waiting:
+            await self._write_some()
 
     async def feedback(self, id: str, score: float, by: Literal["user", "judge"]) -> Outcome:
         """Say how good an answer was, from 0 to 1; returns its outcome.
@@ -214,9 +197,6 @@ class Recorder:
     async def close(self) -> None:
         """Write what is left, once; what cannot be written then is lost, and logged."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
         try:
             await self.flush()
         except PerdureError as exc:
@@ -224,27 +204,22 @@ class Recorder:
             _log.warning("%d outcomes are lost: %s", len(self._waiting), exc)
             self._waiting.clear()
 
-    # ------------------------------------------------------------------------------------------
-
-    async def _serve(self) -> None:
-        """Write what waits, a portion or a moment at a time, until nothing does."""
-        pause = LINGER
+    async def _work(self, go_on: GoOn) -> bool:
         while self._waiting:
-            if self._failing:
-                await asyncio.sleep(pause)  # a full portion is no reason to hurry then
-            else:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._full.wait(), pause)
+            await self._write_some()
+            if not go_on():
+                break
+        return bool(self._waiting)
+
+    async def _write_some(self) -> None:
+        async with self._lock:
+            portion = [self._waiting.popleft() for _ in range(min(PORTION, len(self._waiting)))]
             try:
-                await self.flush()
-            except PerdureError as exc:
-                if not self._failing:
-                    _log.warning("outcomes cannot be written for now: %s", exc)
-                self._failing = True
-                pause = min(pause * 2, _LONGEST_PAUSE)
-            else:
-                self._failing = False
-                pause = LINGER
+                await self._write(portion)
+            except BaseException:
+                # In front of those that came meanwhile. `note` sees to it if that is too many.
+                self._waiting.extendleft(reversed(portion))
+                raise
 
     async def _write(self, portion: list[Outcome]) -> None:
         try:
@@ -315,7 +290,7 @@ async def summary(
     """Outcomes that began from `since` until before `until`, added up by one of their fields.
 
     Models of the same name at different providers are different ones. Ordered by that field, models
-    by their provider first. What a `Recorder` has not written yet is not in it: flush it first.
+    by their provider first. What an `OutcomeRecorder` has not written yet is not in it: flush it.
     """
     if by not in GROUPS:
         raise InvalidInput(

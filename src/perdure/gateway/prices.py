@@ -57,7 +57,6 @@ class Price(msgspec.Struct, frozen=True):
     max_output: int | None = None
 
     def for_prompt(self, tokens: int) -> Rates:
-        """The rates for a prompt of this size."""
         if self.long is not None and self.above is not None and tokens > self.above:
             return self.long
         return self.rates
@@ -111,7 +110,6 @@ class Prices:
 
     @property
     def source(self) -> str:
-        """Where that list comes from."""
         return self._listed.source
 
     def find(self, provider: str, model: str) -> Price | None:

@@ -37,53 +37,28 @@ MAX_WORDS = 300
 #: A body is not looked at beyond this: words that explain something come first.
 _MAX_BODY = 65_536
 
-#: Names of errors, whichever field they stand in, and the status that they amount to.
+#: Names of errors, whichever field they stand in, and the status that they amount to: of OpenAI,
+#: Anthropic, Hugging Face's text generation server, llama.cpp, vLLM, Cloudflare Workers AI.
 _STATUS_OF = {
-    # OpenAI, and those who speak its format
-    "insufficient_quota": 402,
-    "billing_hard_limit_reached": 402,
-    "billing_not_active": 402,
-    "invalid_api_key": 401,
-    "model_not_found": 404,
-    "rate_limit_exceeded": 429,
-    "tokens": 429,
-    "requests": 429,
-    "too_many_requests": 429,
-    "server_error": 500,
-    "internal_server_error": 500,
-    "service_unavailable": 503,
-    "context_length_exceeded": 413,
-    "string_above_max_length": 413,
-    "invalid_prompt": 400,
-    "content_filter": 400,
-    # Anthropic
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-    # Hugging Face's text generation server
-    "validation": 422,
-    "overloaded": 429,
-    "generation": 500,
-    "incomplete_generation": 500,
-    # llama.cpp, vLLM
-    "exceed_context_size_error": 413,
-    "unavailable_error": 503,
-    "badrequesterror": 400,
-    "notfounderror": 404,
-    "internalservererror": 500,
-    # Cloudflare Workers AI; its codes are numbers
-    "3006": 413,
-    "3036": 402,
-    "3040": 429,
-    "5007": 404,
-    "10000": 401,
+    name: status
+    for status, names in {
+        400: "invalid_prompt content_filter invalid_request_error badrequesterror",
+        401: "invalid_api_key authentication_error 10000",
+        402: "insufficient_quota billing_hard_limit_reached billing_not_active billing_error 3036",
+        403: "permission_error",
+        404: "model_not_found not_found_error notfounderror 5007",
+        413: "context_length_exceeded string_above_max_length request_too_large"
+        " exceed_context_size_error 3006",
+        422: "validation",
+        429: "rate_limit_exceeded tokens requests too_many_requests rate_limit_error"
+        " overloaded 3040",
+        500: "server_error internal_server_error api_error generation incomplete_generation"
+        " internalservererror",
+        503: "service_unavailable unavailable_error",
+        504: "timeout_error",
+        529: "overloaded_error",
+    }.items()
+    for name in names.split()
 }
 
 _too_long = re.compile(
@@ -218,7 +193,6 @@ def conceal(error: GatewayError, secrets: list[str]) -> None:
 
 
 def _quotes(error: BaseException | None, secrets: list[str]) -> bool:
-    """Whether an error, or what led to it, holds a secret."""
     held = list[str]()
     while error is not None:
         held += [str(error), repr(error.args), repr(vars(error))]

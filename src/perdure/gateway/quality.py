@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from perdure.core.messages import Message, Text
-from perdure.gateway.calls import Answered, Request
+from perdure.gateway.calls import ModelAnswer, Request
 from perdure.wire.notes import NOTES
 
 EMPTY = 0.0
@@ -42,7 +42,7 @@ _REFUSAL_LENGTH = 600
 _DEEPEST = 64
 
 
-def heuristic(answered: Answered, request: Request) -> float:
+def heuristic(answered: ModelAnswer, request: Request) -> float:
     """How good an answer looks, from 0 to 1: see the module. Never raises."""
     message = answered.message
     text = message.text.strip()

@@ -99,14 +99,14 @@ class Gate:
 
     def slot(
         self, *, tokens: int = 0, remaining: float = math.inf, patience: float = math.inf
-    ) -> Slot:
+    ) -> GateSlot:
         """A way in, as an async context manager, for a call that takes about so many tokens.
 
         Entering raises `RateLimited` if that is not possible within `remaining` seconds, or if the
         provider wants nobody for more than `patience` seconds. Queueing behind others, while it
         takes calls, does not count as that.
         """
-        return Slot(self, tokens, remaining, patience)
+        return GateSlot(self, tokens, remaining, patience)
 
     def pause(self, seconds: float) -> None:
         """Let nobody in for so long: the provider asked for it. Never shortens a pause."""
@@ -242,7 +242,7 @@ class Gate:
         )
 
 
-class Slot:
+class GateSlot:
     """One caller's place in a gate. Enter it once."""
 
     __slots__ = ("_gate", "_patience", "_remaining", "_seen", "_tokens")

@@ -50,7 +50,7 @@ class StartedStream:
         await self._deltas.aclose()
 
 
-class Stream:
+class ReplyStream:
     """An async context manager, and inside it something to iterate over: what arrives. Once.
 
     Entering it tries candidates until one begins to answer. Iterating raises `StreamBroken`, with

@@ -23,7 +23,7 @@ import msgspec
 from perdure.core import clock
 from perdure.core.errors import DeadlineExceeded, InvalidValue, StorageError
 from perdure.core.messages import Message, sound
-from perdure.gateway.calls import Answered, indexable
+from perdure.gateway.calls import ModelAnswer, indexable
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 from perdure.storage.store import Store
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _STREAMING = ("stream", "stream_options")
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Answered).decode
+_decode = msgspec.msgpack.Decoder(ModelAnswer).decode
 
 
 @system_record("answers", ttl="1d")  # each is given its own
@@ -64,7 +64,7 @@ class ResponseCache:
         """The collections whose content `forget` looks after."""
         return frozenset({self._answers.name})
 
-    async def get(self, key: str) -> Answered | None:
+    async def get(self, key: str) -> ModelAnswer | None:
         """The answer of this key, or None if there is none that can be used. Never raises."""
         try:
             found = await self._answers.get(key)
@@ -75,7 +75,7 @@ class ResponseCache:
             return None
 
     async def put(
-        self, key: str, answered: Answered, *, agent: str = "", session: str = ""
+        self, key: str, answered: ModelAnswer, *, agent: str = "", session: str = ""
     ) -> bool:
         """Keep an answer; returns whether it is kept. Never raises.
 
@@ -134,12 +134,12 @@ def key_of(
     return hashed.hexdigest()
 
 
-def _encoded(answered: Answered) -> bytes:
+def _encoded(answered: ModelAnswer) -> bytes:
     try:
         return _encode(answered)
     except UnicodeEncodeError:
         plain = sound(msgspec.to_builtins(answered, builtin_types=(bytes,)))
-        return _encode(msgspec.convert(plain, Answered))
+        return _encode(msgspec.convert(plain, ModelAnswer))
 
 
 class _Scope(Protocol):

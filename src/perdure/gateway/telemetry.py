@@ -4,7 +4,7 @@ Nothing has to be switched on: where the program has set OpenTelemetry up, calls
 where it has not even imported it, nothing is imported and nothing measured. Prompts, answers and
 error texts are never part of it.
 
-    with telemetry.attempt("chat", provider, model, request=request, ask=ask) as span:
+    with telemetry.attempt("chat", provider, model, request=request, options=options) as span:
         answered = ...
         span.answered(answered)
 
@@ -17,13 +17,14 @@ from __future__ import annotations
 import functools
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from perdure.core.errors import GatewayError
 from perdure.core.messages import Usage
-from perdure.gateway.calls import Answered, Ask, Finish, Request
+from perdure.gateway.calls import CallOptions, Finish, ModelAnswer, Request
 from perdure.gateway.providers import Provider
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class CallSpan:
     def arrived(self) -> None:
         """The first thing of a stream is there. Further calls change nothing."""
 
-    def answered(self, answered: Answered) -> None: ...
+    def answered(self, answered: ModelAnswer) -> None: ...
 
     def embedded(self, usage: Usage | None, dimension: int = 0) -> None: ...
 
@@ -73,7 +74,7 @@ def attempt(
     model: str,
     *,
     request: Request | None = None,
-    ask: Ask | None = None,
+    options: CallOptions | None = None,
     stream: bool = False,
 ) -> CallSpan:
     """Watches one call, from ``with`` to the end of its block.
@@ -84,7 +85,9 @@ def attempt(
     # Who wants to see something has imported this; else there is nobody to tell.
     if "opentelemetry.trace" not in sys.modules and "opentelemetry.metrics" not in sys.modules:
         return _NOTHING
-    return _RecordedSpan(operation, provider, model, request=request, ask=ask, stream=stream)
+    return _RecordedSpan(
+        operation, provider, model, request=request, options=options, stream=stream
+    )
 
 
 class _RecordedSpan(CallSpan):
@@ -99,7 +102,7 @@ class _RecordedSpan(CallSpan):
         model: str,
         *,
         request: Request | None,
-        ask: Ask | None,
+        options: CallOptions | None,
         stream: bool,
     ) -> None:
         #: What spans and metrics say alike.
@@ -109,7 +112,7 @@ class _RecordedSpan(CallSpan):
             "gen_ai.request.model": model,
             **_server(provider.base_url),
         }
-        self._start = {**self._common, **_asked(request, ask)}
+        self._start = {**self._common, **_asked(request, options)}
         if stream:
             self._start["gen_ai.request.stream"] = True
         self._stream = stream
@@ -136,7 +139,7 @@ class _RecordedSpan(CallSpan):
             self._first = time.perf_counter() - self._began
             self._span.set_attribute("gen_ai.response.time_to_first_chunk", self._first)
 
-    def answered(self, answered: Answered) -> None:
+    def answered(self, answered: ModelAnswer) -> None:
         message = answered.message
         finish = _FINISHES.get(answered.finish, answered.finish)
         self._span.set_attribute("gen_ai.response.finish_reasons", [finish])
@@ -191,7 +194,7 @@ class _RecordedSpan(CallSpan):
                 _tokens().record(count, {**self._common, "gen_ai.token.type": kind})
 
 
-def _asked(request: Request | None, ask: Ask | None) -> dict[str, Any]:
+def _asked(request: Request | None, options: CallOptions | None) -> dict[str, Any]:
     said: dict[str, Any] = {}
     if request is not None:
         said |= {
@@ -202,12 +205,12 @@ def _asked(request: Request | None, ask: Ask | None) -> dict[str, Any]:
             "gen_ai.request.stop_sequences": list(request.stop) or None,
             "gen_ai.output.type": "json" if request.shape is not None else None,
         }
-    if ask is not None:
+    if options is not None:
         said |= {
-            "gen_ai.agent.name": ask.agent or None,
-            "gen_ai.conversation.id": ask.session or None,
-            "perdure.purpose": ask.purpose,
-            "perdure.task": ask.task or None,
+            "gen_ai.agent.name": options.agent or None,
+            "gen_ai.conversation.id": options.session or None,
+            "perdure.purpose": options.purpose,
+            "perdure.task": options.task or None,
         }
     return {name: value for name, value in said.items() if value is not None}
 
@@ -233,23 +236,19 @@ def _tracer() -> Tracer:
 
 @functools.cache
 def _durations() -> Histogram:
-    from opentelemetry import metrics
-
-    return metrics.get_meter(_SCOPE).create_histogram(
-        "gen_ai.client.operation.duration",
-        unit="s",
-        description="GenAI operation duration.",
-        explicit_bucket_boundaries_advisory=_DURATIONS,
-    )
+    name = "gen_ai.client.operation.duration"
+    return _histogram(name, "s", "GenAI operation duration.", _DURATIONS)
 
 
 @functools.cache
 def _tokens() -> Histogram:
+    description = "Number of input and output tokens used."
+    return _histogram("gen_ai.client.token.usage", "{token}", description, _TOKENS)
+
+
+def _histogram(name: str, unit: str, description: str, bounds: Sequence[float]) -> Histogram:
     from opentelemetry import metrics
 
     return metrics.get_meter(_SCOPE).create_histogram(
-        "gen_ai.client.token.usage",
-        unit="{token}",
-        description="Number of input and output tokens used.",
-        explicit_bucket_boundaries_advisory=_TOKENS,
+        name, unit=unit, description=description, explicit_bucket_boundaries_advisory=bounds
     )

@@ -358,7 +358,6 @@ def _path_of(address: str) -> str:
 
 
 def _type_of(response: httpx2.Response) -> str:
-    """The media type in lower case, without parameters; empty if there is none."""
     text: str = response.headers.get("content-type", "")
     return text.partition(";")[0].strip().lower()
 

@@ -13,7 +13,7 @@ import msgspec
 
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import Cutter, Mark, Turn
+from perdure.core.turns import ConversationState, Turn, TurnSplitter
 from perdure.history.answers import Partial, packed, unpacked
 from perdure.history.intake import Intake, Taken
 from perdure.history.log import Order, TurnLog, Writer, Written
@@ -45,7 +45,7 @@ class Drafting:
         #: The draft's version, once it is saved.
         self._version = 0
         #: Set if the answer itself opens its turn, behind this one.
-        self._behind: Mark | None = None
+        self._behind: ConversationState | None = None
 
     @property
     def _session(self) -> str:
@@ -62,13 +62,13 @@ class Drafting:
             own = pen.writer.own
             mark = head.mark if own is None or own.turn >= head.turn else own
             if head.closed and mark is head.mark:
-                mark = Mark(head.turn)
+                mark = ConversationState(head.turn)
             if mark.fresh:
                 # Nobody else's turn gets this number before the answer is complete, or so we hope;
                 # if one does, the answer goes behind it.
-                self._behind = Mark(head.turn)
+                self._behind = ConversationState(head.turn)
                 return head.newest + 1
-            return Cutter(mark).feed(Message("assistant"))[0]
+            return TurnSplitter(mark).feed(Message("assistant"))[0]
 
     async def save_draft(self, turn: int, message: Message, started: int) -> None:
         """Keep what there is. Nothing of it moves to the artifact store: it will be replaced."""
@@ -161,14 +161,14 @@ class Drafting:
         await self._adopt(writer)
         return await self._wrap_up(taken, written)
 
-    async def _mark(self, writer: Writer, turn: int) -> Mark:
+    async def _mark(self, writer: Writer, turn: int) -> ConversationState:
         """Where the turn of the answer stands."""
         head = await self._pen.log.refresh(writer)
         if self._behind is not None:
             return self._behind
         if turn < head.turn or (turn == head.turn and head.mark.fresh):
             return await self._pen.reader.mark(writer.record, turn)
-        return head.mark if turn == head.turn else Mark(head.turn)
+        return head.mark if turn == head.turn else ConversationState(head.turn)
 
     async def _adopt(self, writer: Writer) -> None:
         """Let the session know what was written, and go on in the same turn if it was its own."""

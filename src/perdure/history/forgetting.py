@@ -45,9 +45,9 @@ from perdure.history.renditions.records import (
 from perdure.history.rerooting import Rerooting
 from perdure.jobs import PendingMark
 from perdure.storage.collection import Collection
-from perdure.storage.contexts import Context
 from perdure.storage.delivery import Parked
 from perdure.storage.options import STRONG
+from perdure.storage.state_records import StateRecord
 from perdure.storage.store import Store
 from perdure.storage.windows import Entry
 
@@ -202,7 +202,7 @@ class Forgetting:
             Prefixed(store, Rendition, Tiny),
             Events(store),
         ]
-        self._last = AgentOnly(store, Receipt, PendingMark, Context, Entry, Head)
+        self._last = AgentOnly(store, Receipt, PendingMark, StateRecord, Entry, Head)
         #: Called with turns that a fork is given as its own, and its name; then with its name.
         self.rerooting: list[Callable[[Stretch, str], Awaitable[None]]] = []
         self.rerooted: list[Callable[[str], Awaitable[None]]] = []

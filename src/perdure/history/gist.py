@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.figures import plural, size
-from perdure.core.messages import Media, Reference, Text, ToolCall, ToolResult, Unknown
+from perdure.core.display import format_size, plural
+from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult, Unknown
 from perdure.history.excerpt import unwrap
 
 #: Arguments that tell by themselves what a call is about, the most telling first.
@@ -85,12 +85,12 @@ def came(result: ToolResult) -> Outcome:
 
 
 def _counts(result: ToolResult, said: str) -> Iterator[str]:
-    moved = [part.size for part in result.content if isinstance(part, Reference)]
+    moved = [part.size for part in result.content if isinstance(part, ArtifactPointer)]
     length = len(said.encode(errors="replace"))
     if said and not moved:
-        yield f"{plural(said.count(chr(10)) + 1, 'line')}, {size(length)}"
+        yield f"{plural(said.count(chr(10)) + 1, 'line')}, {format_size(length)}"
     elif moved:
-        yield size(sum(moved) + length)
+        yield format_size(sum(moved) + length)
     media = [part for part in result.content if isinstance(part, Media)]
     if media:
         images = all(part.media_type.startswith("image/") for part in media)
@@ -107,7 +107,7 @@ def described(media: Media) -> str:
         each
         for each in (
             media.media_type or "file",
-            size(length) if length else "",
+            format_size(length) if length else "",
             media.filename,
             media.url or media.file_id or "",
         )

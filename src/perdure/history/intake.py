@@ -1,8 +1,8 @@
 """What happens to messages before they are written: secrets are masked, what is large moves out.
 
 Text above a limit, the bytes of images and files, and whatever a tool that makes artifacts returns
-go to the artifact store; a `Reference` stays in their place, with the session and agent that said
-it and the file's name where the tool call tells. Small artifacts are rows, and commit with the
+go to the artifact store; an `ArtifactPointer` stays in their place, with the session and agent that
+said it and the file's name where the tool call tells. Small artifacts are rows, and commit with the
 turn; large ones are on disk before it.
 """
 
@@ -20,11 +20,11 @@ import msgspec
 from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore
 from perdure.core import messages as canonical
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -236,11 +236,11 @@ class Intake:
 
     def _light_content(
         self,
-        part: Text | Media | Reference | Unknown,
+        part: Text | Media | ArtifactPointer | Unknown,
         move: Callable[[bytes], None],
         limit: int,
         filename: str,
-    ) -> Text | Media | Reference | Unknown:
+    ) -> Text | Media | ArtifactPointer | Unknown:
         if isinstance(part, Text):
             if len(part.text) <= limit:
                 return part
@@ -259,11 +259,11 @@ class Intake:
 
     def _text(
         self, text: str, move: Callable[[bytes], None], filename: str, native: canonical.Native
-    ) -> Reference:
+    ) -> ArtifactPointer:
         content = canonical.sound(text).encode()
         move(content)
         artifact = Artifact.of(content)
-        return Reference(
+        return ArtifactPointer(
             artifact.hash,
             artifact.size,
             filename=filename,
@@ -273,11 +273,11 @@ class Intake:
             native=native,
         )
 
-    def _whole(self, part: Part, move: Callable[[bytes], None]) -> Reference:
+    def _whole(self, part: Part, move: Callable[[bytes], None]) -> ArtifactPointer:
         content = _packed(part)
         move(content)
         artifact = Artifact.of(content)
-        return Reference(
+        return ArtifactPointer(
             artifact.hash,
             artifact.size,
             of="part",
@@ -331,7 +331,7 @@ async def resolved(messages: Iterable[Message], artifacts: Contents) -> tuple[Me
 
 
 async def _resolved(part: Part, artifacts: Contents) -> Part:
-    if isinstance(part, Reference):
+    if isinstance(part, ArtifactPointer):
         content = await artifacts.read(part.artifact)
         if part.of == "part":
             return cast("Part", _part.decode(content))

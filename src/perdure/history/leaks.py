@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from perdure.core.figures import plural
-from perdure.core.messages import Message, Part, Reference, Text
+from perdure.core.display import plural
+from perdure.core.messages import ArtifactPointer, Message, Part, Text
 from perdure.core.turns import Turn
 from perdure.history.tags import without_tags
 
@@ -55,7 +55,7 @@ def _hidden(message: Message) -> tuple[tuple[Part, ...], int]:
         if isinstance(part, Text):
             text, leaked = without_tags(part.text)
             shown = replace(part, text=text) if leaked else part
-        elif isinstance(part, Reference):
+        elif isinstance(part, ArtifactPointer):
             head, leaked = without_tags(part.head)
             shown = replace(part, head=head) if leaked else part
         parts.append(shown)

@@ -31,7 +31,7 @@ from perdure.core import clock
 from perdure.core import messages as canonical
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import Mark
+from perdure.core.turns import ConversationState
 from perdure.history import chain
 from perdure.history.packing import RoundWritten, cut, grouped
 from perdure.history.records import (
@@ -104,7 +104,7 @@ class Writer(msgspec.Struct):
     version: int = 0
     created: int = 0  # the head, in microseconds
     #: Where the turn stands that this writer wrote to last.
-    own: Mark | None = None
+    own: ConversationState | None = None
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -303,7 +303,7 @@ class TurnLog:
 
     # ------------------------------------------------------------------------------------------
 
-    def _plan(self, writer: Writer, order: Order) -> tuple[Written, Mark]:
+    def _plan(self, writer: Writer, order: Order) -> tuple[Written, ConversationState]:
         """What to write on top of the head that the writer knows; where its turn then stands."""
         head = writer.head
         assert head is not None  # noqa: S101 (for the type checker)

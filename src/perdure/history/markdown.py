@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.core.clock import to_datetime
-from perdure.core.figures import plural
+from perdure.core.display import plural
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -126,11 +126,11 @@ def _message(message: Message, results: list[ToolResult]) -> Iterator[str]:
 
 
 def _part(part: Part, results: list[ToolResult]) -> Iterator[str]:
-    if isinstance(part, Text | Reference):
+    if isinstance(part, Text | ArtifactPointer):
         words = words_of(part)
         if words.strip():
             yield flowing(words)
-        if isinstance(part, Reference):
+        if isinstance(part, ArtifactPointer):
             yield _aside(f"{part.artifact}, {part.size:,} bytes")
     elif isinstance(part, Reasoning):
         words = words_of(part)

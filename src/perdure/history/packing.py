@@ -13,7 +13,7 @@ import msgspec
 from perdure.core import messages as canonical
 from perdure.core.errors import InvalidValue
 from perdure.core.messages import Message
-from perdure.core.turns import Cutter, Mark, is_prompt
+from perdure.core.turns import ConversationState, TurnSplitter, is_prompt
 from perdure.history.records import Head
 
 #: Rounds of a turn that are written together share a piece up to so many bytes: they compress
@@ -43,8 +43,8 @@ class Group(msgspec.Struct, gc=False):
 
 
 def cut(
-    head: Head, own: Mark | None, messages: Iterable[Message], *, fresh: bool = False
-) -> tuple[list[RoundWritten], Mark, Mark]:
+    head: Head, own: ConversationState | None, messages: Iterable[Message], *, fresh: bool = False
+) -> tuple[list[RoundWritten], ConversationState, ConversationState]:
     """The messages in rounds; where the newest turn then stands; where this writer's does."""
     # Also overtaken is a turn that was undone: what still comes for it stays in it.
     overtaken = own is not None and not fresh and own.turn < head.turn
@@ -54,17 +54,17 @@ def cut(
     # A prompt may be part of the one before it if that is ours, and nothing has been answered yet.
     joins = own is not None and own.turn == head.turn not in head.answering
     if fresh or (head.closed and not overtaken):
-        base = Mark(head.turn, fresh=True)
-    cutter = Cutter(base)
+        base = ConversationState(head.turn, fresh=True)
+    cutter = TurnSplitter(base)
     begun = base.turn, base.round
     found = list[tuple[tuple[int, int], list[Message]]]()
     for message in messages:
         if is_prompt(message) and not joins and cutter.turn == begun[0]:
-            overtaken, cutter = False, Cutter(Mark(head.turn, fresh=True))
+            overtaken, cutter = False, TurnSplitter(ConversationState(head.turn, fresh=True))
             joins = True
         place = cutter.feed(message)
         if overtaken and place[0] != begun[0]:
-            overtaken, cutter = False, Cutter(Mark(head.turn, fresh=True))
+            overtaken, cutter = False, TurnSplitter(ConversationState(head.turn, fresh=True))
             place = cutter.feed(message)
         if not found or found[-1][0] != place:
             found.append((place, []))

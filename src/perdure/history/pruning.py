@@ -24,9 +24,9 @@ import msgspec
 
 from perdure.config import PruneRule
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -190,7 +190,7 @@ class _Pruner:
         return msgspec.structs.replace(message, parts=parts)
 
     def result(self, result: ToolResult, call: ToolCall | None) -> ToolResult:
-        texts = [part for part in result.content if isinstance(part, Text | Reference)]
+        texts = [part for part in result.content if isinstance(part, Text | ArtifactPointer)]
         if sum(len(_words(part)) for part in texts) <= self._least:
             return result
         choice = self._choice(result, call)
@@ -242,7 +242,7 @@ def _encoded(messages: Iterable[Message]) -> list[Any]:
     return items
 
 
-_Content: TypeAlias = Text | Media | Reference | Unknown
+_Content: TypeAlias = Text | Media | ArtifactPointer | Unknown
 
 
 def _pruned(
@@ -266,7 +266,7 @@ def _pruned(
                 continue
             new = msgspec.structs.replace(texts[-1], text=view)
             changed = placed = True
-        elif isinstance(part, Reference):
+        elif isinstance(part, ArtifactPointer):
             rule = choice if isinstance(choice, PruneRule) else DEFAULT_RULES[-1]
             if rule.keep != "ends":  # what a head lists is not all
                 rule = msgspec.structs.replace(rule, keep="ends")
@@ -310,13 +310,13 @@ def _brief(output: str, choice: PruneRule | str, pointer: str) -> str | None:
     return instead_of(output, pointer=pointer) if choice.keep == "none" else None
 
 
-def _words(part: Text | Reference) -> str:
+def _words(part: Text | ArtifactPointer) -> str:
     return part.text if isinstance(part, Text) else part.head
 
 
 def _own_pointer(result: ToolResult) -> str:
     for part in result.content:
-        if isinstance(part, Reference):
+        if isinstance(part, ArtifactPointer):
             return part.artifact
     return f"call {result.call}" if result.call else ""
 

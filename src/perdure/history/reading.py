@@ -15,7 +15,7 @@ import msgspec
 
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import Cutter, Mark, Position, Round, Status, Turn
+from perdure.core.turns import ConversationState, Position, Round, Status, Turn, TurnSplitter
 from perdure.history.answers import unpacked
 from perdure.history.lines import Owned, owners
 from perdure.history.records import (
@@ -260,7 +260,7 @@ class Reader:
         last = max(pieces, key=lambda piece: piece.number)
         return last.number, last.link
 
-    async def mark(self, record: SessionRecord, turn: int) -> Mark:
+    async def mark(self, record: SessionRecord, turn: int) -> ConversationState:
         """Where a turn of the session's own stands."""
         pieces = await self.pieces(Owned(record.id, turn, turn))
         return mark_of(turn, [message for piece in pieces for message in piece.messages()])
@@ -294,9 +294,9 @@ def _as_of(owned: Owned, record: SessionRecord, head: Head) -> Owned:
     return msgspec.structs.replace(owned, piece=head.pieces)
 
 
-def mark_of(turn: int, messages: Iterable[Message]) -> Mark:
+def mark_of(turn: int, messages: Iterable[Message]) -> ConversationState:
     """Where a turn with these messages stands."""
-    cutter = Cutter(Mark(turn - 1))
+    cutter = TurnSplitter(ConversationState(turn - 1))
     for message in messages:
         cutter.feed(message)
     return cutter.mark
@@ -334,7 +334,7 @@ def _turn(
     if draft is not None:
         arriving = unpacked(draft.content)
         mark = mark_of(number, [message for messages in said.values() for message in messages])
-        cutter = Cutter(mark)
+        cutter = TurnSplitter(mark)
         said.setdefault(cutter.feed(arriving)[1], []).append(arriving)
         ended = max(ended, draft.updated)
     return Turn(

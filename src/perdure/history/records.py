@@ -20,11 +20,11 @@ import msgspec
 from perdure.core import messages as canonical
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.core.messages import Message
-from perdure.core.turns import Mark
-from perdure.storage.contexts import Context
+from perdure.core.turns import ConversationState
 from perdure.storage.keys import numbered
 from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
+from perdure.storage.state_records import StateRecord
 
 #: Long names would make keys that no index can hold.
 MAX_NAME = 120
@@ -54,7 +54,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 @system_record("sessions", indexes=[Index(("type", "active")), Index(("active",))])
-class SessionRecord(Context, frozen=True, kw_only=True):
+class SessionRecord(StateRecord, frozen=True, kw_only=True):
     """A session: a context whose state is whatever its user wants to keep with it."""
 
     agent: Annotated[str, Indexed()]
@@ -95,7 +95,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Where a session stands."""
 
     id: Annotated[str, Key()]
-    mark: Mark = Mark()
+    mark: ConversationState = ConversationState()
     #: Pieces, and messages, in its line so far.
     pieces: int = 0
     messages: int = 0

@@ -17,11 +17,11 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -265,7 +265,7 @@ class _Cutter:
             return self._size(inner.text)
         if isinstance(inner, Media):
             return media_tokens(inner)
-        if isinstance(inner, Reference):
+        if isinstance(inner, ArtifactPointer):
             return self._size(inner.head)
         return self._size(json.dumps(inner.data, default=str)) if _is_unknown(inner) else 0
 

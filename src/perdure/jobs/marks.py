@@ -12,9 +12,8 @@ from typing import Annotated
 
 import msgspec
 
-from perdure.core.clock import SECOND
+from perdure.core.clock import SECOND, new_id
 from perdure.core.errors import Conflict
-from perdure.core.ids import new_id
 from perdure.storage.options import Options
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.store import Store

@@ -27,9 +27,8 @@ from typing import Self
 
 import msgspec
 
-from perdure.core.clock import SECOND
+from perdure.core.clock import SECOND, new_id
 from perdure.core.errors import InvalidInput
-from perdure.core.ids import new_id
 from perdure.jobs.idle import PATIENCE, IdleWork, Wake, Work
 from perdure.jobs.job import Job, JobHandler, JobKind, JobState, check_kind, replace
 from perdure.jobs.job_run import JobCounts, JobRun

@@ -7,8 +7,8 @@ from perdure.core.errors import Unavailable
 from perdure.jobs import Runner
 from perdure.storage.adapter import Capability
 from perdure.storage.assembly import Chain
-from perdure.storage.metrics.alerts import Alerts
-from perdure.storage.metrics.publishing import PATIENCE, Publisher
+from perdure.storage.metrics.metric_alerts import Alerts
+from perdure.storage.metrics.metrics_publisher import PATIENCE, Publisher
 from perdure.storage.store import Store
 from perdure.storage.subscriptions import Subscriptions
 

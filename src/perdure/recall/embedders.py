@@ -105,9 +105,9 @@ class GatewayEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         """Raises as `Gateway.embed`; `BadAnswer` if the server sends no vector for each text."""
-        from perdure.gateway.calls import Ask
+        from perdure.gateway.calls import CallOptions
 
-        ask = Ask(purpose="embed", model=self.name)
+        ask = CallOptions(purpose="embed", model=self.name)
         found = list[bytes]()
         for start in range(0, len(texts), _REQUEST):
             some = texts[start : start + _REQUEST]
@@ -194,12 +194,12 @@ class _Chosen:
             return SentenceTransformers(named.removeprefix(SENTENCE_TRANSFORMERS))
         if named == Wordllama.model:
             return Wordllama()
-        from perdure.gateway.calls import Ask
+        from perdure.gateway.calls import CallOptions
         from perdure.gateway.catalog import candidates
 
         # The first alone: another one's vectors could not be compared with what is there.
         config = self._models if self._models is not None else self._gateway().config
-        chosen = candidates(config, Ask(purpose="embed", model=named))[0].name
+        chosen = candidates(config, CallOptions(purpose="embed", model=named))[0].name
         return Wordllama() if chosen == Wordllama.model else GatewayEmbedder(self._gateway, chosen)
 
 

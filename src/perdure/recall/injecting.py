@@ -23,14 +23,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from perdure.config.recall import RecallConfig
+from perdure.config.settings import RecallConfig
 from perdure.core.clock import SECOND
 from perdure.core.levels import Level
 from perdure.core.tokens import Counter
 from perdure.core.turns import Position
 from perdure.history.manifest import Place
 from perdure.history.records import Head, SessionRecord
-from perdure.history.strategies import VisibleRounds
+from perdure.history.strategies.strategy import VisibleRounds
 from perdure.recall.values import Hit, Kind
 
 #: Pointers beside a prompt, whatever is configured.

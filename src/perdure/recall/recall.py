@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.config.recall import RecallConfig
+from perdure.config.settings import RecallConfig
 from perdure.core.errors import PerdureError
 from perdure.core.messages import Message
 from perdure.core.tokens import Counter

@@ -12,9 +12,9 @@ from contextlib import AsyncExitStack
 from hashlib import blake2b
 
 from perdure.bank.session import Session
-from perdure.context.assembly import assemble
-from perdure.context.injections import build
-from perdure.context.system import reminder
+from perdure.context.injection_records import build
+from perdure.context.prompt_assembly import assemble
+from perdure.context.system_prompt import reminder
 from perdure.core.messages import Message, encode
 from perdure.core.tokens import MESSAGE_OVERHEAD, Counter, count_message, o200k
 from perdure.history.gradient import TURN_TAGS
@@ -37,7 +37,7 @@ class GradientPolicy:
         self._parts = _Parts(self._counter)
         self._open_things = AsyncExitStack()
         self._session: Session | None = None
-        self._strategy: product.Gradient | None = None
+        self._strategy: product.GradientStrategy | None = None
         self._epoch = 0
         # What a session without a board and recall injects: the reminder.
         self._note = build(board="", note=reminder())
@@ -81,12 +81,12 @@ class GradientPolicy:
     async def close(self) -> None:
         await self._open_things.aclose()
 
-    async def _open(self) -> tuple[Session, product.Gradient]:
+    async def _open(self) -> tuple[Session, product.GradientStrategy]:
         if self._session is None or self._strategy is None:
             bank = await self._open_things.enter_async_context(scratch_bank())
             parts = bank.services
             self._session = await bank.session(_SESSION)
-            self._strategy = product.Gradient(
+            self._strategy = product.GradientStrategy(
                 parts.reader, parts.artifacts, parts.meter, parts.scribe, parts.epochs
             )
         return self._session, self._strategy

@@ -19,7 +19,7 @@ from perdure.storage.tracing import Tracing
 
 if TYPE_CHECKING:
     from perdure.storage.audit import Audit
-    from perdure.storage.cache import Cache
+    from perdure.storage.cache import RowCache
     from perdure.storage.encryption import Encryption
     from perdure.storage.encryption.master_keys import MasterKeys, Source
 
@@ -39,7 +39,7 @@ class Chain:
         self.metrics = Metrics()
         self.audit: Audit | None = None
         self.encryption: Encryption | None = None
-        self.cache: Cache | None = None
+        self.cache: RowCache | None = None
         if config.audit.collections or config.audit.reads:
             from perdure.storage.audit import Audit
 
@@ -55,9 +55,9 @@ class Chain:
                 hint="Leave cache.shared out; or use encryption.everything instead of whole_file.",
             )
         if config.cache.entries:
-            from perdure.storage.cache import Cache
+            from perdure.storage.cache import RowCache
 
-            self.cache = Cache(config.cache, clock)
+            self.cache = RowCache(config.cache, clock)
         self.compression = Compression(writing=config.storage.compression)
         self.tracing = Tracing() if config.metrics.telemetry else None
         watching: list[Middleware] = [] if self.tracing is None else [self.tracing]

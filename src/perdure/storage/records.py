@@ -36,7 +36,7 @@ from perdure.core.errors import (
 from perdure.storage import codecs, columns, keys
 from perdure.storage.adapter import newer_schema
 from perdure.storage.codecs import PROTOBUF, Codec
-from perdure.storage.codecs.codec import in_words
+from perdure.storage.codecs.value_codec import in_words
 from perdure.storage.declaring import (
     Compressed,
     Encrypted,

@@ -49,7 +49,7 @@ from perdure.storage.rows import Batch, Check, Delete, Put, Recode, Row, checksu
 from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:
-    from perdure.storage.schemas.registry import SchemaRegistry
+    from perdure.storage.schemas.schema_registry import SchemaRegistry
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -171,7 +171,7 @@ class Store:
     def schemas(self) -> SchemaRegistry:
         """What the record types of users look like, and looked like."""
         # Not before it is needed: a process that only knows Perdure's own types starts faster.
-        from perdure.storage.schemas.registry import SchemaRegistry
+        from perdure.storage.schemas.schema_registry import SchemaRegistry
 
         return SchemaRegistry(self)
 

@@ -35,9 +35,8 @@ from contextlib import suppress
 
 import msgspec
 
-from perdure.core.clock import SECOND
+from perdure.core.clock import SECOND, new_id
 from perdure.core.errors import Conflict, InvalidInput
-from perdure.core.ids import new_id
 from perdure.storage import keys
 from perdure.storage.adapter import Capability
 from perdure.storage.delivery import (

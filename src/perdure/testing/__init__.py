@@ -9,17 +9,23 @@ made-up project.
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.testing.clock import ManualClock
 from perdure.testing.conformance import Report, perform, run, trials_for
-from perdure.testing.model import Answer, Fault, Received, Script, ScriptedModel
+from perdure.testing.model import (
+    ReceivedRequest,
+    Script,
+    ScriptedAnswer,
+    ScriptedFault,
+    ScriptedModel,
+)
 from perdure.testing.project import fill_project, planted, project_history, project_turn
 
 __all__ = [
-    "Answer",
-    "Fault",
     "ManualClock",
     "MemoryAdapter",
-    "Received",
+    "ReceivedRequest",
     "Report",
     "Script",
+    "ScriptedAnswer",
+    "ScriptedFault",
     "ScriptedModel",
     "fill_project",
     "perform",

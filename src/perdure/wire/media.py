@@ -6,7 +6,7 @@ import binascii
 from base64 import b64encode
 from typing import Any
 
-from perdure.core.messages import Media, Native, Reference, ToolCall
+from perdure.core.messages import ArtifactPointer, Media, Native, ToolCall
 from perdure.wire.arguments import text_of
 
 #: An image of a type that nobody named.
@@ -52,9 +52,9 @@ def is_image(media: Media) -> bool:
     return media.media_type.startswith("image/")
 
 
-def stand_in(part: Reference | Media) -> str:
+def stand_in(part: ArtifactPointer | Media) -> str:
     """Words for what is not at hand, or what the wire format has no place for."""
-    if isinstance(part, Reference):
+    if isinstance(part, ArtifactPointer):
         line = f"[{part.size} bytes kept as {part.artifact}]"
         return f"{part.head}\n{line}" if part.head else line
     what = " ".join(filter(None, (part.media_type or "file", part.filename)))

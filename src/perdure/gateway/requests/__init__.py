@@ -1,8 +1,7 @@
 """Requests as the wire formats say them.
 
 One module builds the body of each format, on top of the codec of `perdure.wire`, which says the
-messages. What they share: `fitting` (what of the messages may go to this model), `offer` (tools),
-`thinking` (how much to think, in words and in tokens), `shapes` (schemas put into words).
+messages. `request_parts` is what they share.
 
 The same request always gives the same body, key by key and in the same order: prompt caches and the
 response cache depend on it. `Request.extra` is laid over it last, field by field, unchecked.
@@ -55,7 +54,8 @@ def build(request: Request, provider: Provider, model: str, *, stream: bool) -> 
         )
     body = builder.body(request, provider, model, stream=stream)
     body.update(request.extra.get(provider.wire, {}))
-    return ProviderRequest(builder.PATH, body, builder.headers(model))
+    headers = messages.headers(model) if provider.wire == "messages" else {}
+    return ProviderRequest(builder.PATH, body, headers)
 
 
 def build_embeddings(texts: Sequence[str], provider: Provider, model: str) -> ProviderRequest:

@@ -10,6 +10,7 @@ from perdure.gateway.providers import Habits, Provider
 from perdure.gateway.requests.request_parts import (
     effort_of,
     fitted,
+    function_tool,
     in_words,
     may_reason,
     named,
@@ -25,13 +26,7 @@ PATH: Final = "/chat/completions"
 _INSTRUCTIONS = frozenset({"system", "developer"})
 
 
-def headers(model: str) -> dict[str, str]:  # noqa: ARG001 (other formats look at it)
-    """None are needed."""
-    return {}
-
-
 def body(request: Request, provider: Provider, model: str, *, stream: bool) -> Item:
-    """The body of the request, as this provider is used to it."""
     habits = provider.habits
     view = fitted(request.messages, "chat", model)
     shape = request.shape
@@ -76,13 +71,7 @@ def _tools(request: Request) -> Item:
 
 
 def _tool(tool: Tool) -> Item:
-    function: Item = {"name": tool.name}
-    if tool.description:
-        function["description"] = tool.description
-    function["parameters"] = tool.parameters
-    if tool.strict is not None:
-        function["strict"] = tool.strict
-    return {"type": "function", "function": function}
+    return {"type": "function", "function": function_tool(tool)}
 
 
 def _shape(shape: Shape, habits: Habits) -> Item:

@@ -22,9 +22,10 @@ from perdure.core.errors import InvalidInput
 from perdure.gateway.calls import Request, Tool
 from perdure.gateway.providers import Provider
 from perdure.gateway.requests.request_parts import (
-    Offer,
+    ToolOffer,
     budget_of,
     fitted,
+    function_tool,
     in_words,
     offered,
     word_of,
@@ -55,7 +56,6 @@ def headers(model: str) -> dict[str, str]:
 
 
 def body(request: Request, provider: Provider, model: str, *, stream: bool) -> Item:
-    """The body of the request, as this provider is used to it."""
     view = fitted(request.messages, "messages", model)
     shape = request.shape
     by_schema = shape is not None and shape.strict and provider.habits.shape == "schema"
@@ -79,7 +79,7 @@ def body(request: Request, provider: Provider, model: str, *, stream: bool) -> I
 _ON = frozenset({"enabled", "adaptive"})
 
 
-def _tools(offer: Offer, *, parallel: bool | None) -> Item:
+def _tools(offer: ToolOffer, *, parallel: bool | None) -> Item:
     if not offer.tools:
         return {}
     made: Item = {"tools": offer.tools}
@@ -94,17 +94,11 @@ def _tools(offer: Offer, *, parallel: bool | None) -> Item:
 
 
 def _tool(tool: Tool) -> Item:
-    made: Item = {"name": tool.name}
-    if tool.description:
-        made["description"] = tool.description
-    made["input_schema"] = tool.parameters
-    if tool.strict is not None:
-        made["strict"] = tool.strict
-    return made
+    return function_tool(tool, "input_schema")
 
 
 def _thinking(
-    request: Request, provider: Provider, model: str, items: list[Item], offer: Offer
+    request: Request, provider: Provider, model: str, items: list[Item], offer: ToolOffer
 ) -> Item:
     """How much to think, and how long the answer may be: the one counts for the other."""
     reasoning, most = request.reasoning, request.max_tokens

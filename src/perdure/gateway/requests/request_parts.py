@@ -1,4 +1,8 @@
-"""Which of the messages, and which parts of them, go to a model."""
+"""What the request bodies of all wire formats share.
+
+Which of the messages, and which parts of them, go to a model; the tools that it is offered; the
+shape of its answer, in words where a server knows no schemas; how much it should think.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,15 @@ from msgspec.structs import replace
 
 from perdure.core.errors import InvalidInput, NoModel
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
+    is_same_model,
 )
 from perdure.gateway.calls import Effort, Request, Shape, Tool
 from perdure.gateway.providers import CallWire
@@ -26,9 +31,6 @@ from perdure.wire import codec, repaired
 from perdure.wire.limits import Limits
 from perdure.wire.plain import Item, kind_of
 from perdure.wire.rules import is_name
-
-#: How providers date their models: ``claude-sonnet-4-5-20250929``, ``gpt-5-2025-08-07``.
-_date = re.compile(r"-(?:20\d{2}-?\d{2}-?\d{2}|latest)$")
 
 _WORDS = frozenset({"text", "input_text"})
 
@@ -58,7 +60,7 @@ def _own(message: Message, at: int, wire: CallWire, model: str) -> Message:
     for part in message.parts:
         _check_whole(part, at)
     if message.role == "assistant":
-        if message.model and not _is_same(message.model, model):
+        if message.model and not is_same_model(message.model, model):
             parts = tuple(part for part in message.parts if not isinstance(part, Reasoning))
             if len(parts) < len(message.parts):
                 return replace(message, parts=parts)
@@ -73,19 +75,10 @@ def _names_files(message: Message) -> bool:
     return any(isinstance(part, Media) and part.file_id for part in message.parts)
 
 
-def _is_same(one: str, other: str) -> bool:
-    """Whether both names are of one model, dated or not, with or without who made it."""
-    return _bare(one) == _bare(other)
-
-
-def _bare(model: str) -> str:
-    return _date.sub("", model.rpartition("/")[2].lower())
-
-
 def _check_whole(part: Part, at: int) -> None:
     for inner in part.content if isinstance(part, ToolResult) else (part,):
         found = inner.reference if isinstance(inner, ToolCall) else inner
-        if isinstance(found, Reference | Media) and found.artifact:
+        if isinstance(found, ArtifactPointer | Media) and found.artifact:
             raise InvalidInput(
                 f"messages[{at}] holds a reference to {found.artifact}, not the content.",
                 hint="Pass the messages through `session.resolve` first.",
@@ -118,7 +111,7 @@ def _is_shown(part: Media, message: Message, wire: CallWire) -> bool:
 _TOOL_CHOICES = ("auto", "none", "required")
 
 
-class Offer(NamedTuple):
+class ToolOffer(NamedTuple):
     """Tools as the wire format writes them, and the one that must be called, if one must."""
 
     tools: list[Item]
@@ -128,7 +121,7 @@ class Offer(NamedTuple):
     chosen: Item
 
 
-def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -> Offer:
+def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -> ToolOffer:
     """The request's tools for this format.
 
     Raises `InvalidInput` for names that the format refuses and names used twice; `NoModel` if a
@@ -152,10 +145,21 @@ def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -
     choice = request.tool_choice
     if choice in _TOOL_CHOICES:
         _check_any(choice, request, tools, wire)
-        return Offer(list(tools.values()), choice, {})
+        return ToolOffer(list(tools.values()), choice, {})
     if choice not in tools:
         raise _not_here(choice, wire)
-    return Offer(list(tools.values()), "named", tools[choice])
+    return ToolOffer(list(tools.values()), "named", tools[choice])
+
+
+def function_tool(tool: Tool, parameters: str = "parameters") -> Item:
+    """A tool as all formats write it, but for the name of its `parameters`."""
+    made: Item = {"name": tool.name}
+    if tool.description:
+        made["description"] = tool.description
+    made[parameters] = tool.parameters
+    if tool.strict is not None:
+        made["strict"] = tool.strict
+    return made
 
 
 def _check_any(choice: str, request: Request, tools: dict[str, Item], wire: CallWire) -> None:
@@ -223,11 +227,6 @@ _O_SERIES = re.compile(r"(?:^|/)o\d").search
 def word_of(reasoning: Effort | int) -> Effort:
     """The word, or the smallest one that covers the number."""
     if isinstance(reasoning, str):
-        if reasoning not in BUDGETS:
-            raise InvalidInput(
-                f"{reasoning!r} says nothing about reasoning.",
-                hint=f"Say {', '.join(BUDGETS)}, or a number of tokens.",
-            )
         return reasoning
     return next((word for word, tokens in BUDGETS.items() if reasoning <= tokens), "high")
 
@@ -251,7 +250,6 @@ def effort_of(reasoning: Effort | int, model: str) -> Effort:
 
 
 def budget_of(reasoning: Effort | int) -> int:
-    """The number of tokens, or the one that the word stands for."""
     return reasoning if isinstance(reasoning, int) else BUDGETS[word_of(reasoning)]
 
 

@@ -15,6 +15,7 @@ from perdure.gateway.providers import Habits, Provider
 from perdure.gateway.requests.request_parts import (
     effort_of,
     fitted,
+    function_tool,
     in_words,
     may_reason,
     named,
@@ -41,13 +42,7 @@ _NAMELESS = frozenset(
 )
 
 
-def headers(model: str) -> dict[str, str]:  # noqa: ARG001 (other formats look at it)
-    """None are needed."""
-    return {}
-
-
 def body(request: Request, provider: Provider, model: str, *, stream: bool) -> Item:
-    """The body of the request, as this provider is used to it."""
     if request.stop:
         raise NoModel(
             "Responses knows no stop words, and the answer would run on.",
@@ -110,13 +105,7 @@ def _tools(request: Request) -> Item:
 
 
 def _tool(tool: Tool) -> Item:
-    made: Item = {"type": "function", "name": tool.name}
-    if tool.description:
-        made["description"] = tool.description
-    made["parameters"] = tool.parameters
-    if tool.strict is not None:
-        made["strict"] = tool.strict
-    return made
+    return {"type": "function", **function_tool(tool)}
 
 
 def _shape(shape: Shape, habits: Habits) -> Item:

@@ -5,7 +5,7 @@ chat, responses, messages
             events and bodies of each wire format
 embeddings  vectors
 
-    parser, decoder = sse.Parser(), streams.decoder("chat")
+    parser, decoder = sse.EventParser(), streams.decoder("chat")
     for chunk in chunks:
         for event in parser.feed(chunk):
             deltas = decoder.feed(event)
@@ -21,14 +21,14 @@ from typing import Any
 
 from perdure.core.errors import BadAnswer
 from perdure.core.messages import Usage
-from perdure.gateway.calls import Answered
+from perdure.gateway.calls import ModelAnswer
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams import chat, messages, responses, sse, stream_decoder
-from perdure.gateway.streams.stream_decoder import MISREAD, Decoder, Vectors, failed
+from perdure.gateway.streams.stream_decoder import MISREAD, StreamDecoder, Vectors, failed
 
-__all__ = ["Decoder", "decoder", "read_answer", "read_embeddings", "sse"]
+__all__ = ["StreamDecoder", "decoder", "read_answer", "read_embeddings", "sse"]
 
-_DECODERS: dict[CallWire, type[Decoder]] = {
+_DECODERS: dict[CallWire, type[StreamDecoder]] = {
     "chat": chat.ChatDecoder,
     "responses": responses.ResponsesDecoder,
     "messages": messages.MessagesDecoder,
@@ -36,12 +36,12 @@ _DECODERS: dict[CallWire, type[Decoder]] = {
 _READERS = {"chat": chat.read, "responses": responses.read, "messages": messages.read}
 
 
-def decoder(wire: CallWire, where: str = "") -> Decoder:
+def decoder(wire: CallWire, where: str = "") -> StreamDecoder:
     """A decoder for one stream of this format; `where` names the model in errors."""
     return _DECODERS[wire](where)
 
 
-def read_answer(wire: CallWire, body: dict[str, Any], where: str = "") -> Answered:
+def read_answer(wire: CallWire, body: dict[str, Any], where: str = "") -> ModelAnswer:
     """The answer in the body of a response.
 
     Raises `BadAnswer` if it is none, and another `GatewayError` if it is an error that came with a
@@ -60,7 +60,6 @@ def read_answer(wire: CallWire, body: dict[str, Any], where: str = "") -> Answer
 
 
 def read_embeddings(body: dict[str, Any]) -> tuple[Vectors, Usage | None]:
-    """The vectors in a response, and what they took; see `embeddings.read`."""
     error = body.get("error")
     if error:
         raise failed(error, "")

@@ -10,17 +10,23 @@ from uuid import UUID, uuid5
 from perdure.core.errors import BadAnswer
 from perdure.core.messages import sound
 from perdure.gateway.calls import (
-    Answered,
     CallBegan,
     CallDelta,
     Delta,
     Finish,
+    ModelAnswer,
     PartEnded,
     ReasoningDelta,
     TextDelta,
 )
 from perdure.gateway.providers import CallWire
-from perdure.gateway.streams.stream_decoder import Decoder, answered, message_of, present, shown
+from perdure.gateway.streams.stream_decoder import (
+    StreamDecoder,
+    answered,
+    message_of,
+    present,
+    shown,
+)
 from perdure.wire.arguments import text_of
 from perdure.wire.chat.form import REASONING
 from perdure.wire.plain import Item, kind_of
@@ -46,8 +52,7 @@ _DELTA = frozenset({"content", "refusal", "role", "tool_calls", *REASONING})
 _FIXED = frozenset({"format", "id", "type"})
 
 
-def read(body: Item) -> Answered:
-    """The answer in a body: its first choice."""
+def read(body: Item) -> ModelAnswer:
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices:
         raise BadAnswer(
@@ -74,7 +79,7 @@ def read(body: Item) -> Answered:
     return _answered({**head, "choices": [choice]})
 
 
-def _answered(body: Item) -> Answered:
+def _answered(body: Item) -> ModelAnswer:
     reason = body["choices"][0].get("finish_reason")
     return answered(message_of(WIRE, body), WIRE, _FINISH.get(reason, "other"))
 
@@ -99,7 +104,7 @@ def _thought(thinking: str | list[Item]) -> str:
     return thinking if isinstance(thinking, str) else "".join(each["text"] for each in thinking)
 
 
-class ChatDecoder(Decoder):
+class ChatDecoder(StreamDecoder):
     """Of Chat Completions. Choices but the first are not looked at: one is asked for."""
 
     wire = WIRE
@@ -203,7 +208,7 @@ class ChatDecoder(Decoder):
             message["tool_calls"] = self._calls.items()
         return {**self._head, "choices": [{**self._choice, "message": message}]}
 
-    def _read(self, body: Item) -> Answered:
+    def _read(self, body: Item) -> ModelAnswer:
         return _answered(body)
 
     def _has_ended(self) -> bool:
@@ -251,7 +256,7 @@ _ENTRY = frozenset({"custom", "function", "id", "index", "type"})
 _KEYS = {"function": "arguments", "custom": "input"}
 
 
-class Began(NamedTuple):
+class StartedCall(NamedTuple):
     """A call whose tool is known now."""
 
     id: str
@@ -306,7 +311,7 @@ class ToolCalls:
         """As a body would say them. A call without an id has one that depends on nothing else."""
         return [call.item() for call in self._calls]
 
-    def add(self, entry: Item, *, whole: bool = False) -> tuple[int, Began | None, str]:
+    def add(self, entry: Item, *, whole: bool = False) -> tuple[int, StartedCall | None, str]:
         """Takes up a piece, or a whole call.
 
         Gives its place; the call, if this piece names its tool; and its new arguments, which wait
@@ -336,7 +341,7 @@ class ToolCalls:
             call.name += name
             return at, None, arguments
         call.name = name
-        return at, Began(call.id, name), call.text if call.whole is None else arguments
+        return at, StartedCall(call.id, name), call.text if call.whole is None else arguments
 
     def _place(self, entry: Item, name: str, arguments: Any) -> int | None:
         """Which call the piece belongs to; None for a new one."""

@@ -6,17 +6,23 @@ from typing import Any
 
 from perdure.core.errors import BadAnswer
 from perdure.gateway.calls import (
-    Answered,
     CallBegan,
     CallDelta,
     Delta,
     Finish,
+    ModelAnswer,
     PartEnded,
     ReasoningDelta,
     TextDelta,
 )
 from perdure.gateway.providers import CallWire
-from perdure.gateway.streams.stream_decoder import Decoder, answered, message_of, present, shown
+from perdure.gateway.streams.stream_decoder import (
+    StreamDecoder,
+    answered,
+    message_of,
+    present,
+    shown,
+)
 from perdure.wire.arguments import text_of, value_of
 from perdure.wire.messages import decode
 from perdure.wire.plain import Item, kind_of
@@ -35,8 +41,7 @@ _FINISH: dict[Any, Finish] = {
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
-def read(body: Item) -> Answered:
-    """The answer in a body."""
+def read(body: Item) -> ModelAnswer:
     if not isinstance(body.get("content"), list):
         raise BadAnswer(
             "The answer has no content.",
@@ -77,7 +82,7 @@ class _Block:
         return block
 
 
-class MessagesDecoder(Decoder):
+class MessagesDecoder(StreamDecoder):
     """Of Anthropic Messages."""
 
     wire = WIRE
@@ -184,7 +189,7 @@ class MessagesDecoder(Decoder):
             body["usage"] = self._usage
         return body
 
-    def _read(self, body: Item) -> Answered:
+    def _read(self, body: Item) -> ModelAnswer:
         return read(body)
 
     def _has_ended(self) -> bool:

@@ -11,17 +11,23 @@ from typing import Any, Final
 
 from perdure.core.errors import BadAnswer
 from perdure.gateway.calls import (
-    Answered,
     CallBegan,
     CallDelta,
     Delta,
     Finish,
+    ModelAnswer,
     PartEnded,
     ReasoningDelta,
     TextDelta,
 )
 from perdure.gateway.providers import CallWire
-from perdure.gateway.streams.stream_decoder import Decoder, answered, message_of, present, shown
+from perdure.gateway.streams.stream_decoder import (
+    StreamDecoder,
+    answered,
+    message_of,
+    present,
+    shown,
+)
 from perdure.wire.plain import Item, kind_of
 from perdure.wire.responses import decode
 from perdure.wire.responses.form import CALLS
@@ -53,8 +59,7 @@ _SHOWN: dict[str, Callable[[str], Delta]] = {
 }
 
 
-def read(body: Item) -> Answered:
-    """The answer in a body."""
+def read(body: Item) -> ModelAnswer:
     status = body.get("status")
     if status in _UNFINISHED:
         raise BadAnswer(
@@ -96,7 +101,7 @@ class _Open:
         return item
 
 
-class ResponsesDecoder(Decoder):
+class ResponsesDecoder(StreamDecoder):
     """Of Responses. A call's index is the place of its item in the output."""
 
     wire = WIRE
@@ -185,7 +190,7 @@ class ResponsesDecoder(Decoder):
             body["output"] = [items[at] for at in sorted(items)]
         return _tidy(body)
 
-    def _read(self, body: Item) -> Answered:
+    def _read(self, body: Item) -> ModelAnswer:
         return read(body)
 
     def _has_ended(self) -> bool:

@@ -24,7 +24,7 @@ class ServerEvent(msgspec.Struct, frozen=True, gc=False):
     data: str
 
 
-class Parser:
+class EventParser:
     """Takes bytes and gives events. Lines end in LF, CR or CRLF; comments say nothing.
 
     Bytes that are no UTF-8 become U+FFFD. `feed` raises `BadAnswer` if a line or an event is over

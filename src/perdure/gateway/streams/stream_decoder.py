@@ -1,4 +1,4 @@
-"""What the stream decoders share.
+"""What the stream decoders share; and vectors, as OpenAI's API and its likenesses answer with them.
 
 A decoder gathers the body that the same answer would have had without a stream, and reads it as the
 wire format's codec reads any body. So a stream and a body of the same answer give the same message,
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from perdure.core.errors import BadAnswer, GatewayError, InvalidInput
 from perdure.core.messages import Message, Text, Usage, sound
-from perdure.gateway.calls import Answered, Delta, Finish
+from perdure.gateway.calls import Delta, Finish, ModelAnswer
 from perdure.gateway.provider_errors import from_event
 from perdure.gateway.providers import CallWire
 from perdure.gateway.streams.sse import ServerEvent
@@ -44,7 +44,7 @@ MISREAD = (
 _decode = msgspec.json.Decoder().decode
 
 
-class Decoder(ABC):
+class StreamDecoder(ABC):
     """Gives what arrives of one answer, and the answer in the end.
 
     It is for one answer, and cannot be used again after it raised.
@@ -85,7 +85,7 @@ class Decoder(ABC):
             message = Message("assistant", wire=self.wire)
         return replace(message, partial=True)
 
-    def finish(self) -> Answered:
+    def finish(self) -> ModelAnswer:
         """The whole answer. Raises `BadAnswer` if its end never came."""
         if not self._has_ended():
             raise BadAnswer(
@@ -106,7 +106,7 @@ class Decoder(ABC):
         """The body as it would be if the answer ended here."""
 
     @abstractmethod
-    def _read(self, body: Item) -> Answered:
+    def _read(self, body: Item) -> ModelAnswer:
         """What a body of this format says."""
 
     @abstractmethod
@@ -180,7 +180,7 @@ def message_of(wire: CallWire, body: Item) -> Message:
     return replace(first, parts=tuple(part for message in messages for part in message.parts))
 
 
-def answered(message: Message, wire: CallWire, finish: Finish) -> Answered:
+def answered(message: Message, wire: CallWire, finish: Finish) -> ModelAnswer:
     """The answer; a reason that the message itself tells better is corrected by it.
 
     Several servers say that they stopped when they ask for tools, and OpenAI when it refuses.
@@ -190,7 +190,7 @@ def answered(message: Message, wire: CallWire, finish: Finish) -> Answered:
             finish = "tools"
         elif any(_refuses(part, wire) for part in message.parts):
             finish = "filter"
-    return Answered(message, finish)
+    return ModelAnswer(message, finish)
 
 
 def _refuses(part: Any, wire: CallWire) -> bool:

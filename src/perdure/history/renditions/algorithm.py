@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -83,7 +83,7 @@ def raw(messages: Sequence[Message]) -> str:
         if message.role == "event":
             continue
         for part in message.parts:
-            if isinstance(part, Text | Reference):
+            if isinstance(part, Text | ArtifactPointer):
                 if text := words_of(part):
                     lines.append(f"{speaker_of(message)}: {text}")
             elif isinstance(part, ToolCall):
@@ -200,7 +200,7 @@ def _smooth_lines(messages: Sequence[Message], uses: _Uses, place: str) -> Itera
         if message.role == "event":
             continue
         for number, part in enumerate(message.parts):
-            if isinstance(part, Text | Reference):
+            if isinstance(part, Text | ArtifactPointer):
                 text = _smooth_words(words_of(part))
                 if message.injected:
                     text = excerpt(text, place)
@@ -226,7 +226,7 @@ def _compact_lines(
             continue
         spoken = False
         for number, part in enumerate(message.parts):
-            if isinstance(part, Text | Reference) and not spoken:
+            if isinstance(part, Text | ArtifactPointer) and not spoken:
                 spoken = True
                 who, text = next(texts)
                 if text:
@@ -279,7 +279,9 @@ def _spoken(messages: Sequence[Message]) -> Iterator[Spoken]:
     for message in messages:
         if message.role == "event" or message.injected:
             continue
-        texts = [words_of(part) for part in message.parts if isinstance(part, Text | Reference)]
+        texts = [
+            words_of(part) for part in message.parts if isinstance(part, Text | ArtifactPointer)
+        ]
         if texts:
             text = _smooth_words("\n".join(texts))
             weight = 1.3 if message.role == "user" else 1.0

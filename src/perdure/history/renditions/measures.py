@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perdure.core.messages import Message, Reference, Text, words_of
+from perdure.core.messages import ArtifactPointer, Message, Text, words_of
 from perdure.history.renditions.facts import facts, holds
 
 
@@ -27,5 +27,5 @@ def words_said(messages: Iterable[Message]) -> str:
         for message in messages
         if message.role in {"user", "assistant"} and not message.injected
         for part in message.parts
-        if isinstance(part, Text | Reference)
+        if isinstance(part, Text | ArtifactPointer)
     )

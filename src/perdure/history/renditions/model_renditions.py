@@ -30,7 +30,7 @@ from perdure.core.errors import (
     PerdureError,
 )
 from perdure.core.messages import Message
-from perdure.gateway.calls import Ask
+from perdure.gateway.calls import CallOptions
 from perdure.history.lines import Owned
 from perdure.history.records import TurnCount, agent_of, turn_key
 from perdure.history.renditions import algorithm, packing, prompts
@@ -371,7 +371,7 @@ class _Caller:
             limit=limit,
             earlier=algorithm.truncate(earlier, _EARLIER, self._maker.counter) if limit else "",
         )
-        ask = Ask(
+        ask = CallOptions(
             purpose="compress",
             task=TASK,
             agent=agent_of(job.session),

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 import zstandard
 
 from perdure.core.errors import Corrupted
-from perdure.core.messages import Message, Reference, Text, ToolCall, ToolResult, sound
+from perdure.core.messages import ArtifactPointer, Message, Text, ToolCall, ToolResult, sound
 
 #: The first byte tells the form: as it is, or against the words of `ground`.
 _PLAIN, _AGAINST_GROUND = b"\x00", b"\x01"
@@ -47,7 +47,7 @@ def _lines(messages: Iterable[Message]) -> Iterator[str]:
         for part in message.parts:
             if isinstance(part, Text):
                 yield f"{who}: {part.text}"
-            elif isinstance(part, Reference):
+            elif isinstance(part, ArtifactPointer):
                 yield f"{who}: {part.head}"
             elif isinstance(part, ToolCall):
                 yield f"tool {part.name} {part.arguments}"
@@ -55,7 +55,7 @@ def _lines(messages: Iterable[Message]) -> Iterator[str]:
                 for inner in part.content:
                     if isinstance(inner, Text):
                         yield f"→ {inner.text}"
-                    elif isinstance(inner, Reference):
+                    elif isinstance(inner, ArtifactPointer):
                         yield f"→ {inner.head}"
 
 

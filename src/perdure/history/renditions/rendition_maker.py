@@ -19,7 +19,7 @@ import msgspec
 
 from perdure.artifacts import ArtifactStore
 from perdure.core.errors import ArtifactMissing, Corrupted
-from perdure.core.messages import Message, Part, Reference, Text, ToolCall, ToolResult
+from perdure.core.messages import ArtifactPointer, Message, Part, Text, ToolCall, ToolResult
 from perdure.core.tokens import Counter, count_messages
 from perdure.history.intake import resolved
 from perdure.history.lines import Owned
@@ -263,8 +263,8 @@ _TURN = attrgetter("turn")
 def _has_words_outside(part: Part) -> bool:
     """Whether words of the part lie in the artifact store."""
     if isinstance(part, ToolResult):
-        return any(isinstance(inner, Reference) for inner in part.content)
-    return isinstance(part, Reference) or (
+        return any(isinstance(inner, ArtifactPointer) for inner in part.content)
+    return isinstance(part, ArtifactPointer) or (
         isinstance(part, ToolCall) and part.reference is not None
     )
 

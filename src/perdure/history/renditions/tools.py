@@ -14,8 +14,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from perdure.core.figures import plural
-from perdure.core.messages import Media, Reference, Text, ToolCall, ToolResult
+from perdure.core.display import plural
+from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult
 from perdure.history.excerpt import ends, looks_failed, unwrap
 from perdure.history.gist import asked, described
 from perdure.history.renditions.weighing import is_idle
@@ -216,7 +216,7 @@ def _smooth_result(result: ToolResult, printed: Printed, place: str) -> str:
 
 def _printed(result: ToolResult) -> Printed:
     texts = [part.text for part in result.content if isinstance(part, Text) and part.text]
-    heads = [part.head for part in result.content if isinstance(part, Reference)]
+    heads = [part.head for part in result.content if isinstance(part, ArtifactPointer)]
     text = "\n".join((*texts, *heads)) if len(texts) + len(heads) != 1 else (texts or heads)[0]
     whole = unwrap(text)
     output = "\n".join(each.strip("\n") for each in whole.texts if each).strip("\n")

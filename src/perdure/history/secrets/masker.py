@@ -14,12 +14,12 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Native,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -199,7 +199,7 @@ class _Work:
                     content=part.content if all(map(is_, content, part.content)) else content,
                     native=self._native(part.native, where),
                 )
-            case Reference():
+            case ArtifactPointer():
                 return _with(
                     part,
                     head=self.text(part.head, f"{where}.head"),

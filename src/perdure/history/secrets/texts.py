@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -73,7 +73,7 @@ def _add_texts(part: Part, texts: list[str]) -> None:
     elif isinstance(part, Reasoning):
         texts.append(part.text)
         texts += part.summary
-    elif isinstance(part, Reference):
+    elif isinstance(part, ArtifactPointer):
         texts += (part.head, part.filename)
     elif isinstance(part, Media):
         texts += _strings(part.url)

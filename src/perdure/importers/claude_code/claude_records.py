@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Text, Unknown, Usage, event
-from perdure.core.turns import Cutter, Mark
+from perdure.core.turns import ConversationState, TurnSplitter
 from perdure.importers.importer import Say, Step
 from perdure.importers.transcript_source import Broken, leniently, moment
 from perdure.wire import messages as wire
@@ -180,7 +180,7 @@ class Voice:
 
     def __init__(self, to: str) -> None:
         self._to = to
-        self._cutter = Cutter()
+        self._cutter = TurnSplitter()
         self._body: dict[str, Any] = {}
         self._first: Record | None = None
         self._behind: list[Message] = []
@@ -195,7 +195,7 @@ class Voice:
 
     def start_over(self) -> None:
         """What was said last was taken back: whatever comes opens a turn."""
-        self._cutter = Cutter(Mark(self._cutter.turn, fresh=True))
+        self._cutter = TurnSplitter(ConversationState(self._cutter.turn, fresh=True))
 
     def say(self, message: Message) -> Say:
         self._cutter.feed(message)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.messages import Message, ToolResult, event
-from perdure.core.turns import Cutter, Mark, is_prompt
+from perdure.core.turns import ConversationState, TurnSplitter, is_prompt
 from perdure.importers.codex.codex_replies import CodexReply, decoded, failed, spawned, usage_of
 from perdure.importers.importer import (
     Begun,
@@ -52,7 +52,7 @@ class CodexReader(TranscriptReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._cutter = Cutter()
+        self._cutter = TurnSplitter()
         self._prompts: list[int] = []  # the turn of each prompt that was not taken back
         self._facts: dict[str, Any] = {}
         self._met = False
@@ -271,7 +271,7 @@ class CodexReader(TranscriptReader):
         taken = len({turn for turn in gone if turn > kept})
         if taken:
             yield Undo(taken)
-            self._cutter = Cutter(Mark(self._cutter.turn, fresh=True))
+            self._cutter = TurnSplitter(ConversationState(self._cutter.turn, fresh=True))
 
     # Beside it --------------------------------------------------------------------------------
 

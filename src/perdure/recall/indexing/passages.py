@@ -17,7 +17,15 @@ import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import Corrupted
-from perdure.core.messages import Message, Part, Reference, Text, ToolCall, ToolResult, words_of
+from perdure.core.messages import (
+    ArtifactPointer,
+    Message,
+    Part,
+    Text,
+    ToolCall,
+    ToolResult,
+    words_of,
+)
 from perdure.history.packing import RoundWritten
 from perdure.history.records import Piece
 from perdure.recall import tool_names
@@ -277,7 +285,7 @@ def _fetches(tool: str) -> bool:
 
 def _spoken(part: Part) -> str:
     """The words of a part, without what its model only thought."""
-    return words_of(part) if isinstance(part, Text | Reference) else ""
+    return words_of(part) if isinstance(part, Text | ArtifactPointer) else ""
 
 
 def _joined(parts: Iterable[str], most: int) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from perdure.core.figures import size
+from perdure.core.display import format_size
 from perdure.core.messages import sound
 
 #: Bytes of a file; files of a folder, and folders below each other.
@@ -156,4 +156,6 @@ def _file(root: Path, path: Path, problems: list[Problem]) -> Iterator[Seen]:
 
 
 def _too_large(path: str) -> Problem:
-    return Problem(path, f"It has more than {size(MAX_BYTES)}, which is too much for a layer.")
+    return Problem(
+        path, f"It has more than {format_size(MAX_BYTES)}, which is too much for a layer."
+    )

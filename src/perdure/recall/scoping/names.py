@@ -14,9 +14,8 @@ from itertools import pairwise
 import msgspec
 
 from perdure.core.clock import SECOND, to_datetime
+from perdure.core.display import did_you_mean, plural
 from perdure.core.errors import Corrupted, InvalidInput
-from perdure.core.figures import plural
-from perdure.core.naming import meant
 from perdure.history.records import SessionRecord, agent_of
 from perdure.recall.memories.memory_records import Memory
 from perdure.recall.scoping.filters import wanted_tags
@@ -42,7 +41,7 @@ class Names:
         """Raises `InvalidInput` if the filters name a session or an agent that is not there."""
         for session in question.filters.sessions:
             if not await self._is_session(session):
-                near = meant(session, await self._seen(question.record))
+                near = did_you_mean(session, await self._seen(question.record))
                 raise InvalidInput(
                     f"There is no session {session!r}.",
                     hint=near or _unlike(session, question.record),
@@ -50,7 +49,7 @@ class Names:
         for agent in question.filters.agents:
             if not await self._is_agent(agent):
                 seen = await self._seen(question.record)
-                near = meant(agent, {agent_of(name) for name in seen})
+                near = did_you_mean(agent, {agent_of(name) for name in seen})
                 if "/" in agent:
                     near = "Name an agent, no session."
                 raise InvalidInput(

@@ -19,7 +19,7 @@ import msgspec
 
 from perdure.core.errors import PerdureError
 from perdure.core.levels import Level
-from perdure.core.tokens import Estimate
+from perdure.core.tokens import EstimatedCounter
 from perdure.history.log import TURNS
 from perdure.history.manifest import Place
 from perdure.history.reading import Reader
@@ -42,7 +42,7 @@ _LONGEST, _EXCERPT = 2_400, 1_200
 #: Characters of a memory's or a layer's gist.
 _GIST = 160
 
-_estimate = Estimate().count
+_estimate = EstimatedCounter().count
 #: What `history.excerpt` writes where something is left out.
 _pointer = re.compile(r"(the whole result: )(T-\d)").sub
 

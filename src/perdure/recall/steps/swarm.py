@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from perdure.config.recall import RecallConfig
+from perdure.config.settings import RecallConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import BadAnswer, BudgetReached, NoModel, PerdureError, Unauthorized
 from perdure.core.messages import Message, Text
-from perdure.gateway.calls import Ask, Purpose, Request, Shape
+from perdure.gateway.calls import CallOptions, Purpose, Request, Shape
 from perdure.recall.steps.showing import Shown
 from perdure.recall.underway import Underway
 from perdure.recall.values import LATE, Candidate, Kind, Question
@@ -236,10 +236,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def exhibit(self, candidate: Candidate) -> Exhibit:
         return Exhibit.of(candidate, self.texts[candidate.place], self.question.moment)
 
-    def ask(self, purpose: Purpose, task: str, seconds: float) -> Ask:
+    def ask(self, purpose: Purpose, task: str, seconds: float) -> CallOptions:
         """Who asks: the session that the question is of."""
         record = self.question.record
-        return Ask(
+        return CallOptions(
             purpose=purpose, task=task, agent=record.agent, session=record.id, deadline=seconds
         )
 

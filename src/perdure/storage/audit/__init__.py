@@ -15,12 +15,12 @@ Entries cannot be changed or deleted through the store, except that `AuditTrail.
 ones, and says so in the trail. Whoever goes around the store, with the database's own tools, is
 not stopped, but `AuditTrail.verify` shows where the trail of a record does not join.
 
-`middleware` adds the entries, `trail` reads them, `joints` follows one record's.
+`audit_middleware` adds the entries, `audit_trail` reads them, `audit_chain` follows one record's.
 """
 
-from perdure.storage.audit.entries import Action, AuditEntry
-from perdure.storage.audit.joints import Gap, Verdict
-from perdure.storage.audit.middleware import Audit
-from perdure.storage.audit.trail import AuditTrail, TrailPage
+from perdure.storage.audit.audit_chain import Gap, Verdict
+from perdure.storage.audit.audit_entries import Action, AuditEntry
+from perdure.storage.audit.audit_middleware import Audit
+from perdure.storage.audit.audit_trail import AuditTrail, TrailPage
 
 __all__ = ["Action", "Audit", "AuditEntry", "AuditTrail", "Gap", "TrailPage", "Verdict"]

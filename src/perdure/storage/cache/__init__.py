@@ -1,10 +1,10 @@
 """Rows kept in memory, so that reading them again costs nothing.
 
-`middleware` decides what may be answered from where, `entries` holds the rows of this process,
-`shared` those that processes share in a Valkey, with `scripts`; `names` tells banks apart there.
+`cache_middleware` decides what may be answered from where, `cache_entries` holds the rows of this
+process, `shared_cache` those that processes share in a Valkey (`cache_server`).
 """
 
-from perdure.storage.cache.entries import Stats
-from perdure.storage.cache.middleware import Cache
+from perdure.storage.cache.cache_entries import CacheStats
+from perdure.storage.cache.cache_middleware import RowCache
 
-__all__ = ["Cache", "Stats"]
+__all__ = ["CacheStats", "RowCache"]

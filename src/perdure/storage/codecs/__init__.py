@@ -16,11 +16,9 @@ msgpack, mostly in JSON, and are refused by protobuf.
 from __future__ import annotations
 
 from perdure.core.errors import Corrupted, InvalidInput, KeyRefused
-from perdure.storage.codecs.codec import Codec
-from perdure.storage.codecs.foreign import Foreign
-from perdure.storage.codecs.json import Json
-from perdure.storage.codecs.msgpack import Msgpack
-from perdure.storage.codecs.unbound import PROTOBUF, Unbound
+from perdure.storage.codecs.json_codec import Json
+from perdure.storage.codecs.msgpack_codec import Msgpack
+from perdure.storage.codecs.value_codec import PROTOBUF, Codec, Foreign, Unbound
 
 __all__ = ["BY_NAME", "PROTOBUF", "Codec", "codec_of", "name_of", "register"]
 

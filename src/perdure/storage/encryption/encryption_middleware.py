@@ -31,7 +31,7 @@ from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.deadlines import TimeLeft
 from perdure.storage.encryption.data_keys import DataKeys, Ring
 from perdure.storage.encryption.key_rotation import Holder, Rewrapped, Rotated, Rotation
-from perdure.storage.encryption.key_scopes import CLEAR, Mark, mark_of, scope_at
+from perdure.storage.encryption.key_scopes import CLEAR, EncryptionMark, mark_of, scope_at
 from perdure.storage.encryption.key_status import ScopeStanding, shred, standing
 from perdure.storage.encryption.master_keys import NONCE_BYTES, MasterKeys, check, refusals
 from perdure.storage.middleware import (
@@ -389,7 +389,7 @@ def seal_recode(recode: Recode, collection: str, ring: Ring) -> Recode:
     )
 
 
-def unseal(row: Row, collection: str, mark: Mark, ring: Ring) -> Row:
+def unseal(row: Row, collection: str, mark: EncryptionMark, ring: Ring) -> Row:
     """The row with its value opened; all else is as stored.
 
     The ring has to hold the key. Raises `Corrupted` if this is not what was sealed for this place.
@@ -422,7 +422,9 @@ def unseal(row: Row, collection: str, mark: Mark, ring: Ring) -> Row:
     )
 
 
-def unreadable(collection: str, row: Row, mark: Mark, scope: str, ring: Ring | None) -> Corrupted:
+def unreadable(
+    collection: str, row: Row, mark: EncryptionMark, scope: str, ring: Ring | None
+) -> Corrupted:
     """The error for a row whose key is not there any more."""
     name = f"{collection}/{row.key}"
     if ring is not None and mark.generation <= ring.record.shredded:

@@ -29,7 +29,7 @@ _ENTRIES = "perdure_entries"
 OF_AGENTS = frozenset(
     {
         "perdure_boards",
-        "perdure_contexts",
+        "perdure_state_records",
         "perdure_counts",
         "perdure_drafts",
         _ENTRIES,
@@ -60,7 +60,7 @@ _DISPENSABLE = OF_AGENTS | {"perdure_artifacts", "perdure_audit"}
 _MARK = ";aesgcm="
 
 
-class Mark(msgspec.Struct, frozen=True):
+class EncryptionMark(msgspec.Struct, frozen=True):
     """What the content type of an encrypted value tells."""
 
     #: Of the value before it was encrypted.
@@ -70,10 +70,10 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 @functools.lru_cache(maxsize=4096)
-def mark_of(content_type: str) -> Mark | None:
+def mark_of(content_type: str) -> EncryptionMark | None:
     """What a content type tells of encryption; None if the value is not encrypted."""
     plain, mark, told = content_type.rpartition(_MARK)
-    return Mark(plain, told[0] == "a", int(told[1:])) if mark else None
+    return EncryptionMark(plain, told[0] == "a", int(told[1:])) if mark else None
 
 
 def suffix(scope: str, generation: int) -> str:

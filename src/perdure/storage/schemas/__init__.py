@@ -1,6 +1,6 @@
 """What record types look like, kept in the store, version by version.
 
-`SchemaRegistry` keeps descriptions (`shapes`) of the types that write to a store, checks data
-against them (`validate`), tells versions apart (`compare`), gives protobuf fields their numbers
-(`numbering`) and writes them as a .proto file (`proto`).
+`SchemaRegistry` keeps descriptions (`type_shapes`) of the types that write to a store, checks data
+against them (`schema_validation`), tells versions apart (`schema_comparison`), gives protobuf
+fields their numbers (`schema_records`) and writes them as a .proto file (`proto_files`).
 """

@@ -1,6 +1,6 @@
 """A model that says what a test wrote down: a real server, in the wire formats of real ones.
 
-    script = ["Hello.", Fault(status=429, headers={"retry-after": "0.1"}), Answer("Done.")]
+    script = ["Hello.", ScriptedFault(status=429, headers={"retry-after": "0.1"}), "Done."]
     async with ScriptedModel(script) as model:
         gateway = GatewayConfig(
             providers={"scripted": model.provider_config()},
@@ -12,12 +12,12 @@
 It speaks Chat Completions, Responses and Anthropic Messages, streaming and not, and has
 ``/embeddings`` and ``/models``. The official SDKs take it for a provider.
 
-script  what is to be said, and what is to go wrong
-speech  an answer as each wire format says it
-server  HTTP, as much as it takes
+script        what is to be said, and what is to go wrong
+wire_answers  an answer as each wire format says it
+model_server  HTTP, as much as it takes
 """
 
-from perdure.testing.model.script import Answer, Fault, Received, Script
-from perdure.testing.model.server import ScriptedModel
+from perdure.testing.model.model_server import ScriptedModel
+from perdure.testing.model.script import ReceivedRequest, Script, ScriptedAnswer, ScriptedFault
 
-__all__ = ["Answer", "Fault", "Received", "Script", "ScriptedModel"]
+__all__ = ["ReceivedRequest", "Script", "ScriptedAnswer", "ScriptedFault", "ScriptedModel"]

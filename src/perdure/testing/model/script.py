@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal["chat", "responses", "messages", "embeddings"]
 How: TypeAlias = Literal["status", "hang", "reset", "truncated"]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ScriptedAnswer(msgspec.Struct, frozen=True):
     """One answer of the model. It arrives in the order reasoning, text, calls."""
 
     text: str = ""
@@ -39,7 +39,7 @@ class Answer(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptedFault(msgspec.Struct, frozen=True, kw_only=True):
     """Something that goes wrong. `how` is one of these; `InvalidInput` if it is none of them.
 
     ==========  =================================================================================
@@ -60,7 +60,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     #: So many events of a stream go before it; they are those of `answer`. Of an answer that is
     #: no stream, `truncated` sends the first half.
     after: int = 0
-    answer: Answer = Answer("This answer does not reach its end.")
+    answer: ScriptedAnswer = ScriptedAnswer("This answer does not reach its end.")
 
     def __post_init__(self) -> None:
         if self.how not in get_args(How):
@@ -70,7 +70,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class Received(msgspec.Struct, frozen=True):
+class ReceivedRequest(msgspec.Struct, frozen=True):
     """One request as it came in."""
 
     kind: Kind
@@ -101,14 +101,13 @@ class Received(msgspec.Struct, frozen=True):
         return said[-1] if said else ""
 
 
-Line: TypeAlias = str | Answer | Fault
+Line: TypeAlias = str | ScriptedAnswer | ScriptedFault
 #: A line for every request; lines for one request each; or who decides on each request. For
-#: embeddings a script is asked only if it can decide, and only a `Fault` counts.
-Script: TypeAlias = Line | Sequence[Line] | Callable[[Received], Line | Awaitable[Line]]
+#: embeddings a script is asked only if it can decide, and only a `ScriptedFault` counts.
+Script: TypeAlias = Line | Sequence[Line] | Callable[[ReceivedRequest], Line | Awaitable[Line]]
 
 
 def error_body(kind: Kind, status: int, message: str) -> dict[str, Any]:
-    """An error in the words of a wire format."""
     names = {
         400: "invalid_request_error",
         401: "authentication_error",

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -125,7 +125,7 @@ def _block(part: Part, role: str, *, own: bool) -> Any:
         return {"type": kind, kind: part.text, **fields_of(part.native, WIRE)}
     if isinstance(part, Unknown):
         return verbatim(part) if part.wire == WIRE else SILENCE
-    if isinstance(part, Reference):
+    if isinstance(part, ArtifactPointer):
         return {"type": "text", "text": stand_in(part)}
     if isinstance(part, Media):
         block = _media_block(part, own=own) if own or role == "user" else None

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -52,7 +52,7 @@ def instructions_of(messages: Sequence[Message]) -> Any:
         part.text if isinstance(part, Text) else stand_in(part)
         for message in said
         for part in message.parts
-        if isinstance(part, Text | Reference | Media)
+        if isinstance(part, Text | ArtifactPointer | Media)
     ]
     return "\n\n".join(texts) if said else None
 
@@ -135,7 +135,7 @@ def _reply(message: Message, kinds: dict[str, str]) -> list[Item]:
     items: list[Item] = []
     speaking: Item | None = None  # the message item that takes up further texts
     for part in message.parts:
-        if isinstance(part, Text | Reference | Media):
+        if isinstance(part, Text | ArtifactPointer | Media):
             opening = notes_of(part.native, WIRE).get("item")
             if speaking is None or opening is not None:
                 speaking = _opened(opening or {}, part)
@@ -152,7 +152,7 @@ def _reply(message: Message, kinds: dict[str, str]) -> list[Item]:
     return items
 
 
-def _opened(opening: Item, part: Text | Reference | Media) -> Item:
+def _opened(opening: Item, part: Text | ArtifactPointer | Media) -> Item:
     item: Item = {"role": "assistant", **opening.get("fields", {})}
     if not opening.get("typeless"):
         item = {"type": "message", **item}
@@ -214,7 +214,7 @@ def _output(result: ToolResult, kinds: dict[str, str], *, own: bool) -> Item:
 def _bare(result: ToolResult) -> Item:
     part = result.content[0]
     words = part.text if isinstance(part, Text) else ""
-    if isinstance(part, Reference | Media):
+    if isinstance(part, ArtifactPointer | Media):
         words = stand_in(part)
     return {"type": "input_text", "text": words}
 
@@ -242,7 +242,7 @@ def _block(part: Part, role: str, *, own: bool) -> Any:
         kind = notes_of(part.native, WIRE).get("type", usual)
         key = "refusal" if kind == "refusal" else "text"
         return {"type": kind, key: part.text, **fields_of(part.native, WIRE)}
-    if isinstance(part, Reference):
+    if isinstance(part, ArtifactPointer):
         return {"type": usual, "text": stand_in(part)}
     if isinstance(part, Media):
         block = _media(part, own=own) if own or role in {"user", "tool"} else None

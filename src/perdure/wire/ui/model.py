@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Role,
     Text,
     ToolCall,
@@ -177,7 +177,7 @@ def _block(part: Part) -> Any:
         named = {"toolCallId": part.call, "toolName": part.name}
         output = _output(part, notes.get("output")) | fields.get("output", {})
         return {"type": "tool-result", **named, **fields, "output": output}
-    if isinstance(part, Reference):
+    if isinstance(part, ArtifactPointer):
         return {"type": "text", "text": stand_in(part)}
     return _media_block(part, fields, notes)
 
@@ -212,7 +212,7 @@ def _output(result: ToolResult, how: str | None) -> Item:
     return {"type": "content", "value": value}
 
 
-def _content_block(part: Text | Media | Reference | Unknown) -> Any:
+def _content_block(part: Text | Media | ArtifactPointer | Unknown) -> Any:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Unknown):

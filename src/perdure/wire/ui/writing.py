@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from perdure.core.messages import (
+    ArtifactPointer,
     Media,
     Message,
     Part,
     Reasoning,
-    Reference,
     Text,
     ToolCall,
     ToolResult,
@@ -181,7 +181,7 @@ def _output(result: ToolResult) -> Any:
     return {"type": "content", "value": [block for part in parts for block in _content(part)]}
 
 
-def _content(part: Text | Media | Reference | Unknown) -> list[Item]:
+def _content(part: Text | Media | ArtifactPointer | Unknown) -> list[Item]:
     if isinstance(part, Text):
         return [{"type": "text", "text": part.text}]
     if isinstance(part, Media) and part.data is not None:
@@ -214,6 +214,6 @@ def _block(part: Part) -> Any:
                 item["filename"] = part.filename
             return item | {"url": url} | fields_of(part.native, WIRE)
         return {"type": "text", "text": stand_in(part)}
-    if isinstance(part, Reference):
+    if isinstance(part, ArtifactPointer):
         return {"type": "text", "text": stand_in(part)}
     return SILENCE

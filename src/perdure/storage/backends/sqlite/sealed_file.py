@@ -14,7 +14,7 @@ from typing import Any
 
 import apsw
 
-from perdure.core.ids import new_id
+from perdure.core.clock import new_id
 
 #: A key is two of AES-256.
 KEY_BYTES = 64

@@ -1,0 +1,426 @@
+"""The sections of the configuration, and how they say what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from perdure.core.errors import InvalidConfig
+
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+#: What people call the key that a provider wants.
+_KEYS = frozenset({"key", "apikey", "token", "apitoken", "secret"})
+
+
+class RefusedSetting(InvalidConfig, ValueError):
+    """What a section says of itself. As a ValueError, msgspec adds the place where it stands."""
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings. Those made in code are held to the same rules as those of a file.
+
+    Raises `InvalidConfig`, naming the key, for a value that cannot be used. Lists become tuples.
+    """
+
+    #: Keys are not written here, but in a variable whose name is.
+    holds_no_keys: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if _is_default(self):
+            return  # at once: to read the types of every section takes some milliseconds
+        for field in msgspec.structs.fields(self):
+            given = getattr(self, field.name)
+            if given is field.default or (field.default_factory is dict and given == {}):
+                continue
+            value = checked(given, field.type, f"{type(self).__name__}.{field.name}")
+            msgspec.structs.force_setattr(self, field.name, value)
+
+
+def _is_default(section: Section) -> bool:
+    defaults = section.__struct_defaults__
+    return len(defaults) == len(section.__struct_fields__) and all(
+        given is default or (getattr(default, "factory", None) is dict and given == {})
+        for given, default in zip(msgspec.structs.astuple(section), defaults, strict=True)
+    )
+
+
+def choices(wanted: Any) -> tuple[str, ...]:
+    """The words that a type allows; none if it does not list them."""
+    if get_origin(wanted) is Literal:
+        return tuple(str(word) or '""' for word in get_args(wanted))
+    return tuple(word for kind in _kinds(wanted) if kind is not wanted for word in choices(kind))
+
+
+def checked(value: Any, wanted: Any, key: str = "") -> Any:
+    """The value as this type. Raises `InvalidConfig`, naming the key."""
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as exc:
+        # Msgspec does not say which entry of a table it was: look for it.
+        for place, inner, kind in _inside(value, wanted):
+            checked(inner, kind, f"{key}{place}" if key else place.lstrip("."))
+        raise trouble(exc, wanted, key) from exc
+
+
+def trouble(exc: msgspec.ValidationError, wanted: Any, key: str) -> InvalidConfig:
+    own = exc.__cause__ if isinstance(exc.__cause__, RefusedSetting) else None
+    text = own.message if own else f"{str(exc).partition(' - at ')[0]}."
+    allowed = choices(wanted)
+    hint = f"Use one of {', '.join(allowed)}." if allowed else own.hint if own else "Correct it."
+    if "unknown field" in text:
+        field = text.rpartition("field `")[2].rstrip("`.")
+        if getattr(wanted, "holds_no_keys", False) and field.lower().replace("_", "") in _KEYS:
+            hint = "Put the key in a variable, and the variable's name in key_variable."
+        key = f"{key}.{field}" if key else field
+        return InvalidConfig(
+            f"{key} is not a setting; docs/configuration.md lists them.", hint=hint
+        )
+    return InvalidConfig(f"{key}: {text[0].lower()}{text[1:]}" if key else text, hint=hint)
+
+
+def _inside(value: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
+    """What a value is made of: each with its place, and the type that it has to have."""
+    for kind in _kinds(wanted):
+        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, Section):
+            for field in msgspec.structs.fields(kind):
+                if field.name in value:
+                    yield f".{field.name}", value[field.name], field.type
+        elif isinstance(value, dict) and get_origin(kind) is dict:
+            yield from ((f".{name}", each, get_args(kind)[1]) for name, each in value.items())
+        elif isinstance(value, list | tuple) and get_origin(kind) is tuple:
+            yield from ((f"[{at}]", each, get_args(kind)[0]) for at, each in enumerate(value))
+
+
+def _kinds(wanted: Any) -> Iterator[Any]:
+    origin = get_origin(wanted)
+    if origin is Annotated:
+        yield from _kinds(get_args(wanted)[0])
+    elif origin in {Union, UnionType}:
+        for kind in get_args(wanted):
+            yield from _kinds(kind)
+    else:
+        yield wanted
+
+
+class StorageConfig(Section, frozen=True):
+    """How the bank keeps its records."""
+
+    #: Compress the types that ask for it.
+    compression: bool = True
+    #: Seconds between two sweeps of expired records.
+    sweep_every: Seconds = 60.0
+    #: Seconds between two looks for events that other processes emitted.
+    deliver_every: Seconds = 1.0
+    #: Address of a PostgreSQL replica that answers reads which need not be the newest.
+    replica: str = ""
+
+
+class CacheConfig(Section, frozen=True):
+    """Records kept in memory, so that reading them again costs nothing.
+
+    Only records of your own types: Perdure's own always come from the store.
+    """
+
+    #: How many records this process keeps. 0: none, there is no cache.
+    entries: Count = 0
+    #: Seconds for which one may be used without a look at the store.
+    ttl: Seconds = 60.0
+    #: Address of a Valkey or Redis that processes share as a second cache; empty: none.
+    shared: str = ""
+    #: The collections to keep; none given: all.
+    collections: tuple[str, ...] = ()
+
+
+class EncryptionConfig(Section, frozen=True):
+    """How records are encrypted. What is marked `Encrypted()` is refused without a key."""
+
+    #: Where the master key is: ``file:PATH`` or ``env:VARIABLE``. Never the key itself.
+    key: str = ""
+    #: Where earlier master keys are, until everything has been wrapped with the present one.
+    former_keys: tuple[str, ...] = ()
+    #: What has a data key of its own: each collection, or whatever stands before the first slash
+    #: of a record's key, which is the agent in Perdure's own collections.
+    scope: Literal["collection", "agent"] = "collection"
+    #: Encrypt every record and artifact, not only types with a field marked `Encrypted()`.
+    everything: bool = False
+    #: Encrypt the whole file of a SQLite bank instead, and the large artifacts beside it; needs
+    #: apsw-sqlite3mc in the place of apsw.
+    whole_file: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for source in (*((self.key,) if self.key else ()), *self.former_keys):
+            if source.partition(":")[0] not in {"file", "env"} or not source.partition(":")[2]:
+                raise RefusedSetting(
+                    "A master key is named by file:PATH or env:VARIABLE.",
+                    hint="Put the key in a file or a variable, and name that.",
+                )
+        if self.everything and self.whole_file:
+            raise RefusedSetting(
+                "encryption.everything and encryption.whole_file would encrypt everything twice.",
+                hint="For a SQLite bank choose whole_file, for any other everything.",
+            )
+
+
+class AuditConfig(Section, frozen=True):
+    """Which records leave a trail: who did what to them, and when."""
+
+    #: Collections whose writes are recorded; ``*`` for all of your own.
+    collections: tuple[str, ...] = ()
+    #: Collections whose reads are recorded, too.
+    reads: tuple[str, ...] = ()
+    #: Who acts, unless the program says so with `perdure.acting_as`; empty: the user of the system.
+    actor: str = ""
+
+
+class AlertConfig(Section, frozen=True, kw_only=True):
+    """A limit that operations should keep; an event tells when they do not."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    #: What is looked at: seconds that a share of calls took, errors per call, calls, or bytes.
+    measure: Literal["p50", "p95", "p99", "error_rate", "errors", "calls", "bytes_written"]
+    #: The event is raised above this.
+    over: Annotated[float, msgspec.Meta(ge=0)]
+    #: Which calls; empty: all.
+    operation: Literal["", "get", "find", "summarize", "commit", "remove", "rewrite"] = ""
+    collection: str = ""
+    #: Seconds that are looked at together.
+    window: Seconds = 60.0
+    #: Fewer calls than this in a window say nothing.
+    least: Count = 1
+
+
+class MetricsConfig(Section, frozen=True):
+    """What is told about operations."""
+
+    #: OpenTelemetry spans and metrics, where opentelemetry is installed and set up.
+    telemetry: bool = True
+    #: Seconds between two snapshots that a process leaves in the bank for `perdure metrics`; 0:
+    #: it leaves none.
+    publish_every: Annotated[float, msgspec.Meta(ge=0)] = 15.0
+    alerts: tuple[AlertConfig, ...] = ()
+
+
+class ArtifactsConfig(Section, frozen=True):
+    """Where large content lies."""
+
+    #: A folder; empty: beside the bank's file, or in the user's data folder.
+    folder: str = ""
+    #: An S3 store instead: ``s3://bucket/prefix?region=…&endpoint=…``. Who may use it is said by
+    #: the usual AWS variables or files.
+    url: str = ""
+    #: Where they were before, folder or URL: looked at for what is not in its place yet, until
+    #: `perdure artifacts move` has moved everything.
+    former: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.folder and self.url:
+            raise RefusedSetting(
+                "Artifacts are in a folder or in an S3 store, not in both.", hint="Set one."
+            )
+
+
+_Complexity = Literal["simple", "moderate", "complex"]
+#: Dollars for a million tokens.
+_Price = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class ProviderConfig(Section, frozen=True):
+    """A server of models. What is left out is as for the built-in provider of the same name."""
+
+    holds_no_keys: ClassVar[bool] = True
+
+    wire: Literal["chat", "responses", "messages"] | None = None
+    #: ``{NAME}`` in it stands for the variable of that name.
+    base_url: str | None = None
+    #: The variable that holds the key, and its name in the system's keyring. Never the key itself.
+    key_variable: str | None = None
+    needs_key: bool | None = None
+    #: The path of embeddings; empty if it has none.
+    embeddings: str | None = None
+    #: Further headers, sent with each request. No place for keys: they are shown.
+    headers: dict[str, str] = {}
+    #: Where the server differs from its wire format's owner; see `gateway.providers.Habits`.
+    habits: dict[str, bool | int | str] = {}
+    #: Calls at the same time, for each model.
+    concurrency: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class ModelsByComplexity(Section, frozen=True):
+    """Models for work of each complexity. What has none takes those of its neighbour."""
+
+    simple: str | tuple[str, ...] = ()
+    moderate: str | tuple[str, ...] = ()
+    complex: str | tuple[str, ...] = ()
+
+
+#: ``provider/model``, several of them in order of preference, or those by complexity.
+_Models = str | tuple[str, ...] | ModelsByComplexity
+
+
+class ModelsConfig(Section, frozen=True):
+    """Which models serve a purpose. One that has none here has none: see `gateway.catalog`."""
+
+    chat: _Models = ()
+    compress: _Models = ()
+    filter: _Models = ()
+    judge: _Models = ()
+    reflect: _Models = ()
+    embed: _Models = ()
+
+
+class BudgetConfig(Section, frozen=True, kw_only=True):
+    """What may be spent in a time: on everything, on one purpose, by one agent."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    #: Empty: all.
+    purpose: Literal["", "chat", "compress", "filter", "judge", "reflect", "embed"] = ""
+    agent: str = ""
+    #: Days and months are those of UTC.
+    per: Literal["hour", "day", "month", "ever"] = "day"
+    tokens: Count | None = None
+    dollars: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tokens is None and self.dollars is None:
+            raise RefusedSetting(
+                f"The budget {self.name!r} limits neither tokens nor dollars.",
+                hint="Set tokens, dollars, or both.",
+            )
+
+
+class PriceConfig(Section, frozen=True):
+    """What a model costs, in dollars for a million tokens; before the prices that are built in."""
+
+    input: _Price
+    output: _Price
+    #: None: as `input`.
+    cache_read: _Price | None = None
+    cache_write: _Price | None = None
+
+
+class GatewayConfig(Section, frozen=True):
+    """How models are called."""
+
+    #: The provider whose models come first while nothing is known about the others; empty: as
+    #: listed.
+    default: str = ""
+    #: Seconds that one attempt may take to answer, and a stream to say something more.
+    timeout: Seconds = 120.0
+    #: Seconds to reach a server.
+    connect_timeout: Seconds = 10.0
+    #: Seconds for everything: queueing, retries, fallbacks.
+    deadline: Seconds = 600.0
+    #: Further attempts at the same model, where that makes sense.
+    retries: Annotated[int, msgspec.Meta(ge=0, le=20)] = 2
+    #: Answer the same request from the cache. Off: who asks twice may want another answer.
+    cache: bool = False
+    #: Seconds for which an answer may be used again.
+    cache_ttl: Seconds = 86_400.0
+    providers: dict[str, ProviderConfig] = {}
+    models: ModelsConfig = ModelsConfig()
+    #: Kinds of work, by the name that callers give them.
+    tasks: dict[str, _Complexity] = {}
+    budgets: tuple[BudgetConfig, ...] = ()
+    #: By ``provider/model``.
+    prices: dict[str, PriceConfig] = {}
+
+
+class PruneRule(Section, frozen=True):
+    """What becomes of the results of some tools.
+
+    An error is never reduced to a count or to nothing: its ends and its error lines stay.
+    """
+
+    #: Names of tools, or of programs that a shell runs; ``*`` and ``?`` stand for anything. Case
+    #: does not matter, nor does what a server puts in front (``mcp__files__read_file``).
+    tool: str | tuple[str, ...]
+    #: Characters up to which a result stays as it is.
+    over: Count = 2_000
+    #: A number of files; the first and last lines; everything; nothing.
+    keep: Literal["count", "ends", "all", "none"] = "ends"
+    #: Of the ends, so many lines at most …
+    head: Count = 20
+    tail: Count = 20
+    #: … and so many characters, together with what is said about what was left out.
+    cap: Count = 2_000
+    #: Whether the text may tell of errors and exit codes. Not so for a file: it may speak of errors
+    #: without being one.
+    errors: bool = True
+
+
+class SecretsConfig(Section, frozen=True):
+    """What is masked before it is written."""
+
+    #: Mask secrets at all.
+    mask: bool = True
+    #: What is no secret: the value itself, or an expression between slashes: ``/^test-/``.
+    allow: tuple[str, ...] = ()
+    #: Rules that are not applied.
+    off: tuple[str, ...] = ()
+    #: Further rules: a name, and a regular expression whose first group, or all of it, is masked.
+    rules: dict[str, str] = {}
+
+
+class HistoryConfig(Section, frozen=True):
+    """How turns are kept."""
+
+    #: Text of more characters moves to the artifact store.
+    offload_over: Annotated[int, msgspec.Meta(ge=256)] = 16_384
+    #: Tools whose results are artifacts, whatever their size.
+    artifact_tools: tuple[str, ...] = ("create_*artifact*", "artifacts")
+    #: Seconds between two saves of an answer that arrives.
+    heartbeat: Annotated[float, msgspec.Meta(gt=0, le=5)] = 2.0
+    #: How tool results are shortened for readers; before the rules that come with Perdure.
+    prune: tuple[PruneRule, ...] = ()
+    #: How a session's history is shown to a model, and in how many tokens, unless it says itself.
+    strategy: Literal["gradient", "regular"] = "gradient"
+    budget: Annotated[int, msgspec.Meta(ge=500)] = 100_000
+
+
+class RenditionsConfig(Section, frozen=True):
+    """How turns are shortened."""
+
+    #: Let a model shorten them too, where one is configured for `compress`.
+    model: bool = True
+    #: Calls at the same time.
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    #: How often a model is tried before what the algorithm made stays for good.
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3
+
+
+class RecallConfig(Section, frozen=True):
+    """How the past is brought back."""
+
+    #: Index turns as they are written, and put beside each prompt what it brings to mind.
+    on: bool = True
+    #: Seconds for all steps together …
+    deadline: Seconds = 1.0
+    #: … of which so many at most go to each, and so many are kept for the judge.
+    keyword: Seconds = 0.1
+    #: With 0, nothing is looked for by its meaning, and no embedder is loaded for a question.
+    vectors: Annotated[float, msgspec.Meta(ge=0)] = 0.2
+    filters: Seconds = 0.5
+    judge: Seconds = 0.2
+    #: The model that embeds texts: ``provider/model`` of the gateway,
+    #: ``sentence-transformers/NAME``, or empty for the one that is configured for `embed`, which
+    #: is the one on this machine by default.
+    embedder: str = ""
+    #: Candidates that models of `filter` look at, and calls at the same time.
+    swarm: Count = 24
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
+    #: Pointers beside a prompt, at most.
+    pointers: Annotated[int, msgspec.Meta(ge=0, le=20)] = 12
+    #: Tokens beside a prompt, at most: for turns in full, for reminders, memories, references.
+    full_tokens: Count = 1_200
+    tickler_tokens: Count = 600
+    memory_tokens: Count = 600
+    reference_tokens: Count = 5_000
+    #: A folder of reference layers: Markdown files.
+    references: str = ""

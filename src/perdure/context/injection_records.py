@@ -1,0 +1,154 @@
+"""What was put in front of a prompt, and what was sent around the messages.
+
+The injection (the board, what was recalled, a reminder) is built once for a turn, when its prompt
+is first composed, and stays where it was sent until an epoch removes it: anything else would
+rewrite all that followed it. Only before its turn is written, when nothing follows it yet, it is
+built again: for another prompt, and for the same one with recall instead of without, or the other
+way round. It is a view, not part of the log. `Frame` holds what stood outside of the
+messages, so that any past request can be put together again, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from hashlib import blake2b
+from typing import Annotated
+
+import msgspec
+
+from perdure.core import messages as canonical
+from perdure.core.messages import Message
+from perdure.core.turns import Position
+from perdure.gateway.calls import Tool
+from perdure.history.records import turn_key
+from perdure.history.shown import Injected
+from perdure.history.tags import escape
+from perdure.recall.keys import split
+from perdure.storage.records import Compressed, Key, Tags, system_record
+
+_DIGEST = 16
+
+
+@system_record("injections")
+class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was injected with the prompt of a turn."""
+
+    id: Annotated[str, Key()]  # session/turn
+    turn: int
+    text: Annotated[str, Compressed()] = ""
+    tokens: int = 0
+    #: Of the prompt that it was built for: another prompt gets another injection.
+    prompt: bytes = b""
+    #: The entries of the board that stand in it in full.
+    board: tuple[str, ...] = ()
+    #: What was recalled and stands in it in full, and what it has a reminder of: see `recall.keys`.
+    full: tuple[str, ...] = ()
+    ticklers: tuple[str, ...] = ()
+    #: Whether anything was to be recalled for it.
+    asked: bool = True
+    #: The sessions, memories and reference layers that these are: so forgetting finds them.
+    quotes: Annotated[dict[str, str], Tags()] = {}
+    #: The digest of the frame that was sent with it.
+    frame: str = ""
+    budget: int = 0
+    model: str = ""
+    #: How the history was shown.
+    strategy: str = ""
+
+    def quotes_any(self, session: str, turns: Collection[int] = ()) -> bool:
+        """Whether words of these turns, or of any turn of the session, were recalled into it."""
+        for key in (*self.full, *self.ticklers):
+            owner, rest = split(key)
+            if owner == session and (not turns or Position.parse(rest).turn in turns):
+                return True
+        return False
+
+    @property
+    def recalls(self) -> bool:
+        """Whether something was recalled."""
+        return bool(self.full or self.ticklers)
+
+    @property
+    def shown(self) -> Injected:
+        """As assembly takes it."""
+        return Injected(self.turn, self.text, self.tokens, self.strategy)
+
+
+@system_record("frames")
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """What was sent beside the messages. The same frame is kept once for a session."""
+
+    id: Annotated[str, Key()]  # session/digest
+    #: The system text with all that was added to it.
+    system: Annotated[str, Compressed()] = ""
+    #: The tools, as JSON: read by `tools_of`.
+    tools: bytes = b"[]"
+
+    @property
+    def digest(self) -> str:
+        return self.id.rpartition("/")[2]
+
+    @classmethod
+    def of(cls, session: str, system: str, tools: Sequence[Tool]) -> Frame:
+        """The frame of a request."""
+        written = msgspec.json.encode(tools)  # in their own order: properties are read in it
+        digest = blake2b(written, digest_size=_DIGEST)
+        digest.update(system.encode("utf-8", "replace"))
+        return cls(id=f"{session}/{digest.hexdigest()}", system=system, tools=written)
+
+    def tools_of(self) -> tuple[Tool, ...]:
+        return msgspec.json.decode(self.tools, type=tuple[Tool, ...])
+
+
+def injection_of(
+    session: str,
+    turn: int,
+    text: str,
+    tokens: int,
+    *,
+    prompt: Sequence[Message],
+    board: Sequence[str] = (),
+    full: Sequence[str] = (),
+    ticklers: Sequence[str] = (),
+    asked: bool = True,
+    frame: str = "",
+    budget: int = 0,
+    model: str = "",
+    strategy: str = "",
+) -> Injection:
+    """The record of what is injected with the prompt of this turn."""
+    return Injection(
+        id=turn_key(session, turn),
+        turn=turn,
+        text=text,
+        tokens=tokens,
+        prompt=prompt_digest(prompt),
+        board=tuple(board),
+        full=tuple(full),
+        ticklers=tuple(ticklers),
+        asked=asked,
+        quotes={split(key)[0] or key: "" for key in (*full, *ticklers)},
+        frame=frame,
+        budget=budget,
+        model=model,
+        strategy=strategy,
+    )
+
+
+def prompt_digest(prompt: Sequence[Message]) -> bytes:
+    """Tells prompts apart: by who says what, not by when."""
+    said = [Message(message.role, message.parts, name=message.name) for message in prompt]
+    return blake2b(canonical.encode(said), digest_size=_DIGEST).digest()
+
+
+def standing(injections: Iterable[Injection]) -> frozenset[str]:
+    """The board's entries that stand in full in what was injected."""
+    return frozenset(id for injection in injections for id in injection.board)
+
+
+def build(board: str = "", memory: str = "", note: str = "") -> str:
+    """The text to be injected, each part in its element, escaped; empty if there is none."""
+    parts = (("perdure-board", board), ("perdure-memory", memory), ("perdure-note", note))
+    return "\n".join(
+        f"<{name}>\n{escape(text).strip()}\n</{name}>" for name, text in parts if text.strip()
+    )

@@ -1,0 +1,236 @@
+"""From a manifest to text: makes what its elements say, or finds it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from perdure.core.levels import Level
+from perdure.history import tags
+from perdure.history.epochs import Epochs, RangeText, digest_of, new_digest
+from perdure.history.gradient import RANGE_TAGS
+from perdure.history.manifest import Element, Manifest, Place
+from perdure.history.records import Head, SessionRecord
+from perdure.history.renditions.rendition_service import Scribe, Wanted
+from perdure.history.strategies.raw_rounds import FORGOTTEN
+from perdure.history.token_counts import TokenCounts
+
+
+class RenderedManifest(msgspec.Struct, frozen=True):
+    """A manifest whose elements have their text."""
+
+    manifest: Manifest
+    #: By digest.
+    texts: dict[bytes, str]
+
+
+class ElementRenderer:
+    """Renders elements of one session's line of turns."""
+
+    def __init__(self, scribe: Scribe, epochs: Epochs, meter: TokenCounts) -> None:
+        self._scribe = scribe
+        self._epochs = epochs
+        self._meter = meter
+
+    async def render(
+        self,
+        record: SessionRecord,
+        head: Head,
+        manifest: Manifest,
+        *,
+        before: Manifest,
+        texts: Mapping[bytes, str],
+        variants: Mapping[Place, int],
+    ) -> RenderedManifest:
+        """The manifest with the text of all its elements.
+
+        `texts` has what stood in the window `before`, by digest; `variants` the newest rendition of
+        each round that stands by itself.
+        """
+        new = [e for e in (*manifest.elements, *manifest.pins) if e.digest not in texts]
+        single = [_with_variants(e, variants) for e in new if not e.generation and e.level != "T"]
+        merged = [e for e in new if e.generation]
+        alone = [e for e in new if not e.generation and e.level == "T"]
+        left = {e: _left_over(e, before, texts) for e in merged}
+        turns = {e.first.turn for e in alone}
+        turns |= {turn for e in merged if e.level == "T" for turn in left[e].turns}
+        turns -= {turn for turn in turns if head.is_undone(turn)}
+        tiny = await self._tiny(record, head, sorted(turns))
+        bodies = await self._bodies(record, head, single)
+        loose = [p for e in merged if e.level == "C" for p in left[e].rounds]
+        rounds = await self._compact(record, head, loose, variants)
+
+        found = dict(texts)
+        done = dict[tuple[Level, Place, Place, bool], Element]()
+        for element in (*single, *alone, *merged):
+            if element.generation:
+                body = self._range(element, left[element], tiny, rounds)
+            elif element.level == "T":
+                variant, body = tiny.get(element.first.turn, (0, FORGOTTEN))
+                element = msgspec.structs.replace(element, variants=bytes([variant]))  # noqa: PLW2901
+            else:
+                body = bodies[element]
+            text = text_of(element, body)
+            rendered = msgspec.structs.replace(
+                element,
+                digest=new_digest() if element.generation else digest_of(text),
+                tokens=self._meter.counter.count(text),
+            )
+            done[_key(element)] = rendered
+            found[rendered.digest] = text
+        manifest = msgspec.structs.replace(
+            manifest,
+            elements=tuple(done.get(_key(e), e) for e in manifest.elements),
+            pins=tuple(e if e.digest in texts else done[_key(e)] for e in manifest.pins),
+        )
+        return RenderedManifest(manifest, found)
+
+    async def found(
+        self, record: SessionRecord, head: Head, manifest: Manifest, owner: str
+    ) -> RenderedManifest:
+        """A manifest that an epoch of `owner` kept, with the texts that it had.
+
+        What was forgotten since is a tombstone; so is a range that it was part of.
+        """
+        elements = [*manifest.elements, *manifest.pins]
+        ranges = [element.digest for element in elements if element.generation]
+        texts = await self._epochs.range_texts(owner, ranges)
+        single = [e for e in elements if not e.generation and e.level != "T"]
+        bodies = await self._bodies(record, head, single)
+        tiny = [e for e in elements if not e.generation and e.level == "T"]
+        wanted = [(e.first.turn, e.variants[0]) for e in tiny]
+        said = await self._scribe.tiny_texts(record, head, wanted)
+        bodies |= {e: text or FORGOTTEN for e, text in zip(tiny, said, strict=True)}
+        done = dict[Element, Element]()
+        for element in elements:
+            text = texts.get(element.digest) or text_of(element, bodies.get(element, FORGOTTEN))
+            digest = element.digest or digest_of(text)
+            done[element] = msgspec.structs.replace(element, digest=digest)
+            texts[digest] = text
+        found = msgspec.structs.replace(
+            manifest,
+            elements=tuple(done[e] for e in manifest.elements),
+            pins=tuple(done[e] for e in manifest.pins),
+        )
+        return RenderedManifest(found, texts)
+
+    async def _bodies(
+        self, record: SessionRecord, head: Head, elements: Sequence[Element]
+    ) -> dict[Element, str]:
+        """What the renditions of each element's rounds say, one after the other."""
+        wanted = [
+            Wanted(place, element.level, variant)
+            for element in elements
+            for place, variant in zip(_places(element), element.variants, strict=True)
+        ]
+        texts = iter(await self._scribe.texts(record, head, wanted))
+        found = dict[Element, str]()
+        for element in elements:
+            said = [next(texts) for _ in element.variants]
+            found[element] = "\n".join(filter(None, said)) or FORGOTTEN
+        return found
+
+    async def _tiny(
+        self, record: SessionRecord, head: Head, turns: Sequence[int]
+    ) -> dict[int, tuple[int, str]]:
+        """The newest T of these turns, and which it is; not of those that have none."""
+        made = await self._scribe.tinies(record, head, turns)
+        wanted = [(turn, made[turn].variant) for turn in turns if turn in made]
+        texts = await self._scribe.tiny_texts(record, head, wanted)
+        return {
+            turn: (variant, text)
+            for (turn, variant), text in zip(wanted, texts, strict=True)
+            if text
+        }
+
+    async def _compact(
+        self,
+        record: SessionRecord,
+        head: Head,
+        places: Sequence[Place],
+        variants: Mapping[Place, int],
+    ) -> dict[Place, str]:
+        wanted = [Wanted(place, "C", variants.get(place, 0)) for place in places]
+        texts = await self._scribe.texts(record, head, wanted)
+        return dict(zip(places, texts, strict=True))
+
+    def _range(
+        self,
+        element: Element,
+        left: _Left,
+        tiny: Mapping[int, tuple[int, str]],
+        rounds: Mapping[Place, str],
+    ) -> str:
+        parts = dict(left.parts)
+        parts |= {Place(t): f"T-{t}: {tiny[t][1]}" for t in left.turns if t in tiny}
+        parts |= {p: f"{p}: {rounds[p]}" for p in left.rounds if rounds.get(p)}
+        ordered = [parts[place] for place in sorted(parts)]
+        cap = element.tokens - RANGE_TAGS
+        from perdure.history.renditions import algorithm  # not for those who only show
+
+        return algorithm.merge(ordered, cap, self._meter.counter) if ordered else FORGOTTEN
+
+
+class _Left(msgspec.Struct):
+    """What a range is made of: texts that stood in the window, and what did not stand there."""
+
+    parts: dict[Place, str]
+    turns: list[int]
+    rounds: list[Place]
+
+
+def _left_over(element: Element, before: Manifest, texts: Mapping[bytes, str]) -> _Left:
+    inside = [
+        e
+        for e in before.elements
+        if e.level == element.level
+        and element.first <= e.first
+        and e.last <= element.last
+        and e.digest in texts
+        and (e.generation or e.level == "T")
+    ]
+    parts = dict[Place, str]()
+    for each in inside:
+        body = _body_of(texts[each.digest])
+        parts[each.first] = body if each.generation else f"{each.name}: {body}"
+    if element.level == "T":
+        covered = {turn for e in inside for turn in range(e.first.turn, e.last.turn + 1)}
+        turns = range(element.first.turn, element.last.turn + 1)
+        return _Left(parts, [turn for turn in turns if turn not in covered], [])
+    done = {place for e in inside for place in _places(e)}
+    return _Left(parts, [], [place for place in _places(element) if place not in done])
+
+
+def text_of(element: Element, body: str) -> str:
+    """An element as it is sent: what follows it begins on a line of its own."""
+    return tags.element(element.name, element.level, body) + "\n"
+
+
+def _body_of(text: str) -> str:
+    return tags.unescape(text.strip("\n").partition("\n")[2].rpartition("\n")[0])
+
+
+def _with_variants(element: Element, variants: Mapping[Place, int]) -> Element:
+    chosen = bytes(variants.get(place, 0) for place in _places(element))
+    return msgspec.structs.replace(element, variants=chosen)
+
+
+def _places(element: Element) -> list[Place]:
+    """The rounds of an element that lies in one turn."""
+    turn = element.first.turn
+    return [Place(turn, number) for number in range(element.first.round, element.last.round + 1)]
+
+
+def _key(element: Element) -> tuple[Level, Place, Place, bool]:
+    return element.level, element.first, element.last, bool(element.generation)
+
+
+def range_text(session: str, element: Element, text: str) -> RangeText:
+    """The record of what a range says."""
+    return RangeText(
+        id=f"{session}/{element.digest.hex()}",
+        first=element.first.turn,
+        last=element.last.turn,
+        text=text,
+    )

@@ -1,0 +1,259 @@
+"""Drafts an epoch: tells the planner what there is, and renders what it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from perdure.core.errors import BudgetTooSmall
+from perdure.core.messages import Message
+from perdure.history.epochs import Reason, Wish
+from perdure.history.gradient import RANGE_TAGS, TURN_TAGS, Marks, Sized, Window, plan, total
+from perdure.history.lines import ENDLESS
+from perdure.history.manifest import Element, Manifest, Place, Reduced
+from perdure.history.records import Head
+from perdure.history.renditions.rendition_service import Scribe
+from perdure.history.renditions.rendition_store import Made
+from perdure.history.shown import Injected
+from perdure.history.strategies.element_renderer import ElementRenderer
+from perdure.history.strategies.raw_rounds import RawRound, RawRounds
+from perdure.history.strategies.strategy import ContextRequest
+
+#: Reasons to write the prefix anew without taking anything down.
+_IN_PLACE = frozenset[Reason]({"model", "asked", "changed"})
+#: What the leading message takes besides its text: itself, and a tag for a turn that begins in it.
+LEAD = 14
+
+
+class WindowContent(msgspec.Struct):
+    """What stands in the window as an epoch left it, and what came since."""
+
+    manifest: Manifest
+    rounds: Sequence[RawRound]
+    injected: Sequence[Injected]
+    #: A prompt that stands apart from its round: the epoch was made inside its turn, and took the
+    #: round down.
+    prompt: tuple[Message, ...] = ()
+    prompt_tokens: int = 0
+
+    @property
+    def native(self) -> Sequence[RawRound]:
+        """The rounds that are shown as they were said."""
+        first, pinned = self.manifest.native, {pin.first.turn for pin in self.manifest.pins}
+        if not pinned and self.rounds and self.rounds[0].place >= first:
+            return self.rounds
+        return [e for e in self.rounds if e.place >= first and e.place.turn not in pinned]
+
+    def tokens(self) -> int:
+        manifest = self.manifest
+        taken = LEAD + sum(element.tokens for element in manifest.shown()) + self.prompt_tokens
+        taken += sum(each.tokens for each in self.injected)
+        caps = {each.place: each.tokens for each in manifest.reduced}
+        return taken + sum(min(e.tokens, caps.get(e.place, e.tokens)) for e in self.native)
+
+
+class EpochDraft(msgspec.Struct, frozen=True):
+    """What an epoch would show."""
+
+    manifest: Manifest
+    #: By digest.
+    texts: dict[bytes, str]
+    #: What the window then takes.
+    tokens: int
+
+
+class EpochPlanner:
+    """Drafts epochs of one session."""
+
+    def __init__(
+        self, scribe: Scribe, renderer: ElementRenderer, rounds: RawRounds, marks: Marks
+    ) -> None:
+        self._scribe = scribe
+        self._renderer = renderer
+        self._rounds = rounds
+        self._marks = marks
+
+    async def drafted(
+        self,
+        request: ContextRequest,
+        before: Manifest,
+        standing: WindowContent | None,
+        *,
+        wishes: Sequence[Wish],
+        texts: Mapping[bytes, str],
+        reason: Reason,
+    ) -> EpochDraft:
+        """A new manifest for what stands as `before` says, with its texts.
+
+        Raises `BudgetTooSmall` if nothing fits.
+        """
+        window, made = await self.window(request, before, standing)
+        if await self._refreshed(request, plan(before, window), made):
+            window, made = await self.window(request, before, standing)
+        variants = {place: each.variant for place, each in made.items()}
+        pins = await self._pins(request, wishes, variants)
+        base = msgspec.structs.replace(before, pins=pins)
+        at = about_to_be(request, window.rounds[-1].place if window.rounds else None)
+        room = window.budget
+        while True:
+            fits = total(base, window.rounds) + window.fixed <= room
+            told = msgspec.structs.replace(window, budget=room)
+            planned = base if fits and reason in _IN_PLACE else plan(base, told)
+            rendered = await self._renderer.render(
+                request.record,
+                request.head,
+                msgspec.structs.replace(planned, at=at),
+                before=before,
+                texts=texts,
+                variants=variants,
+            )
+            tokens = total(rendered.manifest, window.rounds) + window.fixed
+            # What is planned is an upper bound, but for texts that take more tokens together.
+            over = tokens - window.budget
+            if over <= 0:
+                manifest = await self._with_prompt(request, rendered.manifest)
+                return EpochDraft(manifest, rendered.texts, tokens)
+            room -= over + RANGE_TAGS
+            if room <= 0:
+                raise BudgetTooSmall(request.budget, request.budget + over)
+
+    async def window(
+        self, request: ContextRequest, manifest: Manifest, standing: WindowContent | None
+    ) -> tuple[Window, dict[Place, Made]]:
+        """What the planner is told, and the newest rendition of each round."""
+        first = _first_live(manifest)
+        # A turn that was overtaken goes on without what came behind it.
+        last = Place(request.head.turn if request.prompted else request.turn, ENDLESS)
+        made = await self._scribe.sizes(request.record, request.head, first, last)
+        made = [each for each in made if not request.head.is_undone(each.place.turn)]
+        prompt = 0 if request.prompted else await self._prompt_tokens(request)
+        said = {each.place: each.tokens for each in standing.rounds} if standing else {}
+        rounds = list[Sized]()
+        for each in made:
+            raw = said.get(each.place, each.raw + (TURN_TAGS if each.place.round == 1 else 0))
+            if each.place == Place(request.turn) and not request.prompted:
+                raw = max(raw - prompt, 1)
+            smooth = min(each.smooth, raw)
+            rounds.append(Sized(each.place, raw, smooth, min(each.compact, smooth)))
+        turns = dict.fromkeys(each.place.turn for each in made if each.place.turn < request.turn)
+        tiny = await self._scribe.tinies(request.record, request.head, list(turns))
+        own = [each for each in standing.injected if each.turn == request.turn] if standing else []
+        window = Window(
+            budget=request.budget,
+            fixed=request.fixed + LEAD + sum(each.tokens for each in own) + prompt,
+            turn=request.turn,
+            rounds=rounds,
+            tiny={turn: each.tokens for turn, each in tiny.items()},
+            marks=self._marks,
+        )
+        return window, {each.place: each for each in made}
+
+    async def _refreshed(
+        self, request: ContextRequest, planned: Manifest, made: Mapping[Place, Made]
+    ) -> bool:
+        """Have what is about to be shown made again where that would be better.
+
+        Only that: so a new recipe, or a model that is configured later, costs nothing for the rest.
+        """
+        scribe = self._scribe
+        single = [e for e in planned.elements if not e.generation and e.level != "T"]
+        first = single[0].first if single else planned.native
+        places = [
+            place
+            for place, each in made.items()
+            if first <= place < planned.native and scribe.could_be_better(each)
+        ]
+        return bool(places) and await scribe.refresh(request.record, request.head, places) > 0
+
+    async def _pins(
+        self, request: ContextRequest, wishes: Sequence[Wish], variants: dict[Place, int]
+    ) -> tuple[Element, ...]:
+        """Elements for turns that somebody wants at another level."""
+        pins = list[Element]()
+        for wish in wishes:
+            if wish.turn >= request.turn or request.head.is_undone(wish.turn):
+                continue
+            pin = await self.pin(request, wish, variants)
+            if pin is not None:
+                pins.append(pin)
+        return tuple(pins)
+
+    async def pin(
+        self, request: ContextRequest, wish: Wish, variants: dict[Place, int]
+    ) -> Element | None:
+        scribe, whole = self._scribe, Place(wish.turn)
+        made = await scribe.sizes(request.record, request.head, whole, Place(wish.turn, ENDLESS))
+        if not made:
+            return None
+        variants |= {each.place: each.variant for each in made}
+        raw = sum(each.raw for each in made)
+        tokens = raw
+        if wish.level == "T":
+            tiny = await scribe.tinies(request.record, request.head, [wish.turn])
+            tokens = tiny[wish.turn].tokens if wish.turn in tiny else raw
+        elif wish.level != "R":
+            is_smooth = wish.level == "S"
+            tokens = sum(each.smooth if is_smooth else each.compact for each in made)
+        return Element(
+            wish.level, whole, made[-1].place, whole=True, tokens=tokens + TURN_TAGS, raw=raw
+        )
+
+    async def _with_prompt(self, request: ContextRequest, manifest: Manifest) -> Manifest:
+        """The planner reduces the first round of the turn under way without its prompt."""
+        if not any(each.place == Place(request.turn) for each in manifest.reduced):
+            return manifest
+        prompt = await self._prompt_tokens(request)
+        whole = tuple(Reduced(each.place, each.tokens + prompt) for each in manifest.reduced)
+        return msgspec.structs.replace(manifest, reduced=whole)
+
+    async def _prompt_tokens(self, request: ContextRequest) -> int:
+        return (await self._rounds.prompt(request.record, request.head, request.turn)).tokens
+
+
+def apart_in(manifest: Manifest) -> int | None:
+    """The turn whose prompt stands apart from its first round, which is not shown raw any more."""
+    at = manifest.at
+    return at.turn if at.round > 1 and manifest.native > Place(at.turn) else None
+
+
+def about_to_be(request: ContextRequest, newest: Place | None) -> Place:
+    """The round that is about to be made."""
+    if request.prompted or newest is None or newest.turn != request.turn:
+        return Place(request.turn)
+    # A prompt without a reply has a round, which the reply will be part of.
+    waits = request.turn == request.head.turn and not request.head.mark.replied
+    return Place(request.turn, newest.round if waits else newest.round + 1)
+
+
+def without_undone(manifest: Manifest, head: Head) -> Manifest:
+    """The manifest as it is planned on when turns were taken back.
+
+    Of what stands, only merged turns stay: the rest may come up again, now that there is room. A
+    range that held such a turn is made again; one that ended with it is not a range any more.
+    """
+    kept = list[Element]()
+    for element in manifest.elements:
+        if element.level != "T" or not element.generation or head.is_undone(element.last.turn):
+            break
+        turns = range(element.first.turn, element.last.turn + 1)
+        dirty = any(map(head.is_undone, turns))
+        kept.append(msgspec.structs.replace(element, digest=b"") if dirty else element)
+    after = Place(kept[-1].last.turn + 1) if kept else Place(max(manifest.hidden.turn, 0) + 1)
+    pins = tuple(pin for pin in manifest.pins if not head.is_undone(pin.first.turn))
+    return msgspec.structs.replace(
+        manifest, elements=tuple(kept), pins=pins, native=after, reduced=()
+    )
+
+
+def _first_live(manifest: Manifest) -> Place:
+    """The first round that stands by itself: neither merged, nor at T, nor hidden."""
+    last = manifest.hidden
+    for element in manifest.elements:
+        if element.level == "T":
+            last = Place(element.last.turn, ENDLESS)
+        elif element.generation:
+            last = element.last
+    if last.turn == 0:
+        return Place(1)
+    return Place(last.turn + 1) if last.round == ENDLESS else Place(last.turn, last.round + 1)

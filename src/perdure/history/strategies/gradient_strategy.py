@@ -1,0 +1,548 @@
+"""The gradient as a strategy: everything stands in the window, the older the shorter.
+
+Between two epochs a request only grows at its end. An epoch is made before a request, never after
+one: then the provider's cache is sure to be hot. It is made when the window overflows; between two
+turns also at the raw tier's high mark, after ten turns if it pays, and when the cache is surely
+cold anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from perdure.artifacts import ArtifactStore
+from perdure.core.clock import SECOND
+from perdure.core.errors import BudgetTooSmall, Conflict, InvalidInput
+from perdure.core.messages import Message, Reasoning, is_same_model
+from perdure.core.tokens import count_messages
+from perdure.history.epochs import (
+    Delta,
+    Epoch,
+    Epochs,
+    Prefix,
+    PrefixText,
+    Reason,
+    Wish,
+    epoch_key,
+)
+from perdure.history.escaping import escaped
+from perdure.history.gradient import TURN_TAGS, Marks, plan, total
+from perdure.history.manifest import Element, Manifest, Place
+from perdure.history.reading import Reader
+from perdure.history.reducing import reduced
+from perdure.history.renditions.rendition_service import Scribe
+from perdure.history.shown import Block, Native, Shown
+from perdure.history.strategies.element_renderer import (
+    ElementRenderer,
+    RenderedManifest,
+    range_text,
+)
+from perdure.history.strategies.epoch_planner import (
+    EpochPlanner,
+    WindowContent,
+    about_to_be,
+    apart_in,
+    without_undone,
+)
+from perdure.history.strategies.raw_rounds import RawRound, RawRounds
+from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRounds, WindowPreview
+from perdure.history.token_counts import TokenCounts
+from perdure.storage.conflicts import ATTEMPTS
+
+#: Turns after which an epoch is considered, mark or no mark.
+_TURNS = 10
+#: Microseconds without a word after which no provider has the prefix any more. The longest that
+#: one promises is an hour.
+_COLD = 3_600 * SECOND
+#: What a token costs that a cache is asked for, and one that is written to it, in uncached tokens.
+_READ, _WRITE = 0.1, 1.25
+#: A turn that somebody wants at a level takes at most this share of the window; so many at once.
+_PIN_SHARE, _MOST_WISHES = 0.25, 32
+#: More turns than this behind the prefix are counted before they are read.
+_MANY = 400
+
+
+class _State(msgspec.Struct):
+    """The newest epoch, as this process knows it."""
+
+    prefix: Prefix
+    version: int
+    manifest: Manifest
+    #: By digest.
+    texts: dict[bytes, str]
+    #: The number that the next epoch gets.
+    next: int
+    #: It was deleted, because something that it showed was forgotten.
+    lost: bool = False
+    #: As they are shown; made when they are first needed.
+    blocks: tuple[Block, ...] | None = None
+
+    def shown(self) -> tuple[Block, ...]:
+        if self.blocks is None:
+            self.blocks = tuple(
+                Block(element, self.texts[element.digest], _why(element, self.manifest))
+                for element in self.manifest.shown()
+            )
+        return self.blocks
+
+
+class GradientStrategy:
+    """Shows one session by the gradient. Keeps what it read between requests."""
+
+    name: Final[Name] = "gradient"
+
+    def __init__(  # noqa: PLR0917 (what it works with)
+        self,
+        reader: Reader,
+        artifacts: ArtifactStore,
+        meter: TokenCounts,
+        scribe: Scribe,
+        epochs: Epochs,
+        marks: Marks = Marks(),  # noqa: B008 (frozen)
+    ) -> None:
+        self._reader = reader
+        self._epochs = epochs
+        self._marks = marks
+        self._rounds = RawRounds(reader, artifacts, meter)
+        self._renderer = ElementRenderer(scribe, epochs, meter)
+        self._planning = EpochPlanner(scribe, self._renderer, self._rounds, marks)
+        self._state: _State | None = None
+        #: The request that `_state` was looked up for, and what its window holds.
+        self._number = 0
+        self._window: tuple[_State, WindowContent] | None = None
+        #: The rounds that were sent last.
+        self._sent: Sequence[RawRound] = ()
+        #: The round that was reduced last, to what, and what came of it.
+        self._reduced: tuple[RawRound, int, tuple[Message, ...], int] | None = None
+
+    async def show(self, request: ContextRequest) -> Shown:
+        state, standing = await self._planned(request)
+        if request.keep:
+            self._sent = standing.rounds
+        return self._shown(request, state, standing)
+
+    async def preview(self, request: ContextRequest, reserve: int = 0) -> WindowPreview:
+        """What will stand in the window beside a prompt; if an epoch is due, it is made now."""
+        del reserve  # after an epoch there is room; before one, it makes one due
+        state, standing = await self._planned(request)
+        return WindowPreview(standing.manifest.at.turn, state.prefix.epoch, _visible(standing))
+
+    async def _planned(self, request: ContextRequest) -> tuple[_State, WindowContent]:
+        """The newest epoch and what stands in its window; made now, if it has to be."""
+        if self._window is not None and request.number and request.number == self._number:
+            _, standing = self._window
+            if standing.tokens() + request.fixed <= request.budget:
+                return self._window  # worked out for this request before its injection was known
+        for attempt in range(ATTEMPTS):
+            try:
+                self._window = await self._plan(request, await self._current(request))
+            except Conflict:  # another process made an epoch: that one holds
+                self._forget()
+                if attempt == ATTEMPTS - 1:
+                    raise
+            else:
+                return self._window
+        raise AssertionError("unreachable")
+
+    def _forget(self) -> None:
+        self._state, self._window, self._number = None, None, 0
+
+    async def standing_since(self, request: ContextRequest) -> int:
+        """The first turn whose injection still stands in the window."""
+        return (await self._current(request)).manifest.at.turn
+
+    async def wish(self, request: ContextRequest, wish: Wish, *, now: bool) -> int:
+        """Show a turn at a level from the next epoch on, or from the next request on.
+
+        Returns how many tokens are written anew for that, beyond what an epoch would write anyway.
+        Raises `InvalidInput` if it would take too much of the window.
+        """
+        for attempt in range(ATTEMPTS):
+            try:
+                return await self._wish(request, wish, now=now)
+            except Conflict:  # somebody else made an epoch, or a wish
+                self._forget()
+                if attempt == ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _wish(self, request: ContextRequest, wish: Wish, *, now: bool) -> int:
+        state = await self._current(request)
+        pin = await self._planning.pin(request, wish, {})
+        if pin is None:
+            raise InvalidInput(f"T-{wish.turn} was forgotten.", hint="There is nothing to show.")
+        most = int(request.budget * _PIN_SHARE)
+        if pin.tokens > most:
+            raise InvalidInput(
+                f"T-{wish.turn} takes {pin.tokens:,} tokens at {wish.level}; {most:,} are allowed.",
+                hint="Choose a lower level, or fetch it with history_get_turn.",
+            )
+        wishes = (*(each for each in state.prefix.wishes if each.turn != wish.turn), wish)
+        prefix = msgspec.structs.replace(
+            state.prefix,
+            wishes=wishes[-_MOST_WISHES:],
+            asked=state.prefix.asked or now,
+            budget=state.prefix.budget or request.budget,
+        )
+        version = await self._epochs.keep(prefix, state.version)
+        self._state = msgspec.structs.replace(state, prefix=prefix, version=version)
+        standing = await self._standing(request, state.manifest)
+        if standing is None or not now:
+            return 0
+        behind = [e.tokens for e in state.manifest.shown() if e.last.turn >= wish.turn]
+        native = [s.tokens for s in standing.native if s.place.turn >= wish.turn]
+        return sum(behind) + sum(native)
+
+    async def past(self, request: ContextRequest, place: Place) -> Shown:
+        """What was shown when a round was asked for: `request` is that request, as it was."""
+        found = await self._epochs.in_force(request.record.id, place)
+        manifest, texts, number = Manifest(), dict[bytes, str](), 0
+        undone = request.head.undone
+        if found is not None:
+            epoch, manifest = found
+            kept = await self._renderer.found(
+                request.record, request.head, manifest, request.record.id
+            )
+            manifest, texts, number = kept.manifest, kept.texts, epoch.number
+            undone = epoch.undone
+        head = msgspec.structs.replace(request.head, undone=undone)
+        rounds = self._rounds.with_tombstones()
+        said = await rounds.since(request.record, head, manifest.native)
+        then = [each for each in said if each.place < place]
+        since = max(manifest.native.turn, manifest.at.turn)
+        injected = await request.injected(
+            since, request.turn if not request.prompted else request.turn - 1
+        )
+        standing = WindowContent(manifest, then, injected)
+        if (apart := apart_in(manifest)) is not None:
+            opening = await rounds.prompt(request.record, request.head, apart)
+            standing.prompt = opening.messages
+        prefix = Prefix(id=request.record.id, epoch=number)
+        return self._shown(request, _State(prefix, 0, manifest, texts, number + 1), standing)
+
+    async def _plan(self, request: ContextRequest, state: _State) -> tuple[_State, WindowContent]:
+        before, standing = state, await self._standing(request, state.manifest)
+        if standing is None:
+            state = await self._epoch(request, state, "budget", None)
+            standing = await self._standing(request, state.manifest, whatever=True)
+        reason = await self._reason(request, state, standing) if standing is not None else None
+        if reason is not None:
+            state = await self._epoch(request, state, reason, standing)
+            standing = await self._standing(request, state.manifest, whatever=True)
+        assert standing is not None  # noqa: S101 (it was read)
+        if request.keep and state is not before:
+            self._sent = standing.rounds  # what changed behind the last request is dealt with
+        return state, standing
+
+    # What stands ------------------------------------------------------------------------------
+
+    async def _current(self, request: ContextRequest) -> _State:
+        """The newest epoch; one of the session that this was forked from, if there is none."""
+        record, known = request.record, self._state
+        if known is not None and request.number and request.number == self._number:
+            return known  # looked up for this request a moment ago
+        prefix, version = await self._epochs.newest(record.id)
+        self._number, self._window = request.number, None
+        if prefix is not None and known is not None and known.version == version:
+            return known
+        if prefix is None:
+            number = await self._epochs.count(record.id)
+            if not number and (adopted := await self._adopted(request)) is not None:
+                return adopted
+            # If there were epochs, what was sent is not known any more.
+            at = about_to_be(request, None) if number else Place(1)
+            nothing = Prefix(id=record.id)
+            state = _State(nothing, 0, Manifest(at=at), {}, number + 1, lost=number > 0)
+        elif not prefix.epoch:
+            number = await self._epochs.count(record.id)
+            state = _State(prefix, version, Manifest(), {}, number + 1)
+        elif (text := await self._epochs.text(record.id, prefix.epoch)) is not None:
+            state = _State(prefix, version, text.manifest, text.by_digest(), prefix.epoch + 1)
+        else:
+            # Its text is gone, and is made anew; unless somebody has just made another epoch: then
+            # recording this one is a conflict, and that one holds.
+            at = about_to_be(request, None)
+            state = _State(prefix, version, Manifest(at=at), {}, prefix.epoch + 1, lost=True)
+        self._state = state
+        return state
+
+    async def _adopted(self, request: ContextRequest) -> _State | None:
+        """The epoch that held where this session was forked, as its own first."""
+        record = request.record
+        for stretch in reversed(record.line):
+            # Not one that was made inside the shared turn, behind what is shared of it.
+            shared = await self._reader.turns(record, request.head, stretch.turn, stretch.turn)
+            edge = Place(stretch.turn, sum(len(turn.rounds) for turn in shared) + 1)
+            found = await self._epochs.in_force(stretch.session, edge)
+            if found is None:
+                continue
+            epoch, manifest = found
+            kept = await self._renderer.found(record, request.head, manifest, stretch.session)
+            prefix = Prefix(
+                id=record.id,
+                model=epoch.model,
+                undone=request.head.undone,
+                turns=epoch.at.turn - 1,
+                budget=epoch.budget,
+            )
+            own = msgspec.structs.replace(epoch, id=epoch_key(record.id, 1), reason="fork")
+            nothing = _State(Prefix(id=record.id), 0, Manifest(), {}, 1)
+            return await self._kept(request, nothing, prefix, kept, own)
+        return None
+
+    async def _standing(
+        self, request: ContextRequest, manifest: Manifest, *, whatever: bool = False
+    ) -> WindowContent | None:
+        """What stands in the window; None if that is so much that it was not even read."""
+        record, head, first = request.record, request.head, manifest.native
+        many = head.turn - first.turn > _MANY and not self._rounds.has(record, first)
+        if many and not whatever:
+            counted = await self._reader.tokens(record, first.turn, head.turn)
+            if counted > request.budget:
+                return None
+        rounds = await self._rounds.since(record, head, first)
+        if not request.prompted and request.turn < head.turn:  # it was overtaken, and goes on alone
+            rounds = [each for each in rounds if each.place.turn <= request.turn]
+        since = max(first.turn, manifest.at.turn)
+        injected = await request.injected(
+            since, request.turn if not request.prompted else request.turn - 1
+        )
+        standing = WindowContent(manifest, rounds, injected)
+        if (apart := apart_in(manifest)) is not None:
+            opening = await self._rounds.prompt(record, head, apart)
+            standing.prompt, standing.prompt_tokens = opening.messages, opening.tokens
+        return standing
+
+    def _shown(self, request: ContextRequest, state: _State, standing: WindowContent) -> Shown:
+        manifest = standing.manifest
+        sent = _sent_by_us(standing)
+        rounds = list[Native]()
+        for each in standing.native:
+            cap = manifest.cap(each.place)
+            is_sent = each.place.turn in sent and each.place >= manifest.at
+            rounds.append(self._native(each, cap, request.budget, thinking=is_sent))
+        under_way = None if request.prompted else request.turn
+        raw = sum(element.raw for element in manifest.elements)
+        return Shown(
+            blocks=state.shown(),
+            rounds=tuple(rounds),
+            injected=tuple(standing.injected),
+            open_turn=apart_in(manifest) or under_way,
+            prompt=standing.prompt,
+            epoch=state.prefix.epoch,
+            hidden=manifest.hidden,
+            raw=raw + sum(each.tokens for each in standing.rounds),
+        )
+
+    def _native(self, each: RawRound, cap: int | None, budget: int, *, thinking: bool) -> Native:
+        if cap is None or cap >= each.tokens:
+            return Native(each.place, each.messages, each.tokens, each.tokens, thinking=thinking)
+        if self._reduced is None or self._reduced[:2] != (each, cap):
+            counter = self._rounds.counter
+            tags = TURN_TAGS if each.place.round == 1 else 0
+            sent = map(escaped, each.messages)
+            messages = reduced(sent, str(each.place), cap - tags, counter)
+            self._reduced = (each, cap, messages, count_messages(counter, messages) + tags)
+        *_, messages, tokens = self._reduced
+        if tokens > cap:
+            raise BudgetTooSmall(budget, budget + tokens - cap)
+        return Native(each.place, messages, tokens, each.tokens, thinking=thinking, reduced=True)
+
+    # Epochs -----------------------------------------------------------------------------------
+
+    async def _reason(
+        self, request: ContextRequest, state: _State, standing: WindowContent
+    ) -> Reason | None:
+        """Why an epoch has to be made now; None if none has to."""
+        prefix, taken = state.prefix, standing.tokens() + request.fixed
+        if taken > request.budget:
+            return "budget"
+        undone = prefix.epoch and prefix.undone != request.head.undone
+        if state.lost or undone or self._has_changed(standing):
+            return "changed"
+        if prefix.asked:
+            return "asked"
+        if request.model and _has_thoughts_of_others(standing, request.model):
+            return "model"
+        if prefix.epoch and request.budget >= 2 * prefix.budget:
+            return "budget"
+        if not request.prompted or not standing.manifest.elements:
+            return None
+        raw = sum(each.tokens for each in standing.native)
+        if raw > self._marks.raw.high * request.budget:
+            return "mark"
+        if (
+            request.now - request.head.time > _COLD
+            and raw > 2 * self._marks.raw.low * request.budget
+        ):
+            return "cold"
+        # Looked at after ten turns, twenty, forty: a look takes longer than a request.
+        tens, odd = divmod(request.head.turn - prefix.turns, _TURNS)
+        is_due = tens > 0 and not odd and tens & (tens - 1) == 0
+        if is_due and await self._pays(request, state, standing):
+            return "turns"
+        return None
+
+    def _has_changed(self, standing: WindowContent) -> bool:
+        """Whether what was sent last is not the beginning of what stands there now.
+
+        A turn was taken back, or completed behind its successors; or results came for calls that
+        had been sent without.
+        """
+        first = standing.manifest.native
+        sent = [each for each in self._sent if each.place >= first]
+        now = standing.rounds[: len(sent)]
+        cut = {each.place for each in standing.manifest.reduced}
+        if len(now) < len(sent):
+            return True
+        return any(
+            old.place != new.place
+            or (
+                len(old.messages) != len(new.messages)
+                and (new is not now[-1] or _waits(old) or new.place in cut)
+            )
+            for old, new in zip(sent, now, strict=True)
+        )
+
+    async def _pays(self, request: ContextRequest, state: _State, standing: WindowContent) -> bool:
+        """Whether what an epoch saves until the next one is worth what it writes anew.
+
+        As many requests are expected as there were since the last one.
+        """
+        before, least = standing.manifest, self._marks.raw.low * request.budget
+        requests = sum(1 for each in standing.rounds if each.place >= before.at)
+        raw = sum(each.tokens for each in standing.native)
+        if (raw - least) * _READ * requests < least * (_WRITE - _READ):
+            return False  # not even if nothing were left of it: no need to look closer
+        window, _ = await self._planning.window(request, before, standing)
+        after = plan(before, window)
+        same = 0
+        for old, new in zip(before.elements, after.elements, strict=False):
+            if old is not new:
+                break
+            same += new.tokens
+        size = total(after, window.rounds) + window.fixed
+        saved = standing.tokens() + request.fixed - size
+        return saved * _READ * requests >= (size - same) * (_WRITE - _READ)
+
+    async def _epoch(
+        self, request: ContextRequest, state: _State, reason: Reason, standing: WindowContent | None
+    ) -> _State:
+        """Plan anew, render, and record it."""
+        before = state.manifest
+        if state.prefix.epoch and request.budget >= 2 * state.prefix.budget:
+            before = Manifest(pins=before.pins)  # what went down for want of room comes up again
+        elif state.prefix.undone != request.head.undone:
+            before = without_undone(before, request.head)
+        drafted = await self._planning.drafted(
+            request, before, standing, wishes=state.prefix.wishes, texts=state.texts, reason=reason
+        )
+        prefix = Prefix(
+            id=request.record.id,
+            model=request.model or state.prefix.model,
+            undone=request.head.undone,
+            wishes=state.prefix.wishes,
+            turns=request.head.turn,
+            budget=request.budget,
+        )
+        epoch = Epoch(
+            id=epoch_key(request.record.id, state.next),
+            reason=reason,
+            forced=not request.prompted,
+            budget=request.budget,
+            before=standing.tokens() + request.fixed if standing is not None else 0,
+            after=drafted.tokens,
+            time=request.now,
+            model=prefix.model,
+            manifest=drafted.manifest,
+            delta=Delta((), ()),
+            undone=request.head.undone,
+        )
+        rendered = RenderedManifest(drafted.manifest, drafted.texts)
+        return await self._kept(request, state, prefix, rendered, epoch)
+
+    async def _kept(
+        self,
+        request: ContextRequest,
+        state: _State,
+        prefix: Prefix,
+        rendered: RenderedManifest,
+        epoch: Epoch,
+    ) -> _State:
+        """Record an epoch, unless it is only looked at."""
+        manifest, number = rendered.manifest, state.next
+        prefix = msgspec.structs.replace(prefix, epoch=number)
+        needed = {e.digest for e in (*manifest.elements, *manifest.pins)}
+        texts = {digest: rendered.texts[digest] for digest in needed}
+        if not request.keep:
+            return _State(prefix, state.version, manifest, texts, number + 1)
+        known = {element.digest for element in state.manifest.elements}
+        ranges = [
+            range_text(prefix.id, element, texts[element.digest])
+            for element in manifest.elements
+            if element.generation and element.digest not in known
+        ]
+        shown = [texts[element.digest] for element in manifest.shown()]
+        text = PrefixText(
+            id=prefix.id, epoch=number, manifest=manifest, texts=msgspec.msgpack.encode(shown)
+        )
+        version = await self._epochs.record(
+            epoch,
+            prefix,
+            text,
+            before=state.manifest if state.prefix.epoch else None,
+            ranges=ranges,
+            version=state.version,
+            forgets=request.head.forgets,
+        )
+        self._state = _State(prefix, version, manifest, texts, number + 1)
+        return self._state
+
+
+def _visible(standing: WindowContent) -> list[VisibleRounds]:
+    manifest = standing.manifest
+    caps = {each.place: each.tokens for each in manifest.reduced}
+    whole = [e.place for e in standing.native if caps.get(e.place, e.tokens) >= e.tokens]
+    found = [VisibleRounds("R", place, place) for place in whole]
+    for element in manifest.shown():
+        if element.level in {"S", "C"} and not element.generation:
+            found.append(VisibleRounds(element.level, element.first, element.last))
+        elif element.level == "R":  # somebody asked for the turn
+            numbers = range(element.first.round, element.last.round + 1)
+            places = [Place(element.first.turn, number) for number in numbers]
+            found += [VisibleRounds("R", place, place) for place in places]
+    return found
+
+
+def _sent_by_us(standing: WindowContent) -> set[int]:
+    """The turns whose prompts were sent in this window: what was thought then is bound to it."""
+    return {each.turn for each in standing.injected if each.strategy in {"", "gradient"}}
+
+
+def _waits(said: RawRound) -> bool:
+    """Whether a round has calls without results."""
+    calls = {call.id for message in said.messages for call in message.calls}
+    return bool(calls - {result.call for m in said.messages for result in m.results})
+
+
+def _has_thoughts_of_others(standing: WindowContent, model: str) -> bool:
+    """Whether something stands in the window that another model thought."""
+    sent = _sent_by_us(standing)
+    return any(
+        message.model and not is_same_model(message.model, model)
+        for each in standing.native
+        if each.place >= standing.manifest.at and each.place.turn in sent
+        for message in each.messages
+        if any(isinstance(part, Reasoning) for part in message.parts)
+    )
+
+
+def _why(element: Element, manifest: Manifest) -> str:
+    if element in manifest.pins:
+        return "asked for"
+    if element.generation:
+        return f"merged {element.generation}×" if element.generation > 1 else "merged"
+    return {"S": "recent", "C": "older", "T": "old"}.get(element.level, "raw")

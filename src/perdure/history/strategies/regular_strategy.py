@@ -1,0 +1,119 @@
+"""Whole rounds, the newest that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from perdure.artifacts import ArtifactStore
+from perdure.core.errors import BudgetTooSmall
+from perdure.core.messages import Message
+from perdure.core.tokens import count_messages
+from perdure.history.manifest import Place
+from perdure.history.reading import Reader
+from perdure.history.reducing import reduced
+from perdure.history.shown import Injected, Native, Shown
+from perdure.history.strategies.raw_rounds import RawRound, RawRounds
+from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRounds, WindowPreview
+from perdure.history.token_counts import TokenCounts
+
+#: Turns that are read first, from the newest back.
+_STEP = 50
+
+
+class RegularStrategy:
+    """Shows the newest rounds whole, and nothing of what is older.
+
+    A round is never torn apart, so no result loses its call. The prompt of the turn under way is
+    always shown.
+    """
+
+    name: Final[Name] = "regular"
+
+    def __init__(self, reader: Reader, artifacts: ArtifactStore, meter: TokenCounts) -> None:
+        self._rounds = RawRounds(reader, artifacts, meter)
+
+    async def standing_since(self, request: ContextRequest) -> int:
+        return request.turn
+
+    async def preview(self, request: ContextRequest, reserve: int = 0) -> WindowPreview:
+        """What will stand in the window for sure; more does, if not all of the reserve is used."""
+        room, found = request.budget - request.fixed - reserve, list[VisibleRounds]()
+        for each in reversed(await self._enough(request, self._rounds)):
+            room -= each.tokens
+            if room < 0:
+                break
+            found.append(VisibleRounds("R", each.place, each.place))
+        return WindowPreview(request.turn, visible=found)
+
+    async def show(self, request: ContextRequest) -> Shown:
+        return await self._fitted(request, await self._enough(request, self._rounds))
+
+    async def past(self, request: ContextRequest, place: Place) -> Shown:
+        """What was shown when a round was asked for: `request` is that request, as it was."""
+        said = await self._enough(request, self._rounds.with_tombstones(), place)
+        return await self._fitted(request, said)
+
+    async def _fitted(self, request: ContextRequest, said: Sequence[RawRound]) -> Shown:
+        room, under_way = request.budget - request.fixed, not request.prompted
+        opening = tuple[Message, ...]()
+        injected = list[Injected]()
+        if under_way:
+            opening = (
+                await self._rounds.prompt(request.record, request.head, request.turn)
+            ).messages
+            injected += await request.injected(request.turn, request.turn)
+        room -= sum(each.tokens for each in injected)
+        aside = count_messages(self._rounds.counter, opening)
+        shown = list[Native]()
+        for each in reversed(said):
+            left = room if each.place == Place(request.turn) else room - aside
+            if each.tokens <= left:
+                shown.append(_native(each, request))
+            elif not shown and under_way:
+                shown.append(self._reduced(each, request, left))
+            else:
+                break
+            room -= shown[-1].tokens
+        shown.reverse()
+        if room < 0:
+            raise BudgetTooSmall(request.budget, request.budget - room)
+        apart = bool(shown) and shown[0].place > Place(request.turn)
+        return Shown(
+            rounds=tuple(shown),
+            injected=tuple(injected),
+            open_turn=request.turn if under_way else None,
+            prompt=opening if apart else (),
+            tagged=False,
+            raw=sum(each.tokens for each in said),
+        )
+
+    async def _enough(
+        self, request: ContextRequest, rounds: RawRounds, before: Place | None = None
+    ) -> list[RawRound]:
+        """The newest rounds, of those before a place, and more than fit if there are."""
+        if before is None and not request.prompted:
+            before = Place(request.turn + 1)  # a turn that was overtaken goes on alone
+        newest = request.head.turn if before is None else before.turn
+        step = _STEP
+        while True:
+            first = max(newest - step, 1)
+            found = await rounds.since(request.record, request.head, Place(first))
+            said = [each for each in found if before is None or each.place < before]
+            if first == 1 or sum(each.tokens for each in said) > request.budget:
+                return said
+            step *= 4
+
+    def _reduced(self, each: RawRound, request: ContextRequest, room: int) -> Native:
+        messages = reduced(each.messages, str(each.place), room, self._rounds.counter)
+        tokens = count_messages(self._rounds.counter, messages)
+        if tokens > room:
+            raise BudgetTooSmall(request.budget, request.budget + tokens - room)
+        return Native(each.place, messages, tokens, each.tokens, thinking=True, reduced=True)
+
+
+def _native(each: RawRound, request: ContextRequest) -> Native:
+    # What is dropped from the front changes what thinking is bound to: only that of the turn under
+    # way is still what its provider expects.
+    thinking = not request.prompted and each.place.turn == request.turn
+    return Native(each.place, each.messages, each.tokens, each.tokens, thinking=thinking)

@@ -1,0 +1,119 @@
+"""Ways to show a history in a window of fixed size, behind one interface.
+
+========  =====================================================================================
+regular   whole rounds, the newest that fit; the oldest are dropped
+gradient  all of it: the newest raw, the older the shorter, ancient stretches merged
+========  =====================================================================================
+
+The log is the same for all of them; a session can change its strategy at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+import msgspec
+
+from perdure.core.errors import InvalidInput
+from perdure.core.levels import Level
+from perdure.core.messages import Message
+from perdure.history.manifest import Place
+from perdure.history.records import Head, SessionRecord
+from perdure.history.shown import Injected, Shown
+
+Name = Literal["regular", "gradient"]
+NAMES: tuple[Name, ...] = ("regular", "gradient")
+
+#: Reads what was injected into the turns from one to another.
+ReadInjected = Callable[[int, int], Awaitable[Sequence[Injected]]]
+
+
+class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that is asked for: of which session, in how much room, with what beside it."""
+
+    record: SessionRecord
+    head: Head
+    #: The turn that is asked for: under way if there are rounds of it, else about to begin.
+    turn: int
+    #: Whether a new prompt follows the history.
+    prompted: bool
+    #: The new prompt, without secrets.
+    prompt: tuple[Message, ...] = ()
+    #: Of all messages, in tokens.
+    budget: int
+    #: What the new prompt takes of it, and its injection once that is known.
+    fixed: int = 0
+    model: str = ""
+    #: Put beside the prompt what it brings to mind.
+    recall: bool = False
+    #: A line about the history's tools, injected with the prompt.
+    reminder: str = ""
+    #: The digest of system text and tools.
+    frame: str = ""
+    #: The strategy that shows the history.
+    strategy: str = ""
+    #: Microseconds.
+    now: int
+    injected: ReadInjected
+    #: Tells requests apart; 0 if it is not known whether this is another one.
+    number: int = 0
+    #: Write down what is decided. Otherwise it is as if nobody had asked.
+    keep: bool = True
+
+
+class VisibleRounds(NamedTuple):
+    """Rounds of a window, from `first` to `last`, at one level."""
+
+    level: Level
+    first: Place
+    last: Place
+
+
+class WindowPreview(NamedTuple):
+    """A window, before the injection of its prompt is known."""
+
+    #: The first turn whose injection stands in it.
+    since: int
+    #: How often it was planned anew.
+    epoch: int = 0
+    #: What stands in it at R, S or C. What is at R stands there whole, round by round.
+    visible: Sequence[VisibleRounds] = ()
+
+
+class Strategy(Protocol):
+    """Decides what is shown of one session's history."""
+
+    @property
+    def name(self) -> Name: ...
+
+    async def standing_since(self, request: ContextRequest) -> int:
+        """The first turn whose injection still stands in the window."""
+
+    async def preview(self, request: ContextRequest, reserve: int = 0) -> WindowPreview:
+        """What will stand in the window beside a prompt; it is planned anew now, if that is due.
+
+        `reserve` is what an injection may take beyond `fixed`. Raises `BudgetTooSmall`.
+        """
+
+    async def show(self, request: ContextRequest) -> Shown:
+        """What is shown, in at most `budget` tokens less `fixed`.
+
+        Raises `BudgetTooSmall` if that cannot be done.
+        """
+
+    async def past(self, request: ContextRequest, place: Place) -> Shown:
+        """What was shown when a round was asked for: `request` is that request, as it was.
+
+        Turns that were forgotten since are tombstones.
+        """
+
+
+def parse_strategy(text: object) -> Name:
+    """The strategy of this name. Raises `InvalidInput` if there is none."""
+    for name in NAMES:
+        if text == name:
+            return name
+    raise InvalidInput(
+        f"{text!r} is no history strategy.", hint=f"The strategies are {' and '.join(NAMES)}."
+    )

@@ -1,0 +1,483 @@
+"""The middleware: writes, and where it is asked for reads, leave entries."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+
+from perdure.config.settings import AuditConfig
+from perdure.core.errors import (
+    Conflict,
+    Corrupted,
+    DeadlineExceeded,
+    InvalidInput,
+    KeyRefused,
+    Unavailable,
+    Unsupported,
+)
+from perdure.storage.adapter import Capability
+from perdure.storage.audit.audit_chain import SECRETS, Hasher
+from perdure.storage.audit.audit_entries import (
+    TRAIL,
+    Action,
+    AuditEntry,
+    EntryWriter,
+    as_put,
+    expiry,
+    is_same,
+    of_query,
+    of_summary,
+    pruning,
+)
+from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.deadlines import TimeLeft
+from perdure.storage.middleware import (
+    Call,
+    Commit,
+    Find,
+    Get,
+    Handler,
+    Remove,
+    Resident,
+    Rewrite,
+    Stage,
+    Summarize,
+    collection_of,
+)
+from perdure.storage.options import STRONG, Options
+from perdure.storage.query import All, Compare, Op, Query
+from perdure.storage.records import type_of
+from perdure.storage.rows import Batch, Check, Delete, Put, Recode, Row
+from perdure.storage.store import Store
+
+#: An entry is committed together with its write, and found again.
+_NEEDED = (
+    Capability.TRANSACTIONS,
+    Capability.VERSIONS,
+    Capability.LISTING,
+    Capability.QUERY,
+)
+
+
+class Audit(Resident):
+    """The middleware.
+
+    It reads what is about to be written over, and lets the commit fail if that has changed
+    meanwhile; then it reads again. Expectations of the caller's own still raise `Conflict`.
+
+    `Remove` becomes a search and commits of deletes: content that is removed is hashed, so it
+    passes through this process. It is not one transaction: rows go in pages, each page together
+    with its entries, and an error or a crash in the middle leaves the pages behind it there. A row
+    that others change meanwhile is looked at again, and removed if the query still fits it.
+
+    A rewrite cannot carry entries in its own transaction; they are committed before it, and a row
+    that it then skips has an entry all the same.
+
+    Where others keep writing the same records first, for hundreds of milliseconds, it gives up
+    with `Unavailable`.
+    """
+
+    stage: ClassVar[Stage] = Stage.AUDIT
+
+    def __init__(self, config: AuditConfig) -> None:
+        for name in (*config.collections, *config.reads):
+            if name in SECRETS or name == TRAIL:
+                raise InvalidInput(
+                    f"The collection {name!r} is the audit trail's own.", hint="Leave it out."
+                )
+        self._config = config
+        self._written = Chosen(config.collections)
+        self._read = Chosen(config.reads)
+        self._store: Store | None = None
+        self._hasher: Hasher | None = None
+
+    def attach(self, store: Store) -> None:
+        """Say where the trail is kept.
+
+        Raises `Unsupported` if the backend cannot commit an entry together with its write.
+        """
+        missing = [each for each in _NEEDED if each not in store.adapter.capabilities]
+        if missing and (self._config.collections or self._config.reads):
+            raise Unsupported(
+                f"{type(store.adapter).__name__} has no capability {missing[0].value!r}, which an"
+                " audit trail needs.",
+                hint="Open the bank on sqlite:// or postgresql://, or set no audit.collections.",
+            )
+        self._store = store
+        self._scribe = EntryWriter(store.now, self._config.actor)
+
+    def __call__(self, call: Call, proceed: Handler) -> Awaitable[Any]:
+        # Not async itself: what leaves no entries should not pay for a coroutine.
+        if isinstance(call, Commit):
+            return self._commit(call, proceed) if self._concerns(call.batch) else proceed(call)
+        name = collection_of(call)
+        if isinstance(call, Remove | Rewrite):
+            if name not in self._written and name != TRAIL:
+                return proceed(call)
+            if isinstance(call, Remove):
+                return self._remove(call, proceed)
+            return self._rewrite(call, proceed)
+        return self._reading(call, proceed) if name in self._read else proceed(call)
+
+    def _concerns(self, batch: Batch) -> bool:
+        for write in batch.writes:  # any() would cost more than it looks at
+            if write.collection in self._written or write.collection == TRAIL:
+                return True
+        return False
+
+    # Writes -----------------------------------------------------------------------------------
+
+    async def _commit(self, call: Commit, proceed: Handler) -> Any:
+        batch, time_left = call.batch, TimeLeft(call.options)
+        for write in batch.writes:
+            if write.collection == TRAIL and not pruning.get():
+                raise _refusal()
+        hasher = await self._ready()
+        conflict: Conflict | None = None
+        for attempt in range(ATTEMPTS):
+            before = await self._before(batch, proceed, time_left, again=conflict is not None)
+            if conflict is not None and not holds(batch, conflict, before):
+                raise conflict
+            try:
+                versions = await proceed(
+                    Commit(self._with_entries(batch, before, hasher), time_left.options())
+                )
+                return versions[: len(batch.writes)]
+            except Conflict as exc:
+                if (exc.collection, exc.key) not in before:
+                    raise
+                conflict = exc
+            await back_off(attempt)
+        raise Unavailable(
+            "Others kept writing the same records, so that none could be written with its audit"
+            " entry.",
+            hint="Nothing was changed. Try again.",
+        ) from conflict
+
+    async def _before(
+        self, batch: Batch, proceed: Handler, time_left: TimeLeft, *, again: bool
+    ) -> Before:
+        """What the audited writes of a batch write over.
+
+        Where the caller expects nothing, nothing need be read; if that was a mistake (`again`),
+        it is.
+        """
+        before: Before = {}
+        wanted: dict[str, list[str]] = {}
+        for write in batch.writes:
+            if write.collection in self._written:
+                before[write.collection, write.key] = None
+                if write.expected != 0 or again:
+                    wanted.setdefault(write.collection, []).append(write.key)
+        for name, keys in wanted.items():
+            rows = await self._rows(name, keys, proceed, time_left)
+            before.update(zip([(name, key) for key in keys], rows, strict=True))
+        return before
+
+    async def _rows(
+        self, name: str, keys: Sequence[str], proceed: Handler, time_left: TimeLeft
+    ) -> list[Row | None]:
+        """Rows as they are now; damaged ones without their content, since that is what mends them.
+
+        The same goes for content whose key is gone: it can be deleted.
+        """
+        options = time_left.options(STRONG)
+        try:
+            rows: list[Row | None] = await proceed(Get(name, keys, options))
+            return rows
+        except (Corrupted, KeyRefused):
+            if len(keys) > 1:
+                return [(await self._rows(name, [key], proceed, time_left))[0] for key in keys]
+        (stored,) = await self._attached().adapter.get(name, keys, options)
+        if stored is None:
+            return [None]
+        return [msgspec.structs.replace(stored, value=b"", content_type="")]
+
+    def _with_entries(self, batch: Batch, before: Before, hasher: Hasher) -> Batch:
+        writes: list[Put | Delete] = []
+        entries: list[Put] = []
+        theirs = frozenset(batch.checks)
+        checks: list[Check] = []
+        for write in batch.writes:
+            if write.collection not in self._written:
+                writes.append(write)
+                continue
+            row = before[write.collection, write.key]
+            writes.append(pinned(write, row))
+            if row is not None:
+                check = Check(write.collection, write.key, row.version, row.created)
+                if check not in theirs:
+                    checks.append(check)
+            entries.append(as_put(self._about(write, row, hasher)))
+        return Batch((*writes, *entries), (*batch.checks, *checks), batch.events, batch.changes)
+
+    def _about(self, write: Put | Delete, row: Row | None, hasher: Hasher) -> AuditEntry:
+        version = 0 if row is None else row.version
+        before = hasher.of_row(row)
+        if isinstance(write, Delete):
+            return self._scribe.entry(
+                Action.DELETE,
+                write.collection,
+                write.key,
+                version_before=version,
+                hash_before=before,
+            )
+        return self._scribe.entry(
+            Action.PUT,
+            write.collection,
+            write.key,
+            version_before=version,
+            version_after=version + 1,
+            hash_before=before,
+            hash_after=hasher.of_content(write),
+            expires=expiry(write),
+        )
+
+    async def _remove(self, call: Remove, proceed: Handler) -> int:
+        query, time_left = call.query, TimeLeft(call.options)
+        if query.collection == TRAIL:
+            if not pruning.get():
+                raise _refusal()
+            removed: int = await proceed(call)
+            return removed
+        count = 0
+        pages = pages(await self._found(query, proceed, time_left))
+        try:
+            while pages:
+                page = pages.pop()
+                if await self._remove_page(query.collection, page.rows, proceed, time_left):
+                    count += len(page.rows)
+                    continue
+                if page.attempt == ATTEMPTS:
+                    raise contended(count)
+                await back_off(page.attempt)
+                again = among(query, page)
+                pages += page.halves(await self._found(again, proceed, time_left))
+        except DeadlineExceeded as exc:
+            raise late(count) from exc
+        return count
+
+    async def _remove_page(
+        self, name: str, rows: Sequence[Row], proceed: Handler, time_left: TimeLeft
+    ) -> bool:
+        """Remove rows together with their entries; or nothing, if one of them was changed."""
+        batch = Batch(tuple(Delete(name, row.key) for row in rows))
+        before: Before = {(name, row.key): row for row in rows}
+        whole = self._with_entries(batch, before, await self._ready())
+        try:
+            await proceed(Commit(whole, time_left.options()))
+        except Conflict:
+            return False
+        return True
+
+    async def _found(self, query: Query, proceed: Handler, time_left: TimeLeft) -> list[Row]:
+        """The rows that a query finds now; damaged ones without their content."""
+        options = time_left.options(STRONG)
+        try:
+            found: list[Row] = await proceed(Find(query, options))
+            return found
+        except (Corrupted, KeyRefused):
+            stored = await self._attached().adapter.find(query, options)
+        keys = [row.key for row in stored]
+        rows = await self._rows(query.collection, keys, proceed, time_left)
+        return [row for row in rows if row is not None]
+
+    async def _rewrite(self, call: Rewrite, proceed: Handler) -> int:
+        if call.collection == TRAIL:
+            await self._check_same(call, proceed)
+        else:
+            await self._leave(await self._about_rewrite(call), proceed, call.options)
+        rewritten: int = await proceed(call)
+        return rewritten
+
+    async def _check_same(self, call: Rewrite, proceed: Handler) -> None:
+        """Refuse to rewrite an entry of the trail as another one.
+
+        It is compared with what is stored: the row in a `Recode` is the caller's word only.
+        """
+        keys = [recode.row.key for recode in call.recodes]
+        rows = await self._rows(TRAIL, keys, proceed, TimeLeft(call.options))
+        for row, recode in zip(rows, call.recodes, strict=True):
+            if row is not None and not is_same(row, recode):
+                raise _refusal()
+
+    async def _about_rewrite(self, call: Rewrite) -> list[AuditEntry]:
+        """An entry for each row whose content becomes another; one for all that keep theirs."""
+        hasher = await self._ready()
+        entries = [
+            self._scribe.entry(
+                Action.REWRITE,
+                call.collection,
+                recode.row.key,
+                version_before=recode.row.version,
+                version_after=recode.row.version,
+                hash_before=hasher.of_row(recode.row),
+                hash_after=hasher.of_content(recode),
+                expires=expiry(recode.row),
+            )
+            for recode in call.recodes
+            if not keeps_content(recode)
+        ]
+        if others := len(call.recodes) - len(entries):
+            entries.append(self._scribe.entry(Action.REWRITE, call.collection, count=others))
+        return entries
+
+    # Reads ------------------------------------------------------------------------------------
+
+    async def _reading(self, call: Get | Find | Summarize, proceed: Handler) -> Any:
+        answer = await proceed(call)
+        hasher = await self._ready()
+        entries: list[AuditEntry] = []
+        if isinstance(call, Get):
+            found = zip(call.keys, answer, strict=True)
+            entries += [self._about_read(call.collection, key, row, hasher) for key, row in found]
+        elif isinstance(call, Find):
+            name, shape = call.query.collection, of_query(call.query)
+            entries.append(self._scribe.entry(Action.FIND, name, count=len(answer), query=shape))
+            entries += [self._about_read(name, row.key, row, hasher) for row in answer]
+        else:
+            name, shape = call.summary.query.collection, of_summary(call.summary)
+            entries.append(
+                self._scribe.entry(Action.SUMMARIZE, name, count=len(answer), query=shape)
+            )
+        await self._leave(entries, proceed, call.options)
+        return answer
+
+    def _about_read(self, name: str, key: str, row: Row | None, hasher: Hasher) -> AuditEntry:
+        version, hash_ = (0, "") if row is None else (row.version, hasher.of_row(row))
+        return self._scribe.entry(
+            Action.READ,
+            name,
+            key,
+            version_before=version,
+            version_after=version,
+            hash_before=hash_,
+            hash_after=hash_,
+        )
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _leave(
+        self, entries: Iterable[AuditEntry], proceed: Handler, options: Options
+    ) -> None:
+        """Commit entries by themselves."""
+        puts = tuple(as_put(entry) for entry in entries)
+        if puts:
+            await proceed(Commit(Batch(puts), Options(deadline=options.deadline)))
+
+    async def _ready(self) -> Hasher:
+        if self._hasher is None:
+            store = self._attached()
+            await store.ready(type_of(AuditEntry))
+            self._hasher = await Hasher.of(store)
+        return self._hasher
+
+    def _attached(self) -> Store:
+        if self._store is None:
+            raise InvalidInput("This audit belongs to no store.", hint="Put it in a store's chain.")
+        return self._store
+
+
+def _refusal() -> InvalidInput:
+    return InvalidInput(
+        "The audit trail cannot be written to, changed or deleted.",
+        hint="AuditTrail(store).prune(before=…) removes old entries, and leaves one that says so.",
+    )
+
+
+_EVERYTHING = "*"
+_SYSTEM = "perdure_"
+
+#: Rows as they are before a write, by collection and key; None where there is none.
+Before: TypeAlias = dict[tuple[str, str], Row | None]
+
+
+class Chosen:
+    """Collections that were named; a star stands for all that are not Perdure's own."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        self._own = _EVERYTHING in self._names
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names or (self._own and not name.startswith(_SYSTEM))
+
+
+def pinned(write: Put | Delete, row: Row | None) -> Put | Delete:
+    """The write for the row as it was read, and no other; a check beside it says which row.
+
+    A version is expected where a check would not do, or where it spares the backend a look.
+    """
+    if write.expected is not None or (row is not None and isinstance(write, Delete)):
+        return write
+    return msgspec.structs.replace(write, expected=0 if row is None else row.version)
+
+
+def keeps_content(recode: Recode) -> bool:
+    """Whether a rewrite leaves the content what it was."""
+    row = recode.row
+    return (recode.value, recode.content_type) == (row.value, row.content_type)
+
+
+def holds(batch: Batch, conflict: Conflict, before: Before) -> bool:
+    """Whether what the caller expects of a row is true of it as it is now."""
+    place = conflict.collection, conflict.key
+    row = before[place]
+    version, created = (0, 0) if row is None else (row.version, row.created)
+    return all(
+        write.expected in {None, version}
+        for write in batch.writes
+        if (write.collection, write.key) == place
+    ) and all(
+        (check.version, check.created) == (version, created)
+        for check in batch.checks
+        if (check.collection, check.key) == place
+    )
+
+
+#: Rows that are removed in one commit. The longer a commit takes, the likelier others are first.
+PAGE = 100
+_ON = "Try again: it goes on with the others."
+
+
+class RemovalPage(msgspec.Struct, frozen=True):
+    """Rows to remove in one commit, and how often rows of it were in one that failed."""
+
+    rows: Sequence[Row]
+    attempt: int = 0
+
+    def halves(self, rows: Sequence[Row]) -> list[RemovalPage]:
+        """What to try next, of the rows as they are now: one that is busy holds up fewer others."""
+        middle = (len(rows) + 1) // 2
+        return [
+            RemovalPage(half, self.attempt + 1) for half in (rows[middle:], rows[:middle]) if half
+        ]
+
+
+def pages(rows: Sequence[Row]) -> list[RemovalPage]:
+    """All rows, the first page last: it is taken from there."""
+    found = [RemovalPage(rows[start : start + PAGE]) for start in range(0, len(rows), PAGE)]
+    return found[::-1]
+
+
+def among(query: Query, page: RemovalPage) -> Query:
+    """Those rows of a page that the query's conditions still fit."""
+    wanted = Compare("key", Op.IN, tuple(row.key for row in page.rows))
+    return Query(query.collection, All((query.where, wanted)), query.prefix)
+
+
+def contended(count: int) -> Unavailable:
+    """What is raised when others keep being first; so many records were removed before."""
+    return Unavailable(
+        f"Others kept writing what was to be removed; {count:,} records were.", hint=_ON
+    )
+
+
+def late(count: int) -> DeadlineExceeded:
+    """What is raised when the time is over, after so many records."""
+    return DeadlineExceeded(
+        f"The time allowed was over; {count:,} records were removed.",
+        hint=f"Allow more time. {_ON}",
+    )

@@ -1,0 +1,234 @@
+"""Reading the trail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+import msgspec
+
+from perdure.core import clock
+from perdure.core.errors import InvalidInput, Unavailable
+from perdure.storage.audit import audit_chain
+from perdure.storage.audit.audit_chain import Hasher, Verdict
+from perdure.storage.audit.audit_entries import (
+    FOLDER,
+    TRAIL,
+    Action,
+    AuditEntry,
+    EntryWriter,
+    as_put,
+    first_id,
+    pruning,
+    time_of,
+)
+from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.options import DEFAULT, STRONG, Options
+from perdure.storage.query import All, Compare, Condition, Op, Order, Query
+from perdure.storage.records import type_of
+from perdure.storage.rows import Batch, Row
+from perdure.storage.store import Store
+
+_PAGE = 500
+_DECLARED = type_of(AuditEntry)
+
+
+class TrailPage(msgspec.Struct, frozen=True):
+    """A page of entries."""
+
+    entries: list[AuditEntry]
+    #: Give it as `after` for the following page; None on the last.
+    next: str | None = None
+
+
+class AuditTrail:
+    """The trail of a store, also of one that no longer audits anything."""
+
+    def __init__(self, store: Store, *, actor: str = "") -> None:
+        self._store = store
+        #: Who prunes, unless `acting_as` says so; empty: the user of the system.
+        self._actor = actor
+
+    async def entries(
+        self,
+        *,
+        collection: str | None = None,
+        key: str | None = None,
+        actor: str | None = None,
+        action: Action | str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 50,
+        newest_first: bool = False,
+        after: str | None = None,
+        options: Options = DEFAULT,
+    ) -> TrailPage:
+        """A page of the entries that fit, in order of time: since <= at < until.
+
+        `after` is the id of an entry, or a page's `next`: the page begins behind it. What a page
+        costs does not depend on how many entries there are.
+        """
+        if limit < 1:
+            raise InvalidInput(f"A page of {limit} entries is none.", hint="Use 1 or more.")
+        if not await self._is_there():
+            return TrailPage([])
+        wanted = [
+            Compare(column, Op.EQ, value)
+            for column, value in (
+                ("collection", collection),
+                ("record", key),
+                ("actor", actor),
+                ("action", None if action is None else _action(action)),
+            )
+            if value is not None
+        ]
+        span = _Span(since, until, newest_first=newest_first)
+        # Without conditions, the order of keys is the order of time, and costs no index.
+        query = span.filtered(wanted, after) if wanted else span.all(after)
+        query = msgspec.structs.replace(query, limit=limit + 1)
+        rows = await self._store.find(query, options)
+        found = [entry for entry in map(_DECLARED.decode, rows) if span.holds(entry)]
+        more = len(found) > limit
+        return TrailPage(found[:limit], found[limit - 1].id if more else None)
+
+    async def history_of(self, collection: str, key: str) -> list[AuditEntry]:
+        """All entries about one record, oldest first."""
+        return [entry async for entry in self._all(collection, key)]
+
+    async def verify(self, collection: str, key: str) -> Verdict:
+        """Whether the entries about one record join, up to the record as it is now.
+
+        A record that was there before its collection was audited, or whose older entries were
+        pruned, has a trail that begins later: `Verdict.begins_at` is not 0 then. Of a record
+        without any entry nothing can be said. Raises `Unavailable` if the record is written again
+        and again, each time before its entries are read.
+        """
+        row, entries = await self._at_rest(collection, key)
+        found = audit_chain.follow(entries)
+        if found.state is not None:
+            now = clock.to_datetime(self._store.now())
+            version = 0 if row is None else row.version
+            hash_ = (await Hasher.of(self._store)).of_row(row)
+            if not found.state.admits(version, hash_, now):
+                found.gaps.append(found.state.gap("", now, version, hash_))
+        return Verdict(collection, key, found.entries, found.begins_at, tuple(found.gaps))
+
+    async def prune(self, before: datetime) -> int:
+        """Remove entries of before this moment; returns how many.
+
+        An entry that says so is committed first, durably. Raises `InvalidInput` for a moment to
+        come.
+        """
+        bound = clock.from_datetime(before)
+        if bound > self._store.now():
+            raise InvalidInput(
+                "Entries can be pruned up to now, not beyond.", hint="Give an earlier moment."
+            )
+        if not await self._is_there():
+            return 0
+        finder = self._store.collection(AuditEntry).query().where("at", "<", before)
+        count = await finder.count(STRONG)
+        if not count:
+            return 0
+        note = EntryWriter(self._store.now, self._actor).entry(
+            Action.PRUNE, TRAIL, count=count, query=f"at < {before.isoformat()}"
+        )
+        token = pruning.set(True)
+        try:
+            await self._store.commit(Batch((as_put(note),)), STRONG)
+            return await finder.delete(STRONG)
+        finally:
+            pruning.reset(token)
+
+    async def _at_rest(self, collection: str, key: str) -> tuple[Row | None, list[AuditEntry]]:
+        """A record and its entries, read while nobody wrote it."""
+        for attempt in range(ATTEMPTS):
+            row = await self._row(collection, key)
+            entries = await self.history_of(collection, key)
+            if _identity(row) == _identity(await self._row(collection, key)):
+                return row, entries
+            await back_off(attempt)
+        raise Unavailable(
+            f"{collection}/{key} keeps changing while its trail is read.",
+            hint="Try again when it is written less often.",
+        )
+
+    async def _all(self, collection: str, key: str) -> AsyncIterator[AuditEntry]:
+        after: str | None = None
+        while True:
+            page = await self.entries(
+                collection=collection, key=key, limit=_PAGE, after=after, options=STRONG
+            )
+            for entry in page.entries:
+                yield entry
+            after = page.next
+            if after is None:
+                return
+
+    async def _row(self, collection: str, key: str) -> Row | None:
+        if collection not in self._store.declared and not await self._is_known(collection):
+            return None
+        (row,) = await self._store.read(collection, (key,), STRONG)
+        return row
+
+    async def _is_known(self, collection: str) -> bool:
+        return any(size.collection == collection for size in await self._store.adapter.sizes())
+
+    async def _is_there(self) -> bool:
+        return bool(await self._store.ready(_DECLARED, make=False))
+
+
+class _Span:
+    """Since when, until when, in which direction."""
+
+    def __init__(
+        self, since: datetime | None, until: datetime | None, *, newest_first: bool
+    ) -> None:
+        self._since = None if since is None else clock.from_datetime(since)
+        self._until = None if until is None else clock.from_datetime(until)
+        self._newest_first = newest_first
+
+    def holds(self, entry: AuditEntry) -> bool:
+        at = clock.from_datetime(entry.at)
+        return (self._since is None or at >= self._since) and (
+            self._until is None or at < self._until
+        )
+
+    def all(self, after: str | None) -> Query:
+        """Every entry, in key order, from the end of the span that comes first.
+
+        What is behind its other end is cut off from the page.
+        """
+        if after is not None:
+            time_of(after)  # checks it
+        elif self._newest_first and self._until is not None:
+            after = first_id(self._until)
+        elif not self._newest_first and self._since is not None:
+            after = first_id(self._since)
+        mark = None if after is None else (after,)
+        order = (Order("key", self._newest_first),)
+        return Query(TRAIL, prefix=FOLDER, order=order, after=mark)
+
+    def filtered(self, wanted: list[Compare], after: str | None) -> Query:
+        conditions: list[Condition] = [*wanted]
+        if self._since is not None:
+            conditions.append(Compare("at", Op.GE, self._since))
+        if self._until is not None:
+            conditions.append(Compare("at", Op.LT, self._until))
+        mark = None if after is None else (time_of(after), after)
+        order = (Order("at", self._newest_first),)
+        return Query(TRAIL, where=All(tuple(conditions)), order=order, after=mark)
+
+
+def _action(action: Action | str) -> str:
+    try:
+        return Action(action).value
+    except ValueError:
+        raise InvalidInput(
+            f"There is no action {action!r} in an audit trail.",
+            hint=f"Use one of {', '.join(Action)}.",
+        ) from None
+
+
+def _identity(row: Row | None) -> tuple[int, int, int] | None:
+    return None if row is None else (row.version, row.created, row.checksum)

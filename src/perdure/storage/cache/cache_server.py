@@ -1,0 +1,219 @@
+"""Connections to the server of a shared cache."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from perdure.core.errors import InvalidURL
+from perdure.storage import urls
+
+if TYPE_CHECKING:
+    from valkey.asyncio import ConnectionPool, Valkey
+
+#: Seconds that a call may be held up.
+TIMEOUT = 0.05
+#: Seconds by which a turn of the event loop is too long to blame the server for a timeout.
+LATE = 0.01
+#: Seconds without a message after which we ask whether the server is still there.
+QUIET = 2.0
+
+_SCHEMES = {"redis": "valkey", "rediss": "valkeys"}
+_HINT = "Write it like valkey://127.0.0.1:6379/0."
+
+
+class LoopBusy(Exception):
+    """No answer was seen in time, but our own event loop was busy: it may have been there."""
+
+
+class CacheServer:
+    """Connections to one run of the server. They break when it ends, and are not mended."""
+
+    def __init__(self, url: str) -> None:
+        from valkey import exceptions
+        from valkey.asyncio import ConnectionPool, Valkey
+
+        self.failures = (exceptions.ValkeyError, OSError, TimeoutError, asyncio.TimeoutError)
+        self.run = ""
+        try:
+            self._pool: ConnectionPool = ConnectionPool.from_url(
+                url, socket_timeout=QUIET, valkey_connect_func=self._greet, max_connections=100
+            )
+            self._pool.make_connection()  # type: ignore[no-untyped-call]
+        except (ValueError, TypeError) as exc:
+            raise InvalidURL(
+                f"The address {urls.shown(url)!r} of the shared cache cannot be read.", hint=_HINT
+            ) from exc
+        self._client: Valkey = Valkey(connection_pool=self._pool)
+        self._subscription: Any = None
+
+    async def run_script(self, script: str, names: Sequence[str], args: Sequence[Any]) -> Any:
+        """What a script answers.
+
+        Raises `TimeoutError` if no answer came in time, `LoopBusy` if that may be due to this
+        process, and one of `failures` if the server cannot be asked. It may have been carried out
+        all the same, and may still be, later. The connection that was waiting is not used again.
+        """
+        patience = _Patience()
+        try:
+            async with asyncio.timeout(None) as patience.limit:
+                patience.begin()
+                return await self._client.register_script(script)(keys=names, args=args)
+        except TimeoutError as exc:
+            if patience.is_extended or await _takes_long_for_a_turn():
+                raise LoopBusy from exc
+            raise
+        finally:
+            patience.end()
+
+    async def subscribe(self, channel: str) -> None:
+        self._subscription = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        await self._subscription.connect()
+        await self._subscription.send_command("SUBSCRIBE", channel)
+        await self._subscription.read_response()
+
+    async def next_message(self) -> bytes:
+        """The next message, waited for as long as the server is there."""
+        asked = False
+        while True:
+            answer = await self._subscription.read_response(timeout=QUIET)
+            if answer is None:
+                if asked:
+                    raise TimeoutError("it has fallen silent")
+                await self._subscription.send_command("PING", check_health=False)
+                asked = True
+                continue
+            asked = False
+            if answer[0] == b"message":
+                content: bytes = answer[2]
+                return content
+
+    async def close(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.disconnect(nowait=True)
+        await self._pool.disconnect(inuse_connections=True)
+
+    async def _greet(self, connection: Any) -> None:
+        """Log in, and make sure that it is still the same run of the server."""
+        from valkey.exceptions import ConnectionError as Restarted
+
+        await connection.on_connect()
+        await connection.send_command("INFO", "server")
+        told = dict(
+            line.split(":", 1)
+            for line in (await connection.read_response()).decode().splitlines()
+            if ":" in line
+        )
+        run = told.get("run_id", "")
+        if not run or (self.run and self.run != run):
+            raise Restarted("it was restarted")
+        self.run = run
+
+
+class _Patience:
+    """Waits for `TIMEOUT`; once more, if the event loop came back to it too late.
+
+    The answer may have been there for long then, and is seen in the next turn.
+    """
+
+    limit: asyncio.Timeout
+
+    def __init__(self) -> None:
+        self.is_extended = False
+        self._loop = asyncio.get_running_loop()
+
+    def begin(self) -> None:
+        self._timer = self._loop.call_later(TIMEOUT, self._over)
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _over(self) -> None:
+        now = self._loop.time()
+        self.is_extended = now - self._timer.when() > LATE
+        self.limit.reschedule(now + TIMEOUT if self.is_extended else now)
+
+
+async def _takes_long_for_a_turn() -> bool:
+    start = time.monotonic()
+    await asyncio.sleep(0)
+    return time.monotonic() - start > LATE
+
+
+def checked(url: str) -> str:
+    """The address as the client wants it.
+
+    Raises `InvalidURL` if it is not one of a Valkey or Redis.
+    """
+    scheme, _, rest = url.partition("://")
+    scheme = _SCHEMES.get(scheme, scheme)
+    if scheme not in {"valkey", "valkeys", "unix"} or not rest:
+        raise InvalidURL(f"{urls.shown(url)!r} is not the address of a Valkey.", hint=_HINT)
+    return f"{scheme}://{rest}"
+
+
+#: Slots hold this, then the token of a lease.
+LEASE = b"L"
+#: Slots hold this, then the row.
+ROW = b"R"
+
+_SLOTS = """
+local function era(name)
+  local known = redis.pcall('GET', name)
+  if type(known) ~= 'string' then
+    known = ARGV[2]
+    redis.call('SET', name, known, 'EX', 604800)
+  end
+  return known
+end
+local slots = ARGV[1] .. era(KEYS[1]) .. era(KEYS[2])
+"""
+
+# ARGV: prefix, new era, token, milliseconds of a lease, keys…
+# Gives the time in microseconds, then for each key what is in its slot: a row, our lease, or
+# nothing if somebody else has the lease.
+LOOK = f"""{_SLOTS}
+local time = redis.call('TIME')
+local found = {{time[1] .. string.format('%06d', tonumber(time[2]))}}
+for i = 5, #ARGV do
+  local slot = slots .. ARGV[i]
+  local held = redis.pcall('GET', slot)
+  if held == false then
+    redis.call('SET', slot, ARGV[3], 'PX', ARGV[4])
+    held = ARGV[3]
+  elseif type(held) ~= 'string' or string.sub(held, 1, 1) ~= 'R' then
+    held = false
+  end
+  found[#found + 1] = held
+end
+return found
+"""
+
+# ARGV: prefix, new era, token, milliseconds to live, keys and rows by turns…
+PUT = f"""{_SLOTS}
+for i = 5, #ARGV, 2 do
+  local slot = slots .. ARGV[i]
+  if redis.pcall('GET', slot) == ARGV[3] then
+    redis.call('SET', slot, ARGV[i + 1], 'PX', ARGV[4])
+  end
+end
+return true
+"""
+
+# ARGV: prefix, new era, channel, message, keys…
+DROP = f"""{_SLOTS}
+for i = 5, #ARGV do
+  redis.call('DEL', slots .. ARGV[i])
+end
+return redis.call('PUBLISH', ARGV[3], ARGV[4])
+"""
+
+# ARGV: era, channel, message. KEYS: the eras that end.
+END = """
+for i = 1, #KEYS do
+  redis.call('SET', KEYS[i], ARGV[1], 'EX', 604800)
+end
+return redis.call('PUBLISH', ARGV[2], ARGV[3])
+"""

@@ -1,0 +1,377 @@
+"""The cache that processes share: a Valkey or Redis server.
+
+It is there to be fast, and nothing depends on it. Every call waits for 50 ms at most. What is not
+answered in time is not there; when that happens twice in a row, or when a connection breaks, the
+server is left alone while a task of our own tries to reach it again. Until then nothing is asked
+and nothing is told, but what should have been told is remembered, and told before anything is
+asked. A server is not blamed for a timeout while our own event loop is busy.
+
+What it holds is never trusted further than this:
+
+* A row is as old as it says, by the server's own clock: the moment when its reader was given the
+  lease, before the store was read.
+* A server that was restarted may have come back with what it held long ago. So names begin with
+  the id of its run, and every connection asks for that id.
+* Whatever cannot be read, or does not fit its checksum, is not there.
+
+Whoever writes tells the others by a message. If the connection for messages breaks, they may have
+been missed, and everything that this process keeps is dropped when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from perdure.core.errors import UnknownBackend
+from perdure.storage import urls
+from perdure.storage.cache import cache_server
+from perdure.storage.cache.cache_entries import LARGEST, NEVER, Place
+from perdure.storage.cache.cache_server import CacheServer, LoopBusy, checked
+from perdure.storage.rows import Row, checksum
+
+#: Seconds between two attempts to reach a server that is away.
+RETRY = 1.0
+#: Seconds that a reader has to bring the row.
+LEASE = 5.0
+#: How often a write is told while our own event loop is too busy to see the answer.
+TELLINGS = 5
+#: Seconds between two warnings that it is away.
+WARN_EVERY = 60.0
+#: Writes that are remembered while the server is away; after more, it is emptied instead.
+MOST_UNTOLD = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+class SharedRow(msgspec.Struct, frozen=True):
+    """A row, and for how many seconds nobody can say what became of it."""
+
+    row: Row
+    age: float
+
+
+class SharedLookup(msgspec.Struct, frozen=True):
+    """What was there, and the keys that we have the lease of."""
+
+    found: dict[str, SharedRow] = {}
+    leased: frozenset[str] = frozenset()
+    token: bytes = b""
+    #: The server's time, in microseconds.
+    moment: int = 0
+
+
+class _Message(msgspec.Struct, array_like=True):
+    """Somebody has written these keys; without any, anything in the collection or the bank."""
+
+    sender: str
+    collection: str = ""
+    keys: list[str] = []
+
+
+class _Slot(msgspec.Struct, array_like=True):
+    """A row as a slot holds it."""
+
+    moment: int
+    key: str
+    value: bytes
+    content_type: str
+    schema: int
+    version: int
+    created: int
+    updated: int
+    expires: int | None
+    checksum: int
+
+
+_slot = msgspec.msgpack.Decoder(_Slot)
+_message = msgspec.msgpack.Decoder(_Message)
+
+
+class SharedCache:
+    """The shared cache of one bank. `on_message` and `on_lost` say what is to be dropped."""
+
+    def __init__(
+        self,
+        url: str,
+        ttl: float,
+        on_message: Callable[[str, Sequence[str]], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._url = checked(url)
+        self._ttl = ttl
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._name = secrets.token_hex(8)
+        self._tokens = itertools.count()
+        self._untold: set[Place] = set()
+        self._untold_collections: set[str] = set()
+        self._forget_all = False
+        self._bank = ""
+        self._keeper: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+        self._server: CacheServer | None = None
+        self._warned = NEVER
+        #: When a call was given up; NEVER, if the last one was answered.
+        self._missed = NEVER
+        #: Whether the server can be asked: it is there, and knows all that we have written.
+        self.is_ready = False
+
+    async def open(self, bank: str) -> None:
+        """Go and look for the server. It need not be there.
+
+        Raises `UnknownBackend` if the package for it is not installed, `InvalidURL` if the address
+        cannot be used.
+        """
+        try:
+            import valkey.asyncio  # noqa: F401  # it takes a tenth of a second
+        except ImportError as exc:
+            raise UnknownBackend(
+                "A shared cache needs valkey, which is not installed.",
+                hint="Run: pip install 'perdure[valkey]'",
+            ) from exc
+        self._bank = bank
+        CacheServer(self._url)  # the address is all right
+        self._tried.clear()
+        self._keeper = asyncio.create_task(self._keep())
+        # Usually it answers at once, and is used from the first call on.
+        await self._tried.wait()
+
+    async def close(self) -> None:
+        """Let go of the server."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+            self._keeper = None
+
+    # Calls ------------------------------------------------------------------------------------
+
+    async def look(self, collection: str, keys: Sequence[str]) -> SharedLookup:
+        """What is there of these keys; what is not is leased to us, if it is to nobody else."""
+        if not self.is_ready:
+            return SharedLookup()
+        token = cache_server.LEASE + f"{self._name}{next(self._tokens)}".encode()
+        lease = int(LEASE * 1_000)
+        answer = await self._call(
+            cache_server.LOOK, self._eras(collection), self._slots(collection), token, lease, *keys
+        )
+        try:
+            return self._read(answer, token, keys) if answer else SharedLookup()
+        except (ValueError, TypeError, IndexError):
+            return SharedLookup()  # not what our script would answer
+
+    async def put(self, collection: str, rows: Iterable[Row], look: SharedLookup) -> None:
+        """Give rows that were read with a lease; those that were written meanwhile are refused."""
+        pairs: list[str | bytes] = []
+        for row in rows:
+            if row.key in look.leased and len(row.value) <= LARGEST:
+                slot = _Slot(look.moment, *msgspec.structs.astuple(row))
+                pairs += [row.key, cache_server.ROW + msgspec.msgpack.encode(slot)]
+        if pairs and self.is_ready:
+            life = int(self._ttl * 1_000)
+            eras, slots = self._eras(collection), self._slots(collection)
+            await self._call(cache_server.PUT, eras, slots, look.token, life, *pairs)
+
+    async def drop(self, places: Sequence[Place], collections: Sequence[str] = ()) -> None:
+        """Forget these rows, and tell others to; if that is not possible now, then later.
+
+        When this returns, they are either gone from there, or nothing is asked there until they
+        are.
+        """
+        told = False
+        try:
+            told = await self._tell(places, collections)
+        finally:
+            if not told:  # also if we are being cancelled
+                self._untold.update(places)
+                self._untold_collections.update(collections)
+                if len(self._untold) > MOST_UNTOLD:
+                    self._untold.clear()
+                    self._forget_all = True
+                self._lose("it could not be told of a write")
+
+    async def clear(self) -> None:
+        """Forget everything about this bank, and tell others to; now, or later."""
+        if not await self._end(self._eras("")[:1], _Message(self._name)):
+            self._forget_all = True
+            self._lose("it could not be emptied")
+
+    # How it is told ---------------------------------------------------------------------------
+
+    async def _tell(self, places: Iterable[Place], collections: Iterable[str]) -> bool:
+        keys: dict[str, list[str]] = {}
+        for collection, key in places:
+            keys.setdefault(collection, []).append(key)
+        for collection, some in keys.items():
+            message = msgspec.msgpack.encode(_Message(self._name, collection, some))
+            eras, slots = self._eras(collection), self._slots(collection)
+            if not await self._insist(
+                partial(self._call, cache_server.DROP, eras, slots, self._channel, message, *some)
+            ):
+                return False
+        for collection in collections:
+            if not await self._end(self._eras(collection)[1:], _Message(self._name, collection)):
+                return False
+        return True
+
+    async def _end(self, eras: Sequence[str], message: _Message) -> bool:
+        content = msgspec.msgpack.encode(message)
+
+        async def end() -> Any:
+            # A new era each time: one that is carried out late must not bring an old one back.
+            args = (secrets.token_hex(8), self._channel, content)
+            return await self._run(cache_server.END, eras, args)
+
+        return await self._insist(end)
+
+    async def _tell_the_rest(self) -> None:
+        """What could not be told; to be called before anything is asked."""
+        places, collections = set(self._untold), set(self._untold_collections)
+        if self._forget_all:
+            self._forget_all = False
+            await self.clear()
+        if not await self._tell(places, collections):
+            raise TimeoutError("it does not answer")
+        self._untold -= places
+        self._untold_collections -= collections
+
+    # Names --------------------------------------------------------------------------------------
+
+    @property
+    def _channel(self) -> str:
+        return f"perdure:{self._bank}"
+
+    @property
+    def _prefix(self) -> str:
+        run = self._server.run if self._server is not None else ""
+        return f"perdure:{self._bank}:{run}:"
+
+    def _eras(self, collection: str) -> tuple[str, str]:
+        return f"{self._prefix}era", f"{self._prefix}era:{collection}"
+
+    def _slots(self, collection: str) -> str:
+        return f"{self._prefix}{collection}:"
+
+    # ------------------------------------------------------------------------------------------
+
+    def _read(self, answer: list[bytes | None], token: bytes, keys: Sequence[str]) -> SharedLookup:
+        moment = int(answer[0] or b"")
+        found: dict[str, SharedRow] = {}
+        for key, held in zip(keys, answer[1:], strict=True):
+            if held is not None and held[:1] == cache_server.ROW:
+                row, since = _row(held[1:], key)
+                age = (moment - since) / 1e6
+                if row is not None and 0 <= age <= self._ttl:
+                    found[key] = SharedRow(row, age)
+        leased = [key for key, held in zip(keys, answer[1:], strict=True) if held == token]
+        return SharedLookup(found, frozenset(leased), token, moment)
+
+    async def _call(self, script: str, eras: Sequence[str], slots: str, *args: Any) -> Any:
+        """What a script answers; None if the server cannot be asked, or does not answer now."""
+        return await self._run(script, eras, (slots, secrets.token_hex(8), *args))
+
+    async def _run(self, script: str, names: Sequence[str], args: Sequence[Any]) -> Any:
+        server = self._server
+        if server is None:
+            return None
+        begun = time.monotonic()
+        try:
+            answer = await server.run_script(script, names, args)
+        except LoopBusy:
+            return None
+        except server.failures as exc:
+            # Calls that waited at the same time, and for the same thing, are one failure.
+            if isinstance(exc, TimeoutError) and not NEVER < self._missed <= begun:
+                self._missed = time.monotonic()
+            else:
+                self._lose(str(exc) or "it does not answer")
+            return None
+        self._missed = NEVER
+        return answer
+
+    async def _insist(self, tell: Callable[[], Awaitable[Any]]) -> bool:
+        """Tell what has to be told, and may be told twice; whether that was answered."""
+        for _ in range(TELLINGS):
+            if await tell() is not None:
+                return True
+            if self._server is None:
+                break
+        return False
+
+    def _lose(self, reason: str) -> None:
+        """Ask nothing more until the keeper has found it again."""
+        self.is_ready = False
+        if self._server is not None:
+            self._server = None
+            self._warn(reason)
+            if self._listening is not None:
+                self._listening.cancel()
+
+    def _warn(self, reason: str) -> None:
+        if time.monotonic() > self._warned + WARN_EVERY:
+            where = urls.shown(self._url)
+            said = reason.rstrip(".")
+            _log.warning("The shared cache %s is left alone for now: %s.", where, said)
+            self._warned = time.monotonic()
+
+    # The keeper ---------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """Stay with the server: join, listen, and join again."""
+        while True:
+            server = CacheServer(self._url)
+            listening = self._listening = asyncio.create_task(self._join(server))
+            try:
+                await asyncio.wait([listening])
+                if not listening.cancelled():
+                    failure = listening.exception()
+                    if failure is not None and not isinstance(failure, server.failures):
+                        raise failure
+                    self._warn(str(failure) or "it does not answer")
+            finally:
+                listening.cancel()
+                self._server, self.is_ready = None, False
+                await server.close()
+                self._tried.set()
+            await asyncio.sleep(RETRY)
+
+    async def _join(self, server: CacheServer) -> None:
+        await server.subscribe(self._channel)
+        self._server, self._missed = server, NEVER
+        await self._tell_the_rest()
+        # Messages about what this process has kept until now may have been missed.
+        self._on_lost()
+        self.is_ready = True
+        self._tried.set()
+        while True:
+            content = await server.next_message()
+            try:
+                message = _message.decode(content)
+            except msgspec.DecodeError:
+                self._on_lost()  # whatever it was to tell
+                continue
+            if message.sender != self._name:
+                self._on_message(message.collection, message.keys)
+
+
+def _row(content: bytes, key: str) -> tuple[Row | None, int]:
+    """The row in a slot and its moment; None if it cannot be trusted."""
+    try:
+        slot = _slot.decode(content)
+    except msgspec.DecodeError:
+        return None, 0
+    _, *facts = msgspec.structs.astuple(slot)
+    row = Row(*facts)
+    sound = row.key == key and row.checksum == checksum(
+        row.key, row.content_type, row.schema, row.value
+    )
+    return (row if sound else None), slot.moment

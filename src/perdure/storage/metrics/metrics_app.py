@@ -1,0 +1,155 @@
+"""An ASGI application that answers Prometheus.
+
+    app = asgi(bank)             # GET /metrics; mount it, or serve it by itself
+
+It speaks the text format 0.0.4 and OpenMetrics 1.0; who scrapes says which by `Accept`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from perdure.core.errors import PerdureError
+from perdure.storage.metrics.metrics_middleware import Metrics
+from perdure.storage.metrics.metrics_publisher import stats_of
+from perdure.storage.metrics.prometheus_text import OPEN, TEXT, MetricsSource, render
+from perdure.storage.rows import Size
+from perdure.storage.store import Store
+
+if TYPE_CHECKING:
+    from perdure.storage.cache import RowCache
+
+_log = logging.getLogger(__name__)
+
+#: Counting all rows takes a while in a large store, and scrapes come often.
+SIZES_EVERY = 60.0
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Observed(Protocol):
+    """What can be scraped: a bank, or a `Scraped` of a store and its metrics."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    @property
+    def cache(self) -> RowCache | None: ...
+
+
+class Scraped(NamedTuple):
+    """A store without a bank around it, and the metrics and the cache in its chain."""
+
+    store: Store
+    metrics: Metrics
+    cache: RowCache | None = None
+
+
+def asgi(observed: Observed, *, sizes_every: float = SIZES_EVERY) -> Application:
+    """An ASGI application that answers ``GET /metrics`` with what this process has counted.
+
+    It can be served by itself or mounted anywhere, and has to run in the event loop of the bank.
+    Sizes are looked up at most every `sizes_every` seconds, and left out while the store is in
+    trouble. There is no access control: let only those reach it who may see the names of your
+    collections.
+    """
+    return _Endpoint(observed, sizes_every)
+
+
+class _Endpoint:
+    def __init__(self, observed: Observed, sizes_every: float) -> None:
+        self._observed = observed
+        self._sizes_every = sizes_every
+        self._sizes: list[Size] = []
+        self._sizes_due = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "lifespan":
+                await _live(receive, send)
+            case "http":
+                await self._answer(scope, send)
+            case _:  # a WebSocket that nobody answers
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+
+    async def _answer(self, scope: Scope, send: Send) -> None:
+        if not _is_here(scope):
+            await _respond(send, 404, b"There is only /metrics here.\n")
+        elif scope["method"] not in {"GET", "HEAD"}:
+            await _respond(send, 405, b"Only GET and HEAD.\n", (b"allow", b"GET, HEAD"))
+        else:
+            openmetrics = _wants_openmetrics(scope)
+            body = (await self._page(openmetrics=openmetrics)).encode()
+            kind = (OPEN if openmetrics else TEXT).encode()
+            headers = ((b"content-type", kind), (b"vary", b"accept"))
+            await _respond(send, 200, body, *headers, empty=scope["method"] == "HEAD")
+
+    async def _page(self, *, openmetrics: bool) -> str:
+        source = MetricsSource(self._observed.metrics.counted(), stats_of(self._observed.cache))
+        return render([source], await self._known_sizes(), openmetrics=openmetrics)
+
+    async def _known_sizes(self) -> list[Size]:
+        if time.monotonic() >= self._sizes_due:
+            self._sizes_due = time.monotonic() + self._sizes_every
+            try:
+                self._sizes = await self._observed.store.adapter.sizes()
+            except PerdureError as exc:
+                _log.warning("sizes could not be looked up: %s", exc)
+                self._sizes = []
+        return self._sizes
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+def _is_here(scope: Scope) -> bool:
+    """Whether this is the path; mounted somewhere, that place itself is, too."""
+    root = scope.get("root_path", "").rstrip("/")
+    path = scope["path"].removeprefix(root) if root else scope["path"]
+    return path == "/metrics" or (bool(root) and path in {"", "/"})
+
+
+def _wants_openmetrics(scope: Scope) -> bool:
+    """Whether who asks would rather have OpenMetrics: by the weights in `Accept`."""
+    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for name, value in scope.get("headers", ()):
+        if name.lower() != b"accept":
+            continue
+        for part in value.decode("latin-1").split(","):
+            kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
+            if kind in weights:
+                weights[kind] = max(weights[kind], _weight(parameters))
+    return weights["application/openmetrics-text"] > weights["text/plain"]
+
+
+def _weight(parameters: Iterable[str]) -> float:
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return float(parameter.removeprefix("q="))
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+async def _respond(
+    send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes], empty: bool = False
+) -> None:
+    if not any(name == b"content-type" for name, _ in headers):
+        headers = (*headers, (b"content-type", b"text/plain; charset=utf-8"))
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": b"" if empty else body})

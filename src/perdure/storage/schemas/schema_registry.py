@@ -1,0 +1,320 @@
+"""The schema registry of a store.
+
+A type is registered when its collection is first made ready for writing: one small record in
+``perdure_schemas``, read once per collection and process, and written only if something is new.
+Types of Perdure's own are not registered. Reading a collection writes nothing.
+
+Schemas hold names of fields, limits and the values of enums, but no data. They are kept beside the
+middleware chain: neither encrypted nor compressed nor cached, so that they can be read by whoever
+can read the store, before anything else is set up.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from perdure.core.errors import (
+    Conflict,
+    Corrupted,
+    InvalidInput,
+    InvalidRecordType,
+    PerdureError,
+    SchemaMismatch,
+    Unsupported,
+)
+from perdure.storage import codecs
+from perdure.storage.adapter import Capability
+from perdure.storage.codecs import PROTOBUF, Codec
+from perdure.storage.codecs.value_codec import in_words
+from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.options import DEFAULT, STRONG
+from perdure.storage.query import Order, Query
+from perdure.storage.records import RecordType, type_of
+from perdure.storage.rows import Batch, Row, checksum
+from perdure.storage.schemas import schema_records, type_shapes
+from perdure.storage.schemas.schema_comparison import SchemaComparison, compare
+from perdure.storage.schemas.schema_records import Numbers, Schema, Version, Wires
+from perdure.storage.schemas.schema_validation import FieldProblem, find_problems
+from perdure.storage.schemas.type_shapes import Description
+
+if TYPE_CHECKING:
+    from perdure.storage.store import Store
+
+T = TypeVar("T", bound=msgspec.Struct)
+_SCHEMAS = type_of(Schema)
+_PAGE = 500
+#: What stays as it is on the way to plain data.
+_NATIVE = (bytes, bytearray, memoryview, datetime)
+Progress = Callable[[str, int, int], None]
+
+
+class SchemaRegistry:
+    """What the record types of a store look like, and looked like. `Store.schemas` is one."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._adapter = store.adapter
+        self._there = False
+        self._seen: dict[str, tuple[Schema, int]] = {}
+
+    async def register(self, cls: type[msgspec.Struct]) -> Schema:
+        """Make the type's collection ready for writing, and its version the current one.
+
+        That happens by itself at the first write. Raises `NewerSchema`, having changed nothing,
+        if the collection has a newer version, and `InvalidRecordType` for a type of Perdure's own.
+        """
+        declared = type_of(cls)
+        if declared.is_own:
+            raise InvalidRecordType(
+                f"{declared.name!r} is a collection of Perdure's own.",
+                hint="Register record types of yours.",
+            )
+        await self._store.ready(declared)
+        return await self.describe(declared.name)
+
+    async def describe(self, collection: str) -> Schema:
+        """The schema of a collection, with its former versions.
+
+        Raises `InvalidInput` if nothing was written to it yet.
+        """
+        found = await self._read(collection)
+        if found is None:
+            raise InvalidInput(
+                f"No schema is known of a collection {collection!r}.",
+                hint="A type is registered when its collection is first written to.",
+            )
+        return found[0]
+
+    async def collections(self) -> list[str]:
+        """The names of the collections whose schemas are known, in order."""
+        names: list[str] = []
+        while await self._is_there():
+            after = (names[-1],) if names else None
+            query = Query(_SCHEMAS.name, order=(Order("key"),), limit=_PAGE, after=after)
+            rows = await self._adapter.find(query, STRONG)
+            names += [row.key for row in rows]
+            if len(rows) < _PAGE:
+                break
+        return names
+
+    async def problems(
+        self, what: str | type[msgspec.Struct], data: dict[str, Any] | bytes | msgspec.Struct
+    ) -> list[FieldProblem]:
+        """Every place where data does not fit a collection or a type; empty if it does.
+
+        A collection is named if its type is not at hand: the description that is kept is used
+        then. Bytes are read as the current serializer writes them.
+
+        Raises `InvalidInput` if nothing is known of the collection, and `Corrupted` if the bytes
+        cannot be read at all.
+        """
+        if isinstance(what, str):
+            description = (await self.describe(what)).current.description
+            return find_problems(description, await self._plain(what, data))
+        description = type_shapes.describe(what)
+        plain = await self._plain(what, data)
+        found = find_problems(description, plain)
+        return found or list(_refused(what, plain))
+
+    async def validate(
+        self, what: str | type[msgspec.Struct], data: dict[str, Any] | bytes | msgspec.Struct
+    ) -> None:
+        """Raises `SchemaMismatch`, which names the places, if data does not fit; see `problems`."""
+        found = await self.problems(what, data)
+        if found:
+            name = what if isinstance(what, str) else what.__name__
+            raise SchemaMismatch(
+                f"The data does not fit {name}: {'; '.join(map(str, found))}.",
+                hint="Mend the data, or add a migration if it is older than the type.",
+                field=found[0].field,
+            )
+
+    def compare(
+        self, old: Description | type[msgspec.Struct], new: Description | type[msgspec.Struct]
+    ) -> SchemaComparison:
+        """What changed between two versions of a type, and whether that needs a migration."""
+        return compare(old, new)
+
+    async def proto(self, collection: str) -> str:
+        """The .proto file of a collection that is written as protobuf.
+
+        ``protoc --decode=perdure.notes.Note notes.proto`` reads a value of Note in notes with it.
+        Raises `InvalidInput` if there is none.
+        """
+        from perdure.storage.schemas.proto_files import to_proto
+
+        return to_proto(await self.describe(collection))
+
+    async def check(self, collection: str, progress: Progress | None = None) -> Checked:
+        """Compare every record with the schema that is kept of its collection.
+
+        Records of older versions are counted and not looked into: they are migrated when they are
+        read. Needs neither the class nor its migrations.
+        """
+        from perdure.storage.rewriting import Failure, plain_rows
+
+        schema = await self.describe(collection)
+        codec_of = reader_of(schema)
+        checked = Checked(collection, schema.current.schema)
+        after = ""
+        while page := await self._adapter.salvage(collection, after, _PAGE):
+            after = page[-1].key
+            for row in await plain_rows(self._store, collection, [row.key for row in page]):
+                if isinstance(row, Failure):
+                    checked.note(row.key, [row.what])
+                else:
+                    checked.count(row, schema.current, codec_of)
+            if progress is not None:
+                progress(f"checking {collection}", checked.records, 0)
+        return checked
+
+    async def _plain(
+        self,
+        what: str | type[msgspec.Struct],
+        data: dict[str, Any] | bytes | msgspec.Struct,
+    ) -> Any:
+        if isinstance(data, msgspec.Struct):
+            return msgspec.to_builtins(data, builtin_types=_NATIVE)
+        if not isinstance(data, bytes):
+            return data
+        if isinstance(what, str):
+            schema = await self.describe(what)
+            serializer = schema.current.serializer
+        else:
+            declared = type_of(what)
+            schema, serializer = await self._known(declared), declared.serializer
+        return reader_of(schema)(codecs.BY_NAME[serializer].content_type).decode_plain(data)
+
+    # What a store uses ------------------------------------------------------------------------
+
+    async def bound(self, declared: RecordType[T], *, make: bool = False) -> RecordType[T]:
+        """The type as this store writes and reads it; registered, if it is to be written.
+
+        Raises `NewerSchema`, having changed nothing, if the collection is ahead of the type.
+        """
+        if declared.is_own:
+            return declared
+        schema = await (self._registered(declared) if make else self._known(declared))
+        if not schema.numbers:
+            return declared
+        wires = schema_records.wires(type_shapes.describe(declared.cls))
+        return declared.bound(functools.partial(protobuf, schema.numbers, wires))
+
+    async def _known(self, declared: RecordType[Any]) -> Schema:
+        found = await self._read(declared.name) or (Schema(declared.name), 0)
+        schema, _ = self._seen[declared.name] = found
+        # Numbers that are not kept yet do no harm: nothing is stored before they are.
+        return schema.declaring(declared, self._store.now())
+
+    async def _registered(self, declared: RecordType[Any]) -> Schema:
+        can_check = Capability.VERSIONS in self._adapter.capabilities
+        if declared.serializer == "protobuf":
+            self._store.require(Capability.VERSIONS)  # two may give numbers at the same time
+        for attempt in range(ATTEMPTS):
+            # What was read a moment ago, to see whether it may be used, will do at first.
+            found = self._seen.pop(declared.name, None) or await self._read(declared.name)
+            schema, version = found or (Schema(declared.name), 0)
+            wanted = schema.declaring(declared, self._store.now())
+            if wanted is schema:
+                return schema
+            await self._is_there(make=True)
+            put = _SCHEMAS.encode(wanted, None, version if can_check else None)
+            try:
+                await self._adapter.commit(Batch((put,)), DEFAULT)
+            except Conflict:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                await back_off(attempt)
+            else:
+                return wanted
+        raise AssertionError("unreachable")
+
+    async def _read(self, collection: str) -> tuple[Schema, int] | None:
+        """A schema and the version of its record."""
+        if not await self._is_there():
+            return None
+        # From the primary: a number that another has given must not be given again.
+        (row,) = await self._adapter.get(_SCHEMAS.name, [collection], STRONG)
+        if row is None:
+            return None
+        if row.checksum != checksum(row.key, row.content_type, row.schema, row.value):
+            raise Corrupted(
+                f"The schema of {collection!r} is damaged: its checksum does not fit.",
+                hint="Restore it from a backup.",
+                record=f"{_SCHEMAS.name}/{collection}",
+            )
+        return _SCHEMAS.decode(row), row.version
+
+    async def _is_there(self, *, make: bool = False) -> bool:
+        if not self._there:
+            self._there = await self._adapter.prepare(_SCHEMAS.layout, make=make) is not None
+        return self._there
+
+
+def _refused(cls: type[msgspec.Struct], plain: Any) -> Iterator[FieldProblem]:
+    """What only the class knows, such as what its `__post_init__` refuses."""
+    try:
+        msgspec.convert(plain, cls, str_keys=True)
+    except msgspec.ValidationError as exc:
+        yield FieldProblem("", in_words(exc))
+
+
+#: Records that are named; further ones are counted.
+_MOST_NAMED = 100
+
+
+class Checked(msgspec.Struct):
+    """What came of checking a collection."""
+
+    collection: str
+    #: The current schema version.
+    schema: int
+    records: int = 0
+    #: Schema version → records of it.
+    versions: dict[int, int] = {}
+    #: Records that do not fit, or cannot be read; and what is wrong with the first of them, by key.
+    unfit: int = 0
+    problems: dict[str, list[str]] = {}
+
+    def count(self, row: Row, current: Version, codec_of: Callable[[str], Codec]) -> None:
+        """Look at a record, as it comes out of the chain."""
+        self.records += 1
+        self.versions[row.schema] = self.versions.get(row.schema, 0) + 1
+        if row.schema != current.schema:
+            return
+        try:
+            plain = codec_of(row.content_type).decode_plain(row.value)
+        except PerdureError as exc:
+            self.note(row.key, [exc.message])
+        else:
+            self.note(row.key, [str(each) for each in find_problems(current.description, plain)])
+
+    def note(self, key: str, problems: list[str]) -> None:
+        """Remember what is wrong with a record, if anything is."""
+        self.unfit += bool(problems)
+        if problems and len(self.problems) < _MOST_NAMED:
+            self.problems[key] = problems
+
+
+def reader_of(schema: Schema) -> Callable[[str], Codec]:
+    """Content type → what reads it in this collection."""
+    messages = functools.cache(functools.partial(protobuf, schema.numbers, {}))
+    if not schema.numbers:
+        return codecs.codec_of
+    return lambda kind: messages() if kind == PROTOBUF else codecs.codec_of(kind)
+
+
+def protobuf(numbers: Numbers, wires: Wires) -> Codec:
+    """The codec of a collection's messages. Raises `Unsupported` if protobuf is not installed."""
+    try:
+        from perdure.storage.codecs.protobuf_codec import Protobuf
+    except ImportError as exc:
+        raise Unsupported(
+            "The serializer 'protobuf' needs protobuf.", hint="pip install 'perdure[protobuf]'"
+        ) from exc
+    return Protobuf(numbers, wires)

@@ -1,0 +1,103 @@
+"""State records: typed, long-lived state that is worked with for a while and then archived.
+
+A session is one. A type of them is a struct that derives from `StateRecord`; the collection of the
+base class holds records of any type whose state is plain data::
+
+    @record("chats")
+    class Chat(StateRecord, frozen=True, kw_only=True):
+        topic: str = ""
+
+    chats = StateRecords(bank.store, Chat)
+    await chats.save(Chat(id="ada/1", type="chat", topic="engines"))
+    recent = await chats.get_active(datetime.now(UTC) - timedelta(hours=1))
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+
+from perdure.core import clock
+from perdure.core.errors import InvalidInput
+from perdure.storage.collection import Executor, Stored
+from perdure.storage.finder import Finder
+from perdure.storage.layouts import Index
+from perdure.storage.options import DEFAULT, Options
+from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
+
+
+@system_record("state_records", indexes=[Index(("type", "active")), Index(("active",))])
+class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """State that lasts: what it is, what it knows, when it was last in use."""
+
+    id: Annotated[str, Key()]
+    type: Annotated[str, Indexed()]
+    state: Annotated[dict[str, Any], Compressed()] = {}
+    #: When it was last in use; set by `StateRecords.save` and `touch`. None once it is archived.
+    active: Annotated[datetime | None, Indexed()] = None
+    archived: Annotated[datetime | None, Indexed()] = None
+    tags: Annotated[dict[str, str], Tags()] = {}
+
+
+C = TypeVar("C", bound=StateRecord)
+
+
+class StateRecords(Generic[C]):
+    """Records of one type of record. Lists leave archived records out unless asked."""
+
+    def __init__(self, executor: Executor, cls: type[C]) -> None:
+        self._executor = executor
+        self._records = executor.collection(cls)
+
+    async def get(self, id: str, options: Options = DEFAULT) -> C | None:
+        """The record of this id, archived or not."""
+        return await self._records.get(id, options)
+
+    async def save(self, record: C, options: Options = DEFAULT) -> C:
+        """Store a record as in use now; returns it as stored. An archived one comes back."""
+        current = msgspec.structs.replace(record, active=self._now(), archived=None)
+        await self._records.put(current, options)
+        return current
+
+    async def touch(self, id: str) -> C:
+        """Note that the record is in use now."""
+        return await self._update(id, lambda: {"active": self._now(), "archived": None})
+
+    async def archive(self, id: str) -> C:
+        """Take the record out of use. It is kept, and `touch` or `save` brings it back."""
+        return await self._update(id, lambda: {"active": None, "archived": self._now()})
+
+    async def get_by_type(self, type: str, *, archived: bool = False) -> list[C]:
+        """Records of a type, the most recently active first."""
+        finder = self._records.query().where("type", "=", type).order_by("-active")
+        return await self._living(finder, archived=archived).values()
+
+    async def get_active(self, since: datetime, *, type: str | None = None) -> list[C]:
+        """Records in use at or after a moment, the most recently active first."""
+        finder = self._records.query().where("active", ">=", since).order_by("-active")
+        return await (finder if type is None else finder.where("type", "=", type)).values()
+
+    def query(self) -> Finder[C]:
+        """Any other question."""
+        return self._records.query()
+
+    async def fetch(self, id: str, options: Options = DEFAULT) -> Stored[C] | None:
+        """The record with its version, for optimistic changes."""
+        return await self._records.fetch(id, options)
+
+    async def _update(self, id: str, changes: Any) -> C:
+        def change(record: C | None) -> C:
+            if record is None:
+                raise InvalidInput(f"There is no record {id!r}.", hint="Save it first.")
+            return msgspec.structs.replace(record, **changes())
+
+        return await self._records.change(id, change)
+
+    def _now(self) -> datetime:
+        return clock.to_datetime(self._executor.now())
+
+    @staticmethod
+    def _living(finder: Finder[C], *, archived: bool) -> Finder[C]:
+        return finder if archived else finder.where("archived", "=", None)
