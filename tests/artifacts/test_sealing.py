@@ -19,6 +19,7 @@ from perdure.artifacts import (
     ArtifactStore,
     FaultKind,
     PlaceAddress,
+    artifact_encryption,
     folder_objects,
 )
 from perdure.artifacts.artifact_contents import ArtifactContents, Incoming

@@ -27,7 +27,7 @@ from perdure.artifacts.artifact import COPIES, PIECE, ArtifactPlace, damaged
 from perdure.artifacts.artifact_errors import translated
 from perdure.artifacts.artifact_places import ObjectPlace, ReceivedObject, StoredObject
 from perdure.core import clock
-from perdure.core.ids import new_id
+from perdure.core.clock import new_id
 
 #: Bytes that obstore collects before it writes, and how many such writes it may have under way:
 #: together they bound the memory of a put.

@@ -43,7 +43,7 @@ import msgspec
 
 from perdure.artifacts.artifact import PIECE
 from perdure.artifacts.artifact_encryption import ArtifactSealer
-from perdure.core.clock import from_datetime, to_datetime
+from perdure.core.clock import from_datetime, new_id, to_datetime
 from perdure.core.errors import (
     AccessDenied,
     ArtifactMissing,

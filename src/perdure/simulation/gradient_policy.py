@@ -20,8 +20,8 @@ from perdure.core.tokens import MESSAGE_OVERHEAD, Counter, count_message, o200k
 from perdure.history.gradient import TURN_TAGS
 from perdure.history.manifest import Place
 from perdure.history.shown import Injected
-from perdure.history.strategies import ContextRequest
-from perdure.history.strategies import gradient as product
+from perdure.history.strategies import gradient_strategy as product
+from perdure.history.strategies.strategy import ContextRequest
 from perdure.simulation.prompt_cache import CacheBlock
 from perdure.simulation.replay_input import Call, ReplaySetting, SimulatedRequest, scratch_bank
 
