@@ -46,6 +46,7 @@ test-all: test test-long  ## both
 check: $(VENV)/.dev  ## formatter, linter, types, layers, sizes of modules
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
+	@$(PY) tools/sync_stub.py --check
 	@$(PY) -m mypy
 	@$(VENV)/bin/lint-imports
 	@$(PY) tools/sizes.py

@@ -20,8 +20,8 @@ from benchmarks.peers import Peer
 from perdure.bank import Bank
 from perdure.core.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from perdure.history.intake import resolved
-from perdure.history.records import Piece
-from perdure.history.renditions.records import Rendition, Tiny
+from perdure.history.log_records import Piece
+from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.storage.records import type_of
 
 _PAGE = 200

@@ -30,7 +30,7 @@ from benchmarks import chats
 from benchmarks.chats import Asked, Chat
 from perdure.bank import Bank
 from perdure.bank.session import Session
-from perdure.history.records import Head, SessionRecord
+from perdure.history.log_records import Head, SessionRecord
 from perdure.recall.places import spot
 from perdure.recall.scoping.scope import Scopes
 from perdure.recall.searching.features import GROUPS, NAMES

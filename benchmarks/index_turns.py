@@ -21,7 +21,7 @@ from benchmarks.harness import Block, Contestant, Report, alternate, awaited, ex
 from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import Config, RecallConfig
-from perdure.history.records import Head
+from perdure.history.log_records import Head
 
 _SESSION = "bench/index"
 #: Turns in one append while a bank is filled.

@@ -17,8 +17,7 @@ from benchmarks.turns_said import Told, told
 from perdure.core.messages import Message
 from perdure.core.tokens import Counter, count_messages, o200k
 from perdure.history.renditions import algorithm
-from perdure.history.renditions.facts import facts
-from perdure.history.renditions.measures import keeps, words_said
+from perdure.history.renditions.facts import facts, keeps, words_said
 
 #: T is held to its promise from so many tokens of words on.
 _WORDS = 200

@@ -37,9 +37,9 @@ from perdure.config import RecallConfig
 from perdure.core.clock import SECOND, now, to_datetime
 from perdure.core.messages import user
 from perdure.core.turns import ConversationState
-from perdure.history.packing import RoundWritten
-from perdure.history.reading import Reader
-from perdure.history.records import Head, SessionRecord, agent_of
+from perdure.history.log_records import Head, SessionRecord, agent_of
+from perdure.history.piece_packing import RoundWritten
+from perdure.history.turn_reader import Reader
 from perdure.recall.embedders import Wordllama
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.indexing.passages import document, passage

@@ -34,7 +34,7 @@ from benchmarks.turns_said import Told, told
 from perdure.bank import Bank
 from perdure.core.tokens import o200k
 from perdure.history.renditions import algorithm
-from perdure.history.renditions.records import Rendition, Tiny
+from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.storage.collection import Collection
 from perdure.testing import project_turn
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.history.secrets.rules import FILE, START, Exemption, Kind, Published, Rule
+from perdure.history.secrets.masking_rules import FILE, START, Exemption, Kind, Published, Rule
 
 PACKAGE = "secretscreen"
 

@@ -189,8 +189,8 @@ from perdure.gateway.calls import (
     Tool as Tool,
 )
 from perdure.gateway.gateway import Gateway as Gateway
+from perdure.history.log_records import Link as Link
 from perdure.history.pruning import prune_tool_results as prune_tool_results
-from perdure.history.records import Link as Link
 from perdure.jobs import Job as Job
 from perdure.recall.memories.memory_records import Memory as Memory
 from perdure.recall.values import (

@@ -14,10 +14,10 @@ from perdure.core.messages import Message
 from perdure.core.tokens import Counter
 from perdure.history.epochs import Epochs
 from perdure.history.intake import Intake
-from perdure.history.log import TurnLog
-from perdure.history.reading import Reader
 from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.token_counts import TokenCounts
+from perdure.history.turn_log import TurnLog
+from perdure.history.turn_reader import Reader
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.storage.assembly import Chain

@@ -20,7 +20,7 @@ from perdure.config import Config
 from perdure.config.settings import ArtifactsConfig
 from perdure.core.errors import ArtifactMissing, Conflict
 from perdure.core.messages import assistant, user
-from perdure.history.uses import Uses
+from perdure.history.artifact_uses import Uses
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction

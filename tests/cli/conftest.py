@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 import perdure
 from perdure.cli.app import app
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, assistant, user
-from perdure.history.records import Link
+from perdure.history.log_records import Link
 from perdure.testing import Script, ScriptedModel
 from tests.patience import VARIABLES
 

@@ -10,7 +10,7 @@ import pytest
 import perdure
 from perdure.cli import transfer_commands
 from perdure.core.messages import assistant, user
-from perdure.history.export import Opening, read_export
+from perdure.history.session_export import Opening, read_export
 from tests.cli.conftest import Ask, Run, Tty
 
 
@@ -81,8 +81,11 @@ def test_a_terminal_is_not_steered(args: list[str], run: Run, tmp_path: Path, tt
 def test_an_artifact_that_is_gone(run: Run, ask: Ask, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'gone.db'}"
     with perdure.open_sync(url) as bank:
-        turn = bank.session("a/b").append([user("go"), assistant("long " * 50_000)])
-        artifact = turn.messages[-1].parts[0].artifact
+        session = bank.session("a/b")
+        session.append([user("go"), assistant("long " * 50_000)])
+        pointer = session.turn("T-1").messages[-1].parts[0]
+        assert isinstance(pointer, perdure.ArtifactPointer)
+        artifact = pointer.artifact
         bank.artifacts.delete(artifact)
     result = run("export", "a/b", "--bank", url)
     assert result.exit_code == 0

@@ -11,7 +11,7 @@ import pytest
 import perdure
 from perdure.bank import Bank
 from perdure.config import Config, GatewayConfig, ModelsConfig, PriceConfig
-from perdure.history.renditions.records import Rendition, Tiny
+from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.testing import ReceivedRequest, ScriptedModel
 from tests.cli.conftest import Ask, Run
 from tests.history.scribes import labour

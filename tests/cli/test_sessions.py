@@ -7,7 +7,7 @@ import pytest
 
 import perdure
 from perdure.cli.bank_access import fitting_names
-from perdure.history.records import Link
+from perdure.history.log_records import Link
 from tests.cli.conftest import Ask, Run
 
 

@@ -14,8 +14,7 @@ from perdure.core.messages import (
     assistant,
     user,
 )
-from perdure.history.manifest import Element, Place
-from perdure.history.shown import Block, Injected, Native, Shown
+from perdure.history.manifest import Block, Element, Injected, Native, Place, Shown
 
 
 def block(level: Level, first: Place, last: Place | None = None, *, whole: bool = True) -> Block:

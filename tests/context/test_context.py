@@ -10,8 +10,7 @@ from perdure.context.context import compose
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.gateway.calls import Tool
-from perdure.history.manifest import Place
-from perdure.history.shown import Injected, Native, Shown
+from perdure.history.manifest import Injected, Native, Place, Shown
 from perdure.history.strategies.epoch_planner import LEAD
 from perdure.wire import codec
 from tests.context.windows import WIRES, Story, encoded, items_of, long_talk, violations

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perdure.context.context import Context, compose
 from perdure.context.echoes import strip_echo
 from perdure.core.messages import Message, Text, assistant, user
-from perdure.history.shown import Injected, Shown
+from perdure.history.manifest import Injected, Shown
 from perdure.wire import codec, decode
 from tests.context.windows import WIRES, Story, encoded, items_of, long_talk, turns
 

@@ -18,7 +18,7 @@ from perdure.core.messages import (
     user,
 )
 from perdure.core.tokens import count_messages, o200k
-from perdure.history.reducing import reduced
+from perdure.history.reduce_messages import reduced
 from perdure.wire import codec, repaired
 from tests.wire.strategies import conversations, histories
 

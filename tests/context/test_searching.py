@@ -8,8 +8,8 @@ import pytest
 
 import perdure
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
-from perdure.history.reading import Reader
-from perdure.history.searching import Found, search
+from perdure.history.turn_reader import Reader
+from perdure.history.turn_search import Found, search
 
 
 @pytest.fixture

@@ -18,10 +18,9 @@ from perdure.context.prompt_encoder import Encoder, Wire
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, words_of
 from perdure.core.tokens import EstimatedCounter, count_messages
 from perdure.core.turns import TurnSplitter, is_prompt
-from perdure.history.gradient import Sized, Window, plan, total
-from perdure.history.manifest import Element, Manifest, Place
-from perdure.history.shown import Block, Injected, Native, Shown
-from perdure.history.tags import element
+from perdure.history.gradient_planner import Sized, Window, plan, total
+from perdure.history.manifest import Block, Element, Injected, Manifest, Native, Place, Shown
+from perdure.history.turn_tags import element
 from perdure.wire import codec
 
 WIRES: tuple[Wire, ...] = ("chat", "responses", "messages")

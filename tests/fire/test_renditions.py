@@ -18,8 +18,8 @@ import pytest
 from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.history.manifest import Place
-from perdure.history.renditions import algorithm, packing
-from perdure.history.renditions.records import Rendition, Tiny
+from perdure.history.renditions import algorithm, rendition_packing
+from perdure.history.renditions.rendition_records import Rendition, Tiny
 from tests.fire.shortening import OWN, SESSION, turn
 from tests.fire.talkers import bank_at
 from tests.fire.zygote import ROOT
@@ -45,7 +45,7 @@ async def check(bank: Bank, session: Session) -> int:
     for row in rows:
         (variant,) = row.variants
         messages = turns[row.turn][row.round - 1].messages
-        texts = packing.unpack(variant.packed, packing.ground(messages))
+        texts = rendition_packing.unpack(variant.packed, rendition_packing.ground(messages))
         assert texts == algorithm.both(messages, str(Place(row.turn, row.round)))
         assert variant.messages == len(messages)
     tinies = await bank.collection(Tiny).query().prefix(f"{session.name}/").values()

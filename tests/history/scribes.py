@@ -11,9 +11,9 @@ from perdure.core.levels import Level
 from perdure.core.messages import Message, assistant, user
 from perdure.gateway.gateway import Gateway
 from perdure.history.manifest import Place
-from perdure.history.reading import Reader
-from perdure.history.renditions.records import Rendition, Tiny
+from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
+from perdure.history.turn_reader import Reader
 from tests.history.talk import call, result
 
 END = 10**6

@@ -10,7 +10,7 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.core.turns import Turn
-from perdure.history.records import (
+from perdure.history.log_records import (
     Draft,
     Head,
     Piece,

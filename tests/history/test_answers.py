@@ -12,8 +12,8 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, Usage, assistant, user
-from perdure.history.answers import Answer, Partial
-from perdure.history.records import Draft
+from perdure.history.log_records import Draft
+from perdure.history.streamed_answers import Answer, Partial
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Delete
 from perdure.testing import ManualClock

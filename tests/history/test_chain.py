@@ -14,7 +14,7 @@ from perdure.bank.session import Session
 from perdure.core import messages as canonical
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.history import chain
-from perdure.history.records import Head, Piece, SessionRecord, piece_key
+from perdure.history.log_records import Head, Piece, SessionRecord, piece_key
 from tests.history.conftest import everywhere
 from tests.history.talk import call, chat, fill, one, problems, result, work
 

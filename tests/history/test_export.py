@@ -33,8 +33,8 @@ from perdure.core.messages import (
     user,
 )
 from perdure.core.turns import Round, Turn
-from perdure.history.export import End, Header, Opening, Spoken, jsonl, parse, read_export
-from perdure.history.records import Link, SessionRecord
+from perdure.history.log_records import Link, SessionRecord
+from perdure.history.session_export import End, Header, Opening, Spoken, jsonl, parse, read_export
 from perdure.importers import import_files
 from perdure.testing.clock import ManualClock
 

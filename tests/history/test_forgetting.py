@@ -19,8 +19,8 @@ from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.turns import Position
 from perdure.history import chain
-from perdure.history.forgetting import WITHOUT_CONTENT, Forgotten, Scope
-from perdure.history.records import Draft, Link, Piece, Receipt, TurnCount, Use
+from perdure.history.forget_sessions import WITHOUT_CONTENT, Forgotten, Scope
+from perdure.history.log_records import Draft, Link, Piece, Receipt, TurnCount, Use
 from perdure.storage import records
 from perdure.storage.delivery import Parked
 from perdure.storage.middleware import Call, Commit, Handler, Remove

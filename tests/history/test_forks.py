@@ -10,7 +10,7 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Text, assistant, user
-from perdure.history.records import Link, Piece
+from perdure.history.log_records import Link, Piece
 from perdure.testing import ManualClock
 from tests.history.conftest import everywhere
 from tests.history.talk import (

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.levels import RANK
-from perdure.history.gradient import FAN, Sized, Window, plan, total
+from perdure.history.gradient_planner import FAN, Sized, Window, plan, total
 from perdure.history.manifest import Element, Manifest, Place, bands
 
 

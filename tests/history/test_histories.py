@@ -18,7 +18,7 @@ from perdure.bank.session import Session
 from perdure.config import Config, SecretsConfig
 from perdure.core.messages import Message, Role
 from perdure.core.turns import rounds
-from perdure.history.records import Piece
+from perdure.history.log_records import Piece
 from perdure.storage.middleware import Call, Find, Get, Handler
 from tests.history.conftest import MakeBank, config_for
 from tests.history.talk import chat, numbers, one, problems, said, whole

@@ -27,7 +27,7 @@ from perdure.core.messages import (
     user,
 )
 from perdure.core.tokens import EstimatedCounter
-from perdure.history.records import Piece, Use
+from perdure.history.log_records import Piece, Use
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Put
 from tests.history.conftest import MakeBank, config_for, everywhere

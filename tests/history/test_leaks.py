@@ -17,8 +17,7 @@ from perdure.core.messages import (
     user,
 )
 from perdure.core.turns import Round, Turn
-from perdure.history.leaks import hidden_in, hidden_tags, told
-from perdure.history.tags import without_tags
+from perdure.history.turn_tags import hidden_in, hidden_tags, told, without_tags
 from tests.growth import assert_linear
 
 

@@ -19,9 +19,9 @@ from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Text, assistant, event, user
 from perdure.core.turns import Position, rounds
-from perdure.history.log import Written
-from perdure.history.packing import PIECE_BYTES
-from perdure.history.records import Head, Piece, Receipt, SessionRecord
+from perdure.history.log_records import Head, Piece, Receipt, SessionRecord
+from perdure.history.piece_packing import PIECE_BYTES
+from perdure.history.turn_log import Written
 from perdure.storage.middleware import Commit
 from perdure.storage.options import STRONG
 from perdure.storage.transaction import Transaction

@@ -30,8 +30,8 @@ from perdure.core.messages import (
     user,
 )
 from perdure.core.turns import Round, Turn
-from perdure.history.export import jsonl
-from perdure.history.markdown import fenced, flowing, markdown, section
+from perdure.history.session_export import jsonl
+from perdure.history.session_markdown import fenced, flowing, markdown, section
 from perdure.testing.clock import ManualClock
 
 

@@ -25,7 +25,7 @@ from perdure.core.messages import (
 )
 from perdure.core.tokens import count_messages, o200k
 from perdure.core.turns import Turn
-from perdure.history.records import TurnCount
+from perdure.history.log_records import TurnCount
 from perdure.jobs import PendingMark
 from perdure.storage.middleware import Call, Commit
 from perdure.testing import ManualClock

@@ -15,7 +15,7 @@ from perdure.bank.session_reader import TailMessage
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.turns import Position
-from perdure.history.records import Piece
+from perdure.history.log_records import Piece
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE
 from tests.history.conftest import MakeBank, everywhere

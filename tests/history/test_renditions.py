@@ -23,7 +23,7 @@ from perdure.core.messages import (
 )
 from perdure.core.tokens import o200k
 from perdure.history.renditions.algorithm import both, compact, merge, raw, smooth, tiny, truncate
-from perdure.history.renditions.measures import words_said
+from perdure.history.renditions.facts import words_said
 from tests.growth import assert_linear
 from tests.history.talk import note
 from tests.history.test_renditions_words import words

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from perdure.core.tokens import o200k
-from perdure.history.renditions.checks import faults
+from perdure.history.renditions.model_prompts import faults
 from tests.history.test_renditions_words import words
 
 counter = o200k()

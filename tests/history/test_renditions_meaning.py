@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.core.tokens import o200k
 from perdure.history.renditions.algorithm import compact, merge, smooth, tiny
-from perdure.history.renditions.binding import binds, clauses, cut, turns
+from perdure.history.renditions.sentences import binds, clauses, cut, turns
 
 counter = o200k()
 count = counter.count

@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.history.renditions.facts import facts, holds, names_in
-from perdure.history.renditions.language import language_of, script_of
-from perdure.history.renditions.measures import keeps
+from perdure.history.renditions.facts import facts, holds, keeps, names_in
 from perdure.history.renditions.sentences import sentences, units
-from perdure.history.renditions.spelling import _misspellings, corrected
-from perdure.history.renditions.tidy import tidied
+from perdure.history.renditions.tidy_text import (
+    _misspellings,
+    corrected,
+    language_of,
+    script_of,
+    tidied,
+)
 
 words = st.text(st.characters(), max_size=200) | st.lists(
     st.sampled_from(

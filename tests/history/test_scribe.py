@@ -16,21 +16,22 @@ from perdure.bank.session import Session
 from perdure.core.errors import Unavailable
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.tokens import o200k
-from perdure.history.lines import Owned, newest
-from perdure.history.manifest import Place
-from perdure.history.reading import Reader
-from perdure.history.records import (
+from perdure.history.log_records import (
     Head,
+    Owned,
     Piece,
     TurnCount,
+    newest,
     turn_key,
 )
+from perdure.history.manifest import Place
 from perdure.history.renditions import algorithm
-from perdure.history.renditions.records import Rendition, Tiny, Work, working
 from perdure.history.renditions.rendition_maker import RenditionMaker
+from perdure.history.renditions.rendition_records import Rendition, Tiny, Work, working
 from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
 from perdure.history.renditions.rendition_store import RenditionStore, Wish
-from perdure.history.tags import escape
+from perdure.history.turn_reader import Reader
+from perdure.history.turn_tags import escape
 from perdure.jobs import PendingMark
 from perdure.storage.middleware import Call, Commit, Find
 from perdure.testing import ManualClock
@@ -329,7 +330,6 @@ async def test_a_new_recipe_makes_only_what_is_shown_anew(
     texts = await words(scribe, session, before)
     monkeypatch.setattr(algorithm, "RECIPE", "a99")
     monkeypatch.setattr(algorithm, "both", lambda _, place: (f"S {place}", "C"))
-    monkeypatch.setattr("perdure.history.renditions.rendition_status.RECIPE", "a99")
     (standing,) = await scribe.status(session.name)
     assert (standing.stale, standing.missing) == (6, 0)
     assert await sizes(scribe, session) == before

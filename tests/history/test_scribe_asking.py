@@ -27,7 +27,7 @@ from perdure.core.clock import SECOND
 from perdure.core.messages import Message, assistant, user
 from perdure.history.manifest import Place
 from perdure.history.renditions import model_renditions, rendition_service
-from perdure.history.renditions.records import Rendition, Tiny
+from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.history.renditions.rendition_service import Scribe, Wanted
 from perdure.history.renditions.rendition_status import Standing
 from perdure.testing import (

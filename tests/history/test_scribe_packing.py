@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from perdure.core.errors import Corrupted
 from perdure.core.messages import ArtifactPointer, Message, Text, ToolCall, ToolResult, event, user
-from perdure.history.renditions.packing import clean, ground, pack, unpack
-from perdure.history.renditions.records import (
+from perdure.history.renditions.rendition_packing import clean, ground, pack, unpack
+from perdure.history.renditions.rendition_records import (
     MOST_VARIANTS,
     Rendition,
     Tiny,

@@ -34,10 +34,9 @@ from perdure.core.messages import (
     event,
     user,
 )
-from perdure.history.secrets import Masked, Masker, rules
-from perdure.history.secrets.finder import usual_finder
-from perdure.history.secrets.own import OWN
-from perdure.history.secrets.rules import published
+from perdure.history.secrets import Masked, Masker, masking_rules
+from perdure.history.secrets.masking_rules import OWN, published
+from perdure.history.secrets.secret_finder import usual_finder
 from tests.growth import assert_linear
 from tools import secret_rules
 
@@ -436,7 +435,7 @@ def test_without_the_published_rules_there_is_no_masker(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "published.json"
-    monkeypatch.setattr(rules, "FILE", file)
+    monkeypatch.setattr(masking_rules, "FILE", file)
     with pytest.raises(InvalidConfig, match="not installed"):
         Masker(Settings())
     file.write_bytes(b'{"source": "x", "rules": [{"id": 1}]}')
@@ -455,7 +454,7 @@ def test_the_file_of_published_rules_is_what_the_installed_package_gives() -> No
     """When this fails, run `python -m tools.secret_rules` and review what changed."""
     found = secret_rules.adapted()
     assert published() == found
-    assert rules.FILE.read_bytes() == secret_rules.written(found)
+    assert masking_rules.FILE.read_bytes() == secret_rules.written(found)
 
 
 def test_the_published_rules_are_what_we_take_them_for() -> None:

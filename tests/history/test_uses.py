@@ -14,7 +14,7 @@ from perdure.artifacts.artifact_contents import ArtifactContents
 from perdure.bank import Bank
 from perdure.core import messages as canonical
 from perdure.core.messages import assistant, user
-from perdure.history.records import Use
+from perdure.history.log_records import Use
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.records import Key, record
 from perdure.storage.rows import Delete, Put

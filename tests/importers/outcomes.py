@@ -8,7 +8,7 @@ from typing import Any
 from perdure.bank import Bank
 from perdure.core.messages import Message
 from perdure.core.turns import Turn
-from perdure.history.records import SessionRecord
+from perdure.history.log_records import SessionRecord
 from perdure.importers.importer import PIECE
 
 #: The status of a turn, and its messages, pieces of a reply put together.

@@ -14,9 +14,9 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, event
 from perdure.core.turns import Turn
-from perdure.history.export import jsonl
-from perdure.history.imports import bury_cursors
-from perdure.history.records import Link
+from perdure.history.import_cursors import bury_cursors
+from perdure.history.log_records import Link
+from perdure.history.session_export import jsonl
 from perdure.importers import import_files
 from perdure.importers.import_run import FORGOTTEN
 from tests.importers.outcomes import names

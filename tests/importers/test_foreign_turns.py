@@ -10,8 +10,8 @@ import pytest
 import perdure
 from perdure.bank import Bank
 from perdure.core.messages import assistant, user
-from perdure.history.imports import Cursor, with_turns
-from perdure.history.records import Span
+from perdure.history.import_cursors import Cursor, with_turns
+from perdure.history.log_records import Span
 from perdure.importers import Imported, SessionImport, import_files
 from perdure.importers.import_run import FORGOTTEN
 from tests.importers.outcomes import names

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import perdure
 from perdure.core.messages import encode
-from perdure.history.imports import Place
+from perdure.history.import_cursors import Place
 from perdure.importers import import_files, importer_for
 from perdure.importers.importer import Say, Step
 from perdure.importers.step_feed import FAILED, StepFeed

@@ -18,7 +18,7 @@ import zstandard
 import perdure
 from perdure.bank import Bank
 from perdure.core.errors import InvalidInput, Unavailable
-from perdure.history.records import Link
+from perdure.history.log_records import Link
 from perdure.importers import Imported, SessionImport, file_import, import_files
 from perdure.storage.middleware import Call, Commit, Handler
 from tests.importers.outcomes import conversation, everything, names, output_tokens

@@ -11,7 +11,7 @@ import pytest
 
 import perdure
 from perdure.core.messages import Text
-from perdure.history.records import Link
+from perdure.history.log_records import Link
 from perdure.importers import import_files
 from tests.importers.outcomes import everything, names, output_tokens
 

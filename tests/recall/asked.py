@@ -12,7 +12,7 @@ import msgspec
 
 from perdure.config import GatewayConfig, ModelsConfig, RecallConfig
 from perdure.gateway.gateway import Gateway
-from perdure.history.records import Head, SessionRecord
+from perdure.history.log_records import Head, SessionRecord
 from perdure.recall.places import Spot
 from perdure.recall.steps.pipeline import Pipeline
 from perdure.recall.steps.showing import Shown

@@ -12,7 +12,7 @@ import pytest
 from perdure.bank import Bank
 from perdure.config import ArtifactsConfig, Config, RecallConfig
 from perdure.core.errors import ProviderDown
-from perdure.history.reading import Reader
+from perdure.history.turn_reader import Reader
 from perdure.recall.embedders import Embedder
 from perdure.recall.indexing import embedding
 from perdure.recall.indexing import index as indexing

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.history.records import Head, SessionRecord
+from perdure.history.log_records import Head, SessionRecord
 from perdure.recall.embedders import Embedder
 from perdure.recall.places import INDEX, REFERENCES, Spot, memories_of, turns
 from perdure.recall.scoping.scope import Groups, Scope

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.history.forgetting import Scope as Forgetting
-from perdure.history.log import Written
+from perdure.history.forget_sessions import Scope as Forgetting
+from perdure.history.turn_log import Written
 from perdure.recall.places import Spot, covers, memories_of, turns
 from perdure.recall.scoping.scope import Scope
 from perdure.storage.transaction import Transaction

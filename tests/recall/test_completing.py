@@ -11,7 +11,7 @@ import pytest
 
 from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
-from perdure.history.records import Piece
+from perdure.history.log_records import Piece
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX
 from perdure.recall.values import Note

@@ -15,8 +15,8 @@ from perdure.context.injection_records import Injection
 from perdure.core.errors import Conflict, InvalidInput, TooLarge
 from perdure.core.messages import assistant, user
 from perdure.core.turns import ConversationState
-from perdure.history.forgetting import Scope
-from perdure.history.records import Head, Piece, SessionRecord, Stretch
+from perdure.history.forget_sessions import Scope
+from perdure.history.log_records import Head, Piece, SessionRecord, Stretch
 from perdure.recall.memories.contradictions import leads, line, said
 from perdure.recall.memories.memories import Memories
 from perdure.recall.memories.memory_forgetting import MemoryTraces

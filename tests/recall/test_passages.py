@@ -18,8 +18,8 @@ from perdure.core.messages import (
     event,
     user,
 )
-from perdure.history.packing import RoundWritten
-from perdure.history.records import Piece, piece_key
+from perdure.history.log_records import Piece, piece_key
+from perdure.history.piece_packing import RoundWritten
 from perdure.recall.indexing.passages import (
     Passage,
     Thread,

@@ -374,7 +374,7 @@ def test_what_became_something_else_is_a_problem(folder: Path) -> None:
     (folder / "a.md").mkdir()
     os.mkfifo(folder / "pipe.md")
     found = [layer_files.load(folder, name) for name in ("a.md", "pipe.md", "absent.md")]
-    assert all(isinstance(each, layer_files.Problem) for each in found)
+    assert all(isinstance(each, layer_files.LayerProblem) for each in found)
 
 
 async def test_a_folder_that_is_gone_takes_nothing_along(

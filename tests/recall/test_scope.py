@@ -14,7 +14,7 @@ from perdure.bank.session import Session
 from perdure.config import Config
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import assistant, user
-from perdure.history.records import Link
+from perdure.history.log_records import Link
 from perdure.recall.places import (
     REFERENCES,
     Spot,

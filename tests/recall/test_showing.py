@@ -13,7 +13,7 @@ import pytest
 from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
-from perdure.history.reading import Reader
+from perdure.history.turn_reader import Reader
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.scoping.scope import Scopes

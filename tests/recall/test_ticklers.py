@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from perdure.core.clock import SECOND
-from perdure.history.forgetting import Scope
+from perdure.history.forget_sessions import Scope
 from perdure.recall.ticklers import HEAVIEST, LIGHTEST, Habit, Ticklers
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock

@@ -108,7 +108,7 @@ async def test_undone_turns_are_left_out(tmp_path: Path) -> None:
         await session.append([user("Two."), assistant("2")])
         await session.undo()
         await session.append([user("Three."), assistant("3")])
-        from perdure.history.export import jsonl
+        from perdure.history.session_export import jsonl
 
         target.write_bytes(b"".join([line async for line in jsonl(session)]))
     assert format_of(target) == "perdure"

@@ -27,7 +27,7 @@ from perdure.bank.bank import Bank
 from perdure.bank.bank_copy import large_artifacts, silent
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, BadBackup, Corrupted, InvalidInput
-from perdure.history.log import KEPT
+from perdure.history.turn_log import KEPT
 from perdure.storage import assembly, urls
 from perdure.storage.adapter import Capability, Snapshot
 from perdure.storage.references import row_key

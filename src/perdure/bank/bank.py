@@ -22,11 +22,11 @@ from perdure.config import Config
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError
 from perdure.core.turns import Position
-from perdure.history.forgetting import Forgetting, Forgotten
-from perdure.history.log import Hook
-from perdure.history.records import Link, SessionRecord
+from perdure.history.forget_sessions import Forgetting, Forgotten
+from perdure.history.log_records import Link, SessionRecord
 from perdure.history.strategies.strategy import parse_strategy
-from perdure.history.verify import verify_chains
+from perdure.history.turn_log import Hook
+from perdure.history.verify_chain import verify_chains
 from perdure.storage import urls
 from perdure.storage.collection import Collection
 from perdure.storage.middleware import Middleware

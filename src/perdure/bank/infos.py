@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.clock import to_datetime
-from perdure.history.records import Head, Link, SessionRecord, TurnCount
+from perdure.history.log_records import Head, Link, SessionRecord, TurnCount
 from perdure.storage.rows import Size
 from perdure.storage.store import Store
 

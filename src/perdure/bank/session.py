@@ -27,13 +27,13 @@ from perdure.core.levels import Level, parse_level
 from perdure.core.messages import Message
 from perdure.core.turns import Position, Turn
 from perdure.gateway.calls import Tool
-from perdure.history.answers import Answer, Partial
 from perdure.history.epochs import Epoch
-from perdure.history.log import Hook
+from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import Place
-from perdure.history.reading import position
-from perdure.history.records import Head, SessionRecord
 from perdure.history.strategies.strategy import parse_strategy
+from perdure.history.streamed_answers import Answer, Partial
+from perdure.history.turn_log import Hook
+from perdure.history.turn_reader import position
 from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.values import Recalled
 from perdure.services import Services
@@ -176,7 +176,7 @@ class Session:
     # Answers that arrive piece by piece -------------------------------------------------------
 
     def answer(self, *, model: str = "", resume: Partial | None = None) -> Answer:
-        """An answer to the open turn that arrives piece by piece; see `history.answers`.
+        """An answer to the open turn that arrives piece by piece; see `streamed_answers`.
 
         With `resume`, it goes on where a partial one stopped.
         """

@@ -9,8 +9,8 @@ from perdure.bank.infos import SessionInfo, describe_session
 from perdure.core.clock import to_datetime
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.turns import Position
-from perdure.history.reading import position
-from perdure.history.records import Head, Link, SessionRecord, agent_of
+from perdure.history.log_records import Head, Link, SessionRecord, agent_of
+from perdure.history.turn_reader import position
 from perdure.storage.options import Options
 from perdure.storage.store import Store
 

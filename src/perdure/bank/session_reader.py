@@ -14,7 +14,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, ToolResult
 from perdure.core.turns import Position, Round, Turn
 from perdure.history.intake import resolved
-from perdure.history.reading import position
+from perdure.history.turn_reader import position
 from perdure.services import Services
 
 #: Seconds between two looks for what other processes wrote.

@@ -19,13 +19,22 @@ from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, assistant
 from perdure.core.turns import ConversationState, Position, Round, Turn
-from perdure.history import lines
-from perdure.history.answers import Answer, Partial, unpacked
-from perdure.history.drafts import Drafting, Pen
+from perdure.history.answer_drafts import Drafting, Pen
 from perdure.history.intake import Taken, resolved
-from perdure.history.log import Hook, Order, Writer, Written
-from perdure.history.records import Draft, Head, SessionRecord, Span, agent_of, turn_key
+from perdure.history.log_records import (
+    Draft,
+    Head,
+    SessionRecord,
+    Span,
+    agent_of,
+    line_at,
+    newest,
+    turn_key,
+    undone_at,
+)
 from perdure.history.strategies.raw_rounds import prompt_of
+from perdure.history.streamed_answers import Answer, Partial, unpacked
+from perdure.history.turn_log import Hook, Order, Writer, Written
 from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
 from perdure.storage.options import Options
@@ -261,7 +270,7 @@ class SessionWriter:
     async def fork(self, name: str, at: str | int | Position | None) -> SessionRecord:
         agent = agent_of(name)
         head, own = await self.head(), await self.current()
-        number = lines.newest(head) if at is None else turn_number(at)
+        number = newest(head) if at is None else turn_number(at)
         if number < 1 or number > head.turn:
             raise InvalidInput(
                 f"{self.record.id} has no turn T-{number} to fork at.",
@@ -279,7 +288,7 @@ class SessionWriter:
             strategy=own.strategy,
             budget=own.budget,
             parent=self.record.id,
-            line=lines.line_at(own, number, piece),
+            line=line_at(own, number, piece),
             root=link,
         )
         fresh = Head(
@@ -288,7 +297,7 @@ class SessionWriter:
             pieces=piece,
             link=link,
             time=now,
-            undone=lines.undone_at(head, number),
+            undone=undone_at(head, number),
         )
         records = self._services.store.collection(SessionRecord)
         if await records.get(name) is not None:

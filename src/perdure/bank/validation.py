@@ -16,7 +16,7 @@ from perdure.core.clock import When
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.core.messages import Message, Part, Text, decode, encode, sound
 from perdure.core.turns import Position, is_prompt
-from perdure.history.records import Head, SessionRecord
+from perdure.history.log_records import Head, SessionRecord
 from perdure.recall.values import Filters, Kind, Question
 
 T = TypeVar("T", bound=str)

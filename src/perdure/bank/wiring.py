@@ -12,13 +12,13 @@ from perdure.config import Config
 from perdure.context.context_forgetting import ContextForgetting
 from perdure.core.clock import Clock
 from perdure.core.errors import Closed, Unsupported
+from perdure.history.artifact_uses import Uses
 from perdure.history.epochs import Epochs
-from perdure.history.forgetting import Forgetting
-from perdure.history.log import TurnLog, Written
-from perdure.history.reading import Reader
+from perdure.history.forget_sessions import Forgetting
 from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.token_counts import TokenCounts
-from perdure.history.uses import Uses
+from perdure.history.turn_log import TurnLog, Written
+from perdure.history.turn_reader import Reader
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.services import Services

@@ -68,7 +68,7 @@ async def find_session(bank: Bank, text: str) -> Session:
     Raises `InvalidInput` if none fits, or several.
     """
     from perdure.core.display import did_you_mean
-    from perdure.history.records import SessionRecord
+    from perdure.history.log_records import SessionRecord
 
     try:
         return await bank.existing_session(text)

@@ -37,7 +37,7 @@ from perdure.core.messages import (
     words_of,
 )
 from perdure.core.turns import Position
-from perdure.history import gist, leaks
+from perdure.history import gist, turn_tags
 
 if TYPE_CHECKING:
     from perdure.core.turns import Round, Turn
@@ -88,7 +88,7 @@ class ConversationPage:
 
     def turn(self, turn: Turn) -> None:
         """A turn, and an empty line behind it."""
-        turn, leaked = leaks.hidden_in(turn)
+        turn, leaked = turn_tags.hidden_in(turn)
         self._heading(turn, leaked)
         rounds, most = turn.rounds, self._detail.rounds
         if most is not None and len(rounds) > most + 1:
@@ -129,7 +129,7 @@ class ConversationPage:
             count = sum(turn.masked.values())
             left.append(f"  {terminal.plural(count, 'secret')} masked", style="yellow")
         if leaked:
-            left.append(f"  {leaks.told(leaked)}", style="yellow")
+            left.append(f"  {turn_tags.told(leaked)}", style="yellow")
         self._sheet.spread(left, f" {self._marks.dot} ".join(facts))
 
     def _title(self, id: str, time: int) -> Line:
@@ -166,10 +166,10 @@ class ConversationPage:
 
     def message(self, message: Message) -> None:
         """A message that just came: results stand by themselves, behind their calls."""
-        (shown,), leaked = leaks.hidden_tags((message,))
+        (shown,), leaked = turn_tags.hidden_tags((message,))
         self._message(shown, None)
         if leaked:
-            self._sheet.line(f"    ({leaks.told(leaked)})", "yellow")
+            self._sheet.line(f"    ({turn_tags.told(leaked)})", "yellow")
 
     def _message(self, message: Message, results: list[ToolResult] | None) -> None:
         for part in message.parts:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perdure.bank.session import Session
     from perdure.core.messages import Part
     from perdure.core.turns import Turn
-    from perdure.history.forgetting import Forgotten
+    from perdure.history.forget_sessions import Forgotten
 
 #: Sessions and turns that are listed one by one.
 _LISTED = 20

@@ -79,7 +79,7 @@ async def _sessions(
 
 
 async def _fork(settings: CommandSettings, session: str, new: str, at: str | None) -> Session:
-    from perdure.history.records import SessionRecord, agent_of
+    from perdure.history.log_records import SessionRecord, agent_of
 
     async with existing_bank(settings) as bank:
         parent = await find_session(bank, session)
@@ -219,7 +219,7 @@ async def _shared(
 async def _unknown(bank: Bank, agents: list[str]) -> list[str]:
     """A note for each agent that has no session. That is no mistake, but it may be one."""
     from perdure.core.display import did_you_mean
-    from perdure.history.records import SessionRecord
+    from perdure.history.log_records import SessionRecord
 
     found = await bank.collection(SessionRecord).query().group_by("agent").aggregate(all="count")
     known = {str(row["agent"]) for row in found}

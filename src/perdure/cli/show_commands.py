@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.context.session_tools import Rendering
     from perdure.core.clock import Clock
     from perdure.core.turns import Turn
-    from perdure.history.records import Head
+    from perdure.history.log_records import Head
 
 
 PAGE_SIZE = 20
@@ -155,10 +155,10 @@ def turn_json(turn: Turn) -> dict[str, Any]:
     """A turn as a JSON object: what was said, and how many tags leaked into it."""
     import msgspec
 
-    from perdure.history import leaks
+    from perdure.history import turn_tags
 
     fields = msgspec.to_builtins(turn, str_keys=True)
-    _, leaked = leaks.hidden_in(turn)
+    _, leaked = turn_tags.hidden_in(turn)
     return {"id": turn.id, **fields, "tokens": turn.tokens, "leaked": leaked}
 
 
@@ -329,10 +329,10 @@ def _emit_message(said: TailMessage) -> None:
 
     import msgspec
 
-    from perdure.history import leaks
+    from perdure.history import turn_tags
 
     plain = msgspec.to_builtins(said, str_keys=True)
-    _, leaked = leaks.hidden_tags((said.message,))
+    _, leaked = turn_tags.hidden_tags((said.message,))
     print(json.dumps({"id": said.id, **plain, "leaked": leaked}), flush=True)
 
 

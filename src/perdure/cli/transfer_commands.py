@@ -251,12 +251,12 @@ async def _pieces(
     session: Session, kind: ExportFormat, missing: list[PerdureError]
 ) -> AsyncIterator[bytes]:
     if kind is ExportFormat.JSONL:
-        from perdure.history.export import jsonl
+        from perdure.history.session_export import jsonl
 
         async for line in jsonl(session, on_missing=missing.append):
             yield line
     else:
-        from perdure.history.markdown import markdown
+        from perdure.history.session_markdown import markdown
 
         async for section in markdown(session, on_missing=missing.append):
             yield section.encode()

@@ -22,12 +22,9 @@ from perdure.core.messages import Message
 from perdure.core.turns import ConversationState
 from perdure.gateway.calls import Tool
 from perdure.history.intake import resolved
-from perdure.history.lines import owners
-from perdure.history.log import Written
-from perdure.history.manifest import Place
-from perdure.history.packing import cut
-from perdure.history.records import Head, SessionRecord
-from perdure.history.shown import Injected, Shown
+from perdure.history.log_records import Head, SessionRecord, owners
+from perdure.history.manifest import Injected, Place, Shown
+from perdure.history.piece_packing import cut
 from perdure.history.strategies.gradient_strategy import GradientStrategy
 from perdure.history.strategies.raw_rounds import prompt_of, room_for
 from perdure.history.strategies.regular_strategy import RegularStrategy
@@ -39,6 +36,7 @@ from perdure.history.strategies.strategy import (
     WindowPreview,
     parse_strategy,
 )
+from perdure.history.turn_log import Written
 from perdure.recall.tool_names import NAMES
 from perdure.services import Services
 

@@ -23,10 +23,9 @@ from perdure.core.messages import Message, user
 from perdure.core.turns import Position
 from perdure.gateway.calls import Request, Tool
 from perdure.gateway.providers import Provider
-from perdure.history.manifest import Band, bands
-from perdure.history.shown import Injected, Native, Shown
+from perdure.history.manifest import Band, Injected, Native, Shown, bands
 from perdure.history.strategies.epoch_planner import LEAD
-from perdure.history.tags import name_of
+from perdure.history.turn_tags import name_of
 from perdure.wire.plain import Item
 
 

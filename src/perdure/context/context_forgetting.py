@@ -11,8 +11,8 @@ from perdure.context.injection_records import Frame, Injection
 from perdure.core.errors import InvalidInput
 from perdure.core.turns import Position
 from perdure.history.epochs import Epochs, Prefix, PrefixText
-from perdure.history.forgetting import Scope, remove
-from perdure.history.records import Head, turn_key
+from perdure.history.forget_sessions import Scope, remove
+from perdure.history.log_records import Head, turn_key
 from perdure.storage.store import Store
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from perdure.context.context import Context
 from perdure.core.messages import Message, Part, Text, sound
-from perdure.history.tags import closing, escape, opening, unescape
+from perdure.history.turn_tags import closing, escape, opening, unescape
 from perdure.wire import codec
 
 _WIRES = ("chat", "responses", "messages")

@@ -29,7 +29,7 @@ from perdure.core.errors import InvalidInput, PerdureError
 from perdure.core.levels import Level
 from perdure.core.turns import Position
 from perdure.gateway.calls import Tool
-from perdure.history.tags import escape
+from perdure.history.turn_tags import escape
 
 #: Turns, or rounds, of a range that one answer holds.
 MOST_OF_RANGE = 40

@@ -20,9 +20,9 @@ from perdure.core import messages as canonical
 from perdure.core.messages import Message
 from perdure.core.turns import Position
 from perdure.gateway.calls import Tool
-from perdure.history.records import turn_key
-from perdure.history.shown import Injected
-from perdure.history.tags import escape
+from perdure.history.log_records import turn_key
+from perdure.history.manifest import Injected
+from perdure.history.turn_tags import escape
 from perdure.recall.keys import split
 from perdure.storage.records import Compressed, Key, Tags, system_record
 

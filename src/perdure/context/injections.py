@@ -21,13 +21,11 @@ from perdure.context.injection_records import (
     standing,
 )
 from perdure.context.system_prompt import REMINDER_TOKENS
-from perdure.history.lines import owners
-from perdure.history.log import Written
-from perdure.history.manifest import Place
-from perdure.history.records import SessionRecord, turn_key
-from perdure.history.shown import Shown
+from perdure.history.log_records import SessionRecord, owners, turn_key
+from perdure.history.manifest import Place, Shown
 from perdure.history.strategies.raw_rounds import prompt_of
 from perdure.history.strategies.strategy import ContextRequest, WindowPreview
+from perdure.history.turn_log import Written
 from perdure.recall.injecting import MemoryLayer, Window
 from perdure.recall.keys import everywhere, owner_of
 from perdure.services import Services

@@ -24,10 +24,8 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.messages import Message, Part, Reasoning, Text, is_same_model
-from perdure.history.escaping import escaped
-from perdure.history.manifest import Place
-from perdure.history.shown import Block, Injected, Native, Shown
-from perdure.history.tags import closing, opening
+from perdure.history.manifest import Block, Injected, Native, Place, Shown
+from perdure.history.turn_tags import closing, escaped, opening
 
 _SYSTEM = frozenset({"system", "developer"})
 

@@ -22,8 +22,7 @@ from perdure.context import prompt_assembly
 from perdure.context.prompt_assembly import PromptPiece
 from perdure.core.messages import Message, Part, ToolCall, ToolResult, Unknown, sound, user
 from perdure.core.tokens import o200k
-from perdure.history.manifest import Place
-from perdure.history.shown import Injected, Native, Shown
+from perdure.history.manifest import Injected, Native, Place, Shown
 from perdure.history.strategies.raw_rounds import sent_tokens
 from perdure.wire import codec, repaired
 from perdure.wire.keep import Group, items_of

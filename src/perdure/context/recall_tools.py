@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.context.session_tools import Findings, SessionTools
 from perdure.context.tool_arguments import PAST, ToolArguments, ToolKind, bounded, brief, tool
-from perdure.history.tags import escape
+from perdure.history.turn_tags import escape
 from perdure.recall.memories.memory_records import KINDS
 
 _MOST_FOUND, _FOUND = 50, 5

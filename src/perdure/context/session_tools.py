@@ -13,14 +13,12 @@ from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.turns import Position
 from perdure.history.epochs import Wish
-from perdure.history.lines import ENDLESS
-from perdure.history.manifest import Place
-from perdure.history.records import Head, SessionRecord
+from perdure.history.log_records import ENDLESS, Head, SessionRecord
+from perdure.history.manifest import Injected, Place
 from perdure.history.renditions.rendition_service import Wanted
-from perdure.history.searching import search
-from perdure.history.shown import Injected
 from perdure.history.strategies.gradient_strategy import GradientStrategy
 from perdure.history.strategies.strategy import ContextRequest
+from perdure.history.turn_search import search
 from perdure.recall.keys import everywhere, here, owner_of
 from perdure.recall.memories.memory_tools import MemoryTools
 from perdure.recall.steps.showing import excerpt, looked_for

@@ -15,7 +15,7 @@ from perdure.core.levels import Level, parse_level
 from perdure.core.messages import sound
 from perdure.core.turns import Position
 from perdure.gateway.calls import Tool
-from perdure.history.tags import escape, name_of
+from perdure.history.turn_tags import escape, name_of
 
 #: Characters of an answer, at most: some 12,000 tokens.
 MOST_TEXT = 48_000

@@ -18,7 +18,7 @@ import struct
 
 import msgspec
 
-from perdure.history.records import Piece
+from perdure.history.log_records import Piece
 
 GENESIS = bytes(32)
 _SALT_BYTES = 16

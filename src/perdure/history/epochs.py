@@ -16,9 +16,9 @@ import msgspec
 
 from perdure.core.errors import Conflict, Corrupted
 from perdure.core.levels import Level
-from perdure.history.forgetting import Scope, remove
+from perdure.history.forget_sessions import Scope, remove
+from perdure.history.log_records import Head, SessionRecord, Span
 from perdure.history.manifest import Element, Manifest, Place
-from perdure.history.records import Head, SessionRecord, Span
 from perdure.storage.keys import numbered
 from perdure.storage.options import Options
 from perdure.storage.records import Compressed, Key, system_record

@@ -13,7 +13,9 @@ patterns; for a shell, also the program that its command runs (``ls``, ``git dif
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
@@ -33,7 +35,6 @@ from perdure.core.messages import (
     Unknown,
     sound,
 )
-from perdure.history.commands import program_of
 from perdure.history.excerpt import ends, instead_of, is_excerpt, listing, looks_failed, unwrap
 from perdure.wire import codec, decode
 from perdure.wire.detection import body_wire
@@ -335,3 +336,93 @@ def _names(result: ToolResult, call: ToolCall | None) -> Sequence[str]:
 def _pattern(tool: str | tuple[str, ...]) -> Callable[[str], object]:
     patterns = [tool] if isinstance(tool, str) else tool
     return re.compile("|".join(translate(pattern.lower()) for pattern in patterns)).match
+
+
+_LONGEST = 2_000  # a longer command is a script
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash", "fish", "pwsh", "powershell", "cmd"})
+#: They choose among the lines that another program prints, or put them in order.
+_FILTERS = frozenset({"head", "tail", "sort", "uniq", "grep", "egrep", "sed", "cut", "tr", "cat"})
+_PREFIXES = frozenset({"sudo", "time", "env", "command", "nice", "nohup", "timeout", "stdbuf"})
+_redirections = re.compile(r"\d?>{1,2}\s*(?:&\d|/dev/null)")
+# What the shell puts in, several lines, other redirections.
+_unforeseeable = re.compile(r"[`\n<>]|\$\(").search
+_assignment = re.compile(r"\w+=").match
+_option_or_number = re.compile(r"-|\d").match
+
+
+def program_of(call: ToolCall) -> str:
+    """The program that a shell's call runs: ``ls``, ``git log``. Empty if it is not just one."""
+    if len(call.arguments) > 2 * _LONGEST:
+        return ""
+    try:
+        command = _command(json.loads(call.arguments))
+    except (ValueError, RecursionError):
+        return ""
+    if isinstance(command, list):
+        words = [str(word) for word in command]
+        if len(words) < 3 or _name(words[0]) not in _SHELLS:
+            return _program(words)
+        command = words[2]
+    return _of_script(command) if isinstance(command, str) else ""
+
+
+def _command(arguments: Any) -> Any:
+    """The command among a tool's arguments: a script or a list of words."""
+    for _ in range(2):
+        if not isinstance(arguments, dict):
+            break
+        for key in ("command", "cmd", "script"):
+            if key in arguments:
+                return arguments[key]
+        arguments = arguments.get("action")  # of a local_shell call
+    return None
+
+
+def _of_script(script: str) -> str:
+    script = _redirections.sub("", script).strip().rstrip(";")
+    if len(script) > _LONGEST or _unforeseeable(script):
+        return ""
+    lexer = shlex.shlex(script, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        words = list(lexer)
+    except ValueError:  # a quote that is not closed
+        return ""
+    stages: list[list[str]] = [[]]
+    for word in words:
+        if word in ("&&", ";"):
+            if len(stages) > 1 or stages[0][:1] != ["cd"]:
+                return ""  # two programs
+            stages = [[]]
+        elif word == "|":
+            stages.append([])
+        elif set(word) <= set("|&;()"):
+            return ""
+        else:
+            stages[-1].append(word)
+    if any(_program(stage) not in _FILTERS for stage in stages[1:]):
+        return ""
+    return _program(stages[0])
+
+
+def _program(words: Sequence[str]) -> str:
+    left = list(words)
+    while left and (_assignment(left[0]) or left[0] in _PREFIXES):
+        if left.pop(0) in _PREFIXES:
+            while left and _option_or_number(left[0]):
+                del left[0]
+    if not left:
+        return ""
+    name = _name(left[0])
+    if name == "git":
+        return " ".join(["git", *[word for word in left[1:] if not word.startswith("-")][:1]])
+    if name == "rg" and "--files" in left:
+        return "rg --files"
+    if name == "find" and any(word.startswith(("-exec", "-ok")) for word in left):
+        return ""
+    return name
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -26,11 +26,18 @@ from perdure.core.errors import ArtifactMissing, Corrupted, InvalidKey, PerdureE
 from perdure.core.messages import Message, Reasoning, references
 from perdure.core.tokens import Calibration, Counter, count_message, o200k, observe, steps
 from perdure.history.intake import Contents, Pending, resolved
-from perdure.history.lines import ENDLESS, Owned
-from perdure.history.log import TURNS, Hook, Written
-from perdure.history.packing import RoundWritten
-from perdure.history.reading import Reader
-from perdure.history.records import Counted, Head, SessionRecord, TurnCount, turn_key
+from perdure.history.log_records import (
+    ENDLESS,
+    Counted,
+    Head,
+    Owned,
+    SessionRecord,
+    TurnCount,
+    turn_key,
+)
+from perdure.history.piece_packing import RoundWritten
+from perdure.history.turn_log import TURNS, Hook, Written
+from perdure.history.turn_reader import Reader
 from perdure.jobs import GoOn, Runner
 from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store

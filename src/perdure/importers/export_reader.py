@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from perdure.core.errors import InvalidInput, NewerSchema
 from perdure.core.messages import Message, encode
-from perdure.history.export import End, Header, Line, Opening, Spoken, parse
+from perdure.history.session_export import End, Header, Line, Opening, Spoken, parse
 from perdure.importers.importer import (
     Importer,
     ReadReport,

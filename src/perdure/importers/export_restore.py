@@ -17,10 +17,10 @@ import msgspec
 from perdure.bank.session import Session
 from perdure.core.messages import Message, event
 from perdure.core.turns import Status, Turn
-from perdure.history.export import End, Header, restored_state
-from perdure.history.imports import Cursor, Place, Stamp
-from perdure.history.log import Written
-from perdure.history.records import SessionRecord
+from perdure.history.import_cursors import Cursor, Place, Stamp
+from perdure.history.log_records import SessionRecord
+from perdure.history.session_export import End, Header, restored_state
+from perdure.history.turn_log import Written
 from perdure.importers.export_reader import Portion, portions
 from perdure.importers.import_cursor import Bookmark
 from perdure.importers.import_run import FORGOTTEN, ImportRun, ImportSessions

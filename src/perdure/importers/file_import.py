@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from perdure.history.imports import Cursor, Place, Stamp
+from perdure.history.import_cursors import Cursor, Place, Stamp
 from perdure.importers.export_restore import RestoredFile
 from perdure.importers.import_cursor import Bookmark, Overtaken
 from perdure.importers.import_run import FORGOTTEN, Heard, ImportRun, ImportSessions

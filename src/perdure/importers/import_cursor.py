@@ -17,7 +17,7 @@ import hashlib
 import msgspec
 
 from perdure.core.errors import Conflict, PerdureError
-from perdure.history.imports import Cursor, Place, Stamp
+from perdure.history.import_cursors import Cursor, Place, Stamp
 from perdure.storage.options import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction

@@ -9,8 +9,8 @@ import msgspec
 
 from perdure.bank import Bank
 from perdure.bank.session import Session
-from perdure.history.packing import RoundWritten
-from perdure.history.records import Link, SessionRecord, agent_of
+from perdure.history.log_records import Link, SessionRecord, agent_of
+from perdure.history.piece_packing import RoundWritten
 from perdure.importers.import_cursor import Bookmark, cursor_key
 from perdure.importers.importer import Begun, Describe, Importer, Spawn, Transcript, name_of
 from perdure.storage.store import Progress

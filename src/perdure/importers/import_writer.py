@@ -10,10 +10,10 @@ import msgspec
 
 from perdure.bank.session import Session
 from perdure.core.messages import Message, encode
-from perdure.history.imports import Cursor, Place, Stamp, with_turns
-from perdure.history.log import Written
-from perdure.history.packing import RoundWritten
-from perdure.history.records import TurnCount, turn_key
+from perdure.history.import_cursors import Cursor, Place, Stamp, with_turns
+from perdure.history.log_records import TurnCount, turn_key
+from perdure.history.piece_packing import RoundWritten
+from perdure.history.turn_log import Written
 from perdure.importers.import_cursor import Bookmark
 from perdure.importers.import_run import ImportRun, ImportSessions
 from perdure.importers.importer import PIECE, Open, Say, Undo

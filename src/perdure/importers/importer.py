@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.messages import Message
-from perdure.history.records import MAX_NAME
+from perdure.history.log_records import MAX_NAME
 from perdure.importers.transcript_source import TranscriptSource, decode
 
 #: Bytes that the names of a format and of a sub-agent may add to that of a conversation.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perdure.core.messages import encode
-from perdure.history.imports import Place
+from perdure.history.import_cursors import Place
 from perdure.importers.importer import (
     Begun,
     Describe,

@@ -16,7 +16,7 @@ import zstandard
 from perdure.core.clock import from_datetime
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import sound
-from perdure.history.imports import Stamp
+from perdure.history.import_cursors import Stamp
 
 #: A longer line is skipped: it must fit in memory several times over. (A tool result of 50 MB may
 #: stand twice in its line.)

@@ -28,8 +28,8 @@ from perdure.core.clock import SECOND
 from perdure.core.levels import Level
 from perdure.core.tokens import Counter
 from perdure.core.turns import Position
+from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import Place
-from perdure.history.records import Head, SessionRecord
 from perdure.history.strategies.strategy import VisibleRounds
 from perdure.recall.values import Hit, Kind
 

@@ -7,8 +7,7 @@ after the session whose log holds it: for a turn that a fork shares, that is an 
 from __future__ import annotations
 
 from perdure.core.turns import Position
-from perdure.history.lines import owners
-from perdure.history.records import SessionRecord
+from perdure.history.log_records import SessionRecord, owners
 
 
 def split(key: str) -> tuple[str, str]:

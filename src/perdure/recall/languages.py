@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
-from perdure.history.searching import folded
+from perdure.history.turn_search import folded
 
 #: What forms begin with.
 MARK = "="

@@ -15,8 +15,8 @@ from perdure.core.errors import PerdureError
 from perdure.core.messages import Message
 from perdure.core.tokens import Counter
 from perdure.core.turns import Position
-from perdure.history.forgetting import Forgetting
-from perdure.history.records import Head, SessionRecord
+from perdure.history.forget_sessions import Forgetting
+from perdure.history.log_records import Head, SessionRecord
 from perdure.recall import injecting
 from perdure.recall.indexing import checking
 from perdure.recall.indexing.forgetting import IndexPlace

@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.turns import Position
-from perdure.history.forgetting import Scope
+from perdure.history.forget_sessions import Scope
 from perdure.recall.keys import split
 from perdure.storage.records import Indexed, Key, system_record
 from perdure.storage.store import Store

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from perdure.core.levels import Level
-from perdure.history.records import Head, SessionRecord
+from perdure.history.log_records import Head, SessionRecord
 
 Kind: TypeAlias = Literal["turn", "memory", "reference"]
 #: How far recall came before its deadline.

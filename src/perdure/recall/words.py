@@ -20,7 +20,7 @@ from functools import cache, lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from perdure.history.searching import folded
+from perdure.history.turn_search import folded
 from perdure.recall import languages
 from perdure.recall.languages import CHATTER, ENGLISH_ONLY, STOP_WORDS
 

@@ -17,9 +17,8 @@ from perdure.context.prompt_assembly import assemble
 from perdure.context.system_prompt import reminder
 from perdure.core.messages import Message, encode
 from perdure.core.tokens import MESSAGE_OVERHEAD, Counter, count_message, o200k
-from perdure.history.gradient import TURN_TAGS
-from perdure.history.manifest import Place
-from perdure.history.shown import Injected
+from perdure.history.gradient_planner import TURN_TAGS
+from perdure.history.manifest import Injected, Place
 from perdure.history.strategies import gradient_strategy as product
 from perdure.history.strategies.strategy import ContextRequest
 from perdure.simulation.prompt_cache import CacheBlock

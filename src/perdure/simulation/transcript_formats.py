@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.errors import InvalidInput
-from perdure.history.imports import Place
+from perdure.history.import_cursors import Place
 from perdure.importers import Broken, Say, decode, importer_for
 from perdure.importers.importer import Transcript, files
 from perdure.importers.step_feed import StepFeed

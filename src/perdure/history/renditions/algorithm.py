@@ -29,13 +29,12 @@ from perdure.core.messages import (
 )
 from perdure.core.tokens import Counter, o200k
 from perdure.history.gist import described
-from perdure.history.renditions.choice import chosen, outcome
-from perdure.history.renditions.cutting import truncate
-from perdure.history.renditions.merging import merge
-from perdure.history.renditions.spelling import corrected
-from perdure.history.renditions.tidy import tidied
-from perdure.history.renditions.tools import Used, compact_use, excerpt, smooth_use
-from perdure.history.renditions.weighing import Spoken, announces
+from perdure.history.renditions.merged_text import merge
+from perdure.history.renditions.sentences import truncate
+from perdure.history.renditions.tidy_text import corrected, tidied
+from perdure.history.renditions.tool_calls import Used, compact_use, excerpt, smooth_use
+from perdure.history.renditions.unit_choice import chosen, outcome
+from perdure.history.renditions.unit_weights import Spoken, announces
 
 #: The version of this algorithm. Any change of any output is a new one: stored renditions with
 #: another are stale.

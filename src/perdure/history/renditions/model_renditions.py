@@ -31,11 +31,11 @@ from perdure.core.errors import (
 )
 from perdure.core.messages import Message
 from perdure.gateway.calls import CallOptions
-from perdure.history.lines import Owned
-from perdure.history.records import TurnCount, agent_of, turn_key
-from perdure.history.renditions import algorithm, packing, prompts
-from perdure.history.renditions.checks import faults
-from perdure.history.renditions.records import (
+from perdure.history.log_records import Owned, TurnCount, agent_of, turn_key
+from perdure.history.renditions import algorithm, model_prompts, rendition_packing
+from perdure.history.renditions.model_prompts import faults
+from perdure.history.renditions.rendition_maker import RenditionMaker, Told, packed_variant
+from perdure.history.renditions.rendition_records import (
     MOST_VARIANTS,
     PROMPT,
     Rendition,
@@ -46,9 +46,8 @@ from perdure.history.renditions.records import (
     working,
     working_tiny,
 )
-from perdure.history.renditions.rendition_maker import RenditionMaker, Told, packed_variant
 from perdure.history.renditions.rendition_status import TASK
-from perdure.history.tags import escape
+from perdure.history.turn_tags import escape
 from perdure.jobs import Wake
 from perdure.storage.finder import all_of, where
 from perdure.storage.store import Store
@@ -353,7 +352,9 @@ class _Caller:
                 continue  # more was said meanwhile: that has a row to come
             full = await self._maker.full(messages)
             try:
-                smooth, compact = packing.unpack(newest.packed, packing.ground(full))
+                smooth, compact = rendition_packing.unpack(
+                    newest.packed, rendition_packing.ground(full)
+                )
             except Corrupted:
                 continue
             found.append(_Round(row, full, smooth, compact, newest.smooth, algorithm.raw(full)))
@@ -366,8 +367,8 @@ class _Caller:
         asked = [each.number for each in batch] + ([0] if told is not None else [])
         limit = await self._limit(told) if told is not None else None
         earlier = "\n".join(each.compact for each in before if each not in batch)
-        request = prompts.request(
-            [prompts.Source(each.number, each.smooth, each.tokens) for each in batch],
+        request = model_prompts.request(
+            [model_prompts.Source(each.number, each.smooth, each.tokens) for each in batch],
             limit=limit,
             earlier=algorithm.truncate(earlier, _EARLIER, self._maker.counter) if limit else "",
         )
@@ -381,7 +382,7 @@ class _Caller:
         )
         try:
             reply = await self._gateway().complete(request, ask)
-            answer = prompts.answer(reply.text)
+            answer = model_prompts.answer(reply.text)
         except BudgetReached as exc:
             job.broke = True
             self._fail(job, asked, exc.message)
@@ -397,13 +398,17 @@ class _Caller:
         if told is not None and limit is not None:
             await self._judge_tiny(job, told, answer.turn or "", limit, recipe)
 
-    def _judge(self, job: ModelTask, round: _Round, item: prompts.Item | None, recipe: str) -> None:
+    def _judge(
+        self, job: ModelTask, round: _Round, item: model_prompts.Item | None, recipe: str
+    ) -> None:
         if item is None:
             self._fail(job, [round.number], "the answer leaves it out")
             return
         counter = self._maker.counter
-        smooth = round.smooth if item.smooth is None else packing.clean(item.smooth.strip())
-        compact = packing.clean(item.compact.strip())
+        smooth = (
+            round.smooth if item.smooth is None else rendition_packing.clean(item.smooth.strip())
+        )
+        compact = rendition_packing.clean(item.compact.strip())
         wrong = faults(round.raw, smooth, "S", counter) if item.smooth is not None else []
         wrong += faults(round.raw, compact, "C", counter)
         if not wrong and counter.count(compact) > counter.count(smooth):
@@ -416,7 +421,7 @@ class _Caller:
     async def _judge_tiny(
         self, job: ModelTask, told: Told, text: str, limit: int, recipe: str
     ) -> None:
-        text = packing.clean(text.strip())
+        text = rendition_packing.clean(text.strip())
         full = [await self._maker.full(messages) for messages in told.rounds.values()]
         source = "\n".join(map(algorithm.raw, full))
         wrong = faults(source, text, "T", self._maker.counter, limit=limit)

@@ -22,14 +22,13 @@ from perdure.core.errors import ArtifactMissing, Corrupted
 from perdure.core.messages import ArtifactPointer, Message, Part, Text, ToolCall, ToolResult
 from perdure.core.tokens import Counter, count_messages
 from perdure.history.intake import resolved
-from perdure.history.lines import Owned
+from perdure.history.log_records import Head, Owned, Piece, turn_prefix
 from perdure.history.manifest import Place
-from perdure.history.reading import Reader, mark_of
-from perdure.history.records import Head, Piece, turn_prefix
-from perdure.history.renditions import packing
-from perdure.history.renditions.records import TinyVariant, Variant
-from perdure.history.tags import escape
+from perdure.history.renditions import rendition_packing
+from perdure.history.renditions.rendition_records import TinyVariant, Variant
 from perdure.history.token_counts import TokenCounts
+from perdure.history.turn_reader import Reader, mark_of
+from perdure.history.turn_tags import escape
 from perdure.jobs import Runner
 from perdure.storage.keys import numbered
 from perdure.storage.store import Store
@@ -207,10 +206,10 @@ def _variant_of(full: tuple[Message, ...], place: Place, counter: Counter) -> Va
     from perdure.history.renditions import algorithm
 
     try:
-        smooth, compact = map(packing.clean, algorithm.both(full, str(place)))
+        smooth, compact = map(rendition_packing.clean, algorithm.both(full, str(place)))
     except Exception:  # noqa: BLE001 (one text must not keep all others from theirs)
         _log.exception("%s could not be shortened, and is cut", place)
-        whole = packing.clean(algorithm.raw(full))
+        whole = rendition_packing.clean(algorithm.raw(full))
         smooth, compact = (
             algorithm.truncate(whole, counter.count(whole) * share // 100, counter)
             for share in (50, 15)
@@ -223,7 +222,7 @@ def packed_variant(
 ) -> Variant:
     """The variant that holds these texts of a round. They have to be `packing.clean`."""
     return Variant(
-        packing.pack(smooth, compact, packing.ground(full)),
+        rendition_packing.pack(smooth, compact, rendition_packing.ground(full)),
         counter.count(escape(smooth)),
         counter.count(escape(compact)),
         len(full),
@@ -235,10 +234,10 @@ def _tiny_of(full: Sequence[tuple[Message, ...]], counter: Counter) -> TinyVaria
     from perdure.history.renditions import algorithm
 
     try:
-        text = packing.clean(algorithm.tiny(full, counter))
+        text = rendition_packing.clean(algorithm.tiny(full, counter))
     except Exception:  # noqa: BLE001 (as above)
         _log.exception("a turn could not be shortened, and is cut")
-        whole = packing.clean(algorithm.raw([each for said in full for each in said]))
+        whole = rendition_packing.clean(algorithm.raw([each for said in full for each in said]))
         text = algorithm.truncate(whole, _TINY, counter)
     return TinyVariant(text, counter.count(escape(text)), sum(map(len, full)), algorithm.RECIPE)
 

@@ -20,13 +20,16 @@ from perdure.artifacts import ArtifactStore
 from perdure.config import RenditionsConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import Corrupted
-from perdure.history.lines import Owned
-from perdure.history.log import TURNS, Written
+from perdure.history.log_records import Head, Owned, SessionRecord, TurnCount, turn_key
 from perdure.history.manifest import Place
-from perdure.history.reading import Reader
-from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
-from perdure.history.renditions.records import BY_MODEL, PROMPT, Tiny, is_stale, rendition_key
 from perdure.history.renditions.rendition_maker import RenditionMaker
+from perdure.history.renditions.rendition_records import (
+    BY_MODEL,
+    PROMPT,
+    Tiny,
+    is_stale,
+    rendition_key,
+)
 from perdure.history.renditions.rendition_store import (
     KEYS_AT_ONCE,
     Made,
@@ -38,6 +41,8 @@ from perdure.history.renditions.rendition_store import (
     runs,
 )
 from perdure.history.token_counts import TokenCounts
+from perdure.history.turn_log import TURNS, Written
+from perdure.history.turn_reader import Reader
 from perdure.jobs import GoOn, Runner, Wake
 from perdure.storage.store import Progress, Store
 

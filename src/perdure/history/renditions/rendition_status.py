@@ -7,9 +7,9 @@ from typing import TypeVar
 import msgspec
 
 from perdure.gateway.outcomes import Outcome
-from perdure.history.records import Head, SessionRecord, TurnCount
-from perdure.history.renditions.algorithm import RECIPE
-from perdure.history.renditions.records import (
+from perdure.history.log_records import Head, SessionRecord, TurnCount
+from perdure.history.renditions import algorithm
+from perdure.history.renditions.rendition_records import (
     BY_MODEL,
     Rendition,
     Status,
@@ -135,7 +135,7 @@ class _Tally:
         used: Variant | TinyVariant,
         levels: dict[str, tuple[int, int]],
     ) -> None:
-        status = status_of(row, recipe=RECIPE, prompt=self._prompt)
+        status = status_of(row, recipe=algorithm.RECIPE, prompt=self._prompt)
         self.counts[status] = self.counts.get(status, 0) + 1
         self.made += 1
         self.by_model += used.recipe.startswith(BY_MODEL)

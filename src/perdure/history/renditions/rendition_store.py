@@ -19,12 +19,11 @@ import msgspec
 from perdure.core.errors import Corrupted
 from perdure.core.levels import Level
 from perdure.core.messages import Message
-from perdure.history.lines import Owned, owners
-from perdure.history.log import TURNS
+from perdure.history.log_records import Head, Owned, SessionRecord, TurnCount, owners, turn_key
 from perdure.history.manifest import Place
-from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
-from perdure.history.renditions import packing
-from perdure.history.renditions.records import (
+from perdure.history.renditions import rendition_packing
+from perdure.history.renditions.rendition_maker import RenditionMaker, Told
+from perdure.history.renditions.rendition_records import (
     MOST_VARIANTS,
     Rendition,
     Tiny,
@@ -37,8 +36,8 @@ from perdure.history.renditions.records import (
     working,
     working_tiny,
 )
-from perdure.history.renditions.rendition_maker import RenditionMaker, Told
 from perdure.history.token_counts import TokenCounts
+from perdure.history.turn_log import TURNS
 from perdure.jobs import marks_of
 from perdure.storage.keys import numbered
 from perdure.storage.store import Store
@@ -253,13 +252,13 @@ class RenditionStore:
     async def _unpacked(
         self, variant: Variant | None, full: tuple[Message, ...], place: Place
     ) -> tuple[str, str]:
-        ground = packing.ground(full)
+        ground = rendition_packing.ground(full)
         if variant is not None and variant.packed:
             try:
-                return packing.unpack(variant.packed, ground)
+                return rendition_packing.unpack(variant.packed, ground)
             except Corrupted as exc:
                 _log.warning("%s is made anew: %s", place, exc)
-        return packing.unpack((await self._maker.variant(full, place)).packed, ground)
+        return rendition_packing.unpack((await self._maker.variant(full, place)).packed, ground)
 
     # Making -----------------------------------------------------------------------------------
 

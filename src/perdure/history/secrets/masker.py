@@ -25,9 +25,8 @@ from perdure.core.messages import (
     ToolResult,
     Unknown,
 )
-from perdure.history.secrets.finder import Finder, Found, usual_finder
-from perdure.history.secrets.rules import Rule, check_installed
-from perdure.history.secrets.texts import (
+from perdure.history.secrets.masking_rules import Rule, check_installed
+from perdure.history.secrets.message_texts import (
     UNTOUCHED,
     after,
     as_bytes,
@@ -38,6 +37,7 @@ from perdure.history.secrets.texts import (
     named,
     texts_of,
 )
+from perdure.history.secrets.secret_finder import Finder, Found, usual_finder
 
 _LITERAL = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 #: A mask in the place of one secret can make another visible that was a part of the same word.

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from perdure.core.levels import Level
-from perdure.history import tags
+from perdure.history import turn_tags
 from perdure.history.epochs import Epochs, RangeText, digest_of, new_digest
-from perdure.history.gradient import RANGE_TAGS
+from perdure.history.gradient_planner import RANGE_TAGS
+from perdure.history.log_records import Head, SessionRecord
 from perdure.history.manifest import Element, Manifest, Place
-from perdure.history.records import Head, SessionRecord
 from perdure.history.renditions.rendition_service import Scribe, Wanted
 from perdure.history.strategies.raw_rounds import FORGOTTEN
 from perdure.history.token_counts import TokenCounts
@@ -204,11 +204,11 @@ def _left_over(element: Element, before: Manifest, texts: Mapping[bytes, str]) -
 
 def text_of(element: Element, body: str) -> str:
     """An element as it is sent: what follows it begins on a line of its own."""
-    return tags.element(element.name, element.level, body) + "\n"
+    return turn_tags.element(element.name, element.level, body) + "\n"
 
 
 def _body_of(text: str) -> str:
-    return tags.unescape(text.strip("\n").partition("\n")[2].rpartition("\n")[0])
+    return turn_tags.unescape(text.strip("\n").partition("\n")[2].rpartition("\n")[0])
 
 
 def _with_variants(element: Element, variants: Mapping[Place, int]) -> Element:

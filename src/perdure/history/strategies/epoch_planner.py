@@ -9,13 +9,19 @@ import msgspec
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Message
 from perdure.history.epochs import Reason, Wish
-from perdure.history.gradient import RANGE_TAGS, TURN_TAGS, Marks, Sized, Window, plan, total
-from perdure.history.lines import ENDLESS
-from perdure.history.manifest import Element, Manifest, Place, Reduced
-from perdure.history.records import Head
+from perdure.history.gradient_planner import (
+    RANGE_TAGS,
+    TURN_TAGS,
+    Marks,
+    Sized,
+    Window,
+    plan,
+    total,
+)
+from perdure.history.log_records import ENDLESS, Head
+from perdure.history.manifest import Element, Injected, Manifest, Place, Reduced
 from perdure.history.renditions.rendition_service import Scribe
 from perdure.history.renditions.rendition_store import Made
-from perdure.history.shown import Injected
 from perdure.history.strategies.element_renderer import ElementRenderer
 from perdure.history.strategies.raw_rounds import RawRound, RawRounds
 from perdure.history.strategies.strategy import ContextRequest

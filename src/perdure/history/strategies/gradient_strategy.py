@@ -28,13 +28,10 @@ from perdure.history.epochs import (
     Wish,
     epoch_key,
 )
-from perdure.history.escaping import escaped
-from perdure.history.gradient import TURN_TAGS, Marks, plan, total
-from perdure.history.manifest import Element, Manifest, Place
-from perdure.history.reading import Reader
-from perdure.history.reducing import reduced
+from perdure.history.gradient_planner import TURN_TAGS, Marks, plan, total
+from perdure.history.manifest import Block, Element, Manifest, Native, Place, Shown
+from perdure.history.reduce_messages import reduced
 from perdure.history.renditions.rendition_service import Scribe
-from perdure.history.shown import Block, Native, Shown
 from perdure.history.strategies.element_renderer import (
     ElementRenderer,
     RenderedManifest,
@@ -50,6 +47,8 @@ from perdure.history.strategies.epoch_planner import (
 from perdure.history.strategies.raw_rounds import RawRound, RawRounds
 from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRounds, WindowPreview
 from perdure.history.token_counts import TokenCounts
+from perdure.history.turn_reader import Reader
+from perdure.history.turn_tags import escaped
 from perdure.storage.conflicts import ATTEMPTS
 
 #: Turns after which an epoch is considered, mark or no mark.

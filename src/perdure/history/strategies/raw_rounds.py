@@ -10,13 +10,13 @@ from perdure.artifacts import ArtifactStore
 from perdure.core.messages import Message, references, user
 from perdure.core.tokens import Counter, at_most, count_messages
 from perdure.core.turns import is_prompt
-from perdure.history.escaping import escaped
-from perdure.history.gradient import TURN_TAGS
+from perdure.history.gradient_planner import TURN_TAGS
 from perdure.history.intake import resolved
+from perdure.history.log_records import Head, SessionRecord, Span
 from perdure.history.manifest import Place
-from perdure.history.reading import Reader
-from perdure.history.records import Head, SessionRecord, Span
 from perdure.history.token_counts import TokenCounts
+from perdure.history.turn_reader import Reader
+from perdure.history.turn_tags import escaped
 
 #: A share of the budget.
 _NEXT_TO_NOTHING = 0.01

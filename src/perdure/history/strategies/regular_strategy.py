@@ -9,13 +9,12 @@ from perdure.artifacts import ArtifactStore
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Message
 from perdure.core.tokens import count_messages
-from perdure.history.manifest import Place
-from perdure.history.reading import Reader
-from perdure.history.reducing import reduced
-from perdure.history.shown import Injected, Native, Shown
+from perdure.history.manifest import Injected, Native, Place, Shown
+from perdure.history.reduce_messages import reduced
 from perdure.history.strategies.raw_rounds import RawRound, RawRounds
 from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRounds, WindowPreview
 from perdure.history.token_counts import TokenCounts
+from perdure.history.turn_reader import Reader
 
 #: Turns that are read first, from the newest back.
 _STEP = 50

@@ -18,9 +18,8 @@ import msgspec
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.messages import Message
-from perdure.history.manifest import Place
-from perdure.history.records import Head, SessionRecord
-from perdure.history.shown import Injected, Shown
+from perdure.history.log_records import Head, SessionRecord
+from perdure.history.manifest import Injected, Place, Shown
 
 Name = Literal["regular", "gradient"]
 NAMES: tuple[Name, ...] = ("regular", "gradient")

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from perdure.history.log import Written
-from perdure.history.records import Piece, SessionRecord
+from perdure.history.log_records import Piece, SessionRecord
+from perdure.history.turn_log import Written
 from perdure.recall.indexing.embedding import Waiting
 from perdure.recall.indexing.groups import Groups
 from perdure.recall.indexing.passages import (

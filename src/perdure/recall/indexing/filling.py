@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 
 from perdure.core.errors import Conflict, PerdureError
-from perdure.history.records import Head, Piece, SessionRecord
+from perdure.history.log_records import Head, Piece, SessionRecord
 from perdure.recall.indexing.embedding import Embeddings, Waiting
 from perdure.recall.indexing.groups import Groups
 from perdure.recall.indexing.passages import (

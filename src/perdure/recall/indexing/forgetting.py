@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from perdure.core.errors import Corrupted
-from perdure.history.forgetting import Scope
-from perdure.history.records import Stretch
+from perdure.history.forget_sessions import Scope
+from perdure.history.log_records import Stretch
 from perdure.recall.indexing.filling import RECIPE
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Group, memories_of, turns

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from perdure.history.records import Head
+from perdure.history.log_records import Head
 from perdure.recall.places import Group
 from perdure.storage.options import STRONG
 from perdure.storage.records import Key, system_record, type_of

@@ -18,9 +18,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.core.errors import Corrupted, InvalidInput
-from perdure.history.log import Written
-from perdure.history.reading import Reader
-from perdure.history.records import Piece
+from perdure.history.log_records import Piece
+from perdure.history.turn_log import Written
+from perdure.history.turn_reader import Reader
 from perdure.recall.embedders import Embedder
 from perdure.recall.indexing.completing import Completing, brief
 from perdure.recall.indexing.embedding import Embeddings, Waiting

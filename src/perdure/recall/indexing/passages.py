@@ -26,8 +26,8 @@ from perdure.core.messages import (
     ToolResult,
     words_of,
 )
-from perdure.history.packing import RoundWritten
-from perdure.history.records import Piece
+from perdure.history.log_records import Piece
+from perdure.history.piece_packing import RoundWritten
 from perdure.recall import tool_names
 from perdure.recall.indexing import tool_text
 from perdure.recall.places import INDEX, Spot

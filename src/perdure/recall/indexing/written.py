@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from perdure.history.lines import Owned
-from perdure.history.log import Written
-from perdure.history.reading import Reader
+from perdure.history.log_records import Owned
+from perdure.history.turn_log import Written
+from perdure.history.turn_reader import Reader
 from perdure.recall.indexing.passages import (
     Moment,
     Thread,

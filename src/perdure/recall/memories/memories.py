@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec.structs import replace
 
 from perdure.core.errors import InvalidInput, PerdureError
-from perdure.history.records import checked_agent
+from perdure.history.log_records import checked_agent
 from perdure.recall.memories import memory_records as records
 from perdure.recall.memories import memory_writer as rules
 from perdure.recall.memories.memory_records import (

@@ -22,10 +22,9 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from perdure.history.forgetting import Scope, remove
-from perdure.history.lines import Owned
-from perdure.history.reading import Reader
-from perdure.history.records import SessionRecord, Stretch, agent_of
+from perdure.history.forget_sessions import Scope, remove
+from perdure.history.log_records import Owned, SessionRecord, Stretch, agent_of
+from perdure.history.turn_reader import Reader
 from perdure.recall.memories.memories import Memories
 from perdure.recall.memories.memory_records import (
     FormerMemory,

@@ -19,7 +19,7 @@ from perdure.core import actors
 from perdure.core.errors import InvalidInput, TooLarge
 from perdure.core.messages import sound
 from perdure.core.turns import Position
-from perdure.history.records import agent_of, checked_agent
+from perdure.history.log_records import agent_of, checked_agent
 from perdure.recall.scoping.sharing import EVERYBODY
 from perdure.storage.keys import numbered
 from perdure.storage.layouts import Index

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from perdure.core.errors import Conflict, InvalidInput, PerdureError
-from perdure.history.tags import escape
+from perdure.history.turn_tags import escape
 from perdure.recall.memories.contradictions import line
 from perdure.recall.memories.memories import Memories
 from perdure.recall.memories.memory_records import Memory, machine, parse_key, shown

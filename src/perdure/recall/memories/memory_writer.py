@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import Conflict, InvalidInput, PerdureError
-from perdure.history.lines import owners
-from perdure.history.records import Head, Piece, SessionRecord, turn_prefix
+from perdure.history.log_records import Head, Piece, SessionRecord, owners, turn_prefix
 from perdure.recall.memories import memory_records as records
 from perdure.recall.memories.memory_records import (
     MAX_TAGS,

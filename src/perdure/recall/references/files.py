@@ -26,7 +26,7 @@ _SUFFIXES = (".md", ".markdown")
 _FRESH = 2_000_000_000
 
 
-class Problem(msgspec.Struct, frozen=True):
+class LayerProblem(msgspec.Struct, frozen=True):
     """Something that is wrong with a file or a layer; or only unwise, if it is a warning."""
 
     #: The path in the folder, or the layer's name.
@@ -55,7 +55,7 @@ class Scanned(NamedTuple):
 
     #: Those that are to be read, by path.
     files: list[Seen]
-    problems: list[Problem]
+    problems: list[LayerProblem]
     #: The paths of all, also of those that are too many.
     paths: frozenset[str] = frozenset()
 
@@ -72,7 +72,7 @@ def scan(folder: Path) -> Scanned:
 
     Raises `OSError` if the folder itself cannot be read.
     """
-    problems = list[Problem]()
+    problems = list[LayerProblem]()
     root = folder.resolve(strict=True)
     with os.scandir(root):
         pass  # raises for what is no folder, or may not be looked at
@@ -82,7 +82,7 @@ def scan(folder: Path) -> Scanned:
             f"There are {len(files):,} files; {MAX_FILES:,} are read. Layers of the others stay as"
             f" they are, from {files[MAX_FILES].path} on."
         )
-        problems.append(Problem(str(folder), what))
+        problems.append(LayerProblem(str(folder), what))
     return Scanned(files[:MAX_FILES], problems, frozenset(file.path for file in files))
 
 
@@ -91,71 +91,77 @@ def is_fresh(modified: int, now: int) -> bool:
     return now - modified < _FRESH
 
 
-def load(folder: Path, path: str) -> Content | Problem:
+def load(folder: Path, path: str) -> Content | LayerProblem:
     """A file's text and the hash of its bytes; or why there is none. Blocks."""
     try:
         # It may have become something else since it was looked at: what waits for a writer, say.
         descriptor = os.open(folder / path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return Problem(path, "It is no file.")
+                return LayerProblem(path, "It is no file.")
             data = file.read(MAX_BYTES + 1)
     except OSError as exc:
-        return Problem(path, f"It cannot be read: {exc.strerror or exc}.")
+        return LayerProblem(path, f"It cannot be read: {exc.strerror or exc}.")
     if len(data) > MAX_BYTES:
         return _too_large(path)
     try:
         return Content(data.decode(), hashlib.sha256(data).hexdigest())
     except UnicodeDecodeError as exc:
         line = data[: exc.start].count(b"\n") + 1
-        return Problem(path, f"Line {line} is not UTF-8.")
+        return LayerProblem(path, f"Line {line} is not UTF-8.")
 
 
-def _files(root: Path, below: Path, problems: list[Problem]) -> Iterator[Seen]:
+def _files(root: Path, below: Path, problems: list[LayerProblem]) -> Iterator[Seen]:
     try:
         entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
     except OSError as exc:
-        problems.append(Problem(str(below), f"The folder cannot be read: {exc.strerror or exc}."))
+        problems.append(
+            LayerProblem(str(below), f"The folder cannot be read: {exc.strerror or exc}.")
+        )
         return
     for entry in entries:
         if entry.name.startswith("."):
             continue
         if sound(entry.name) != entry.name:
-            problems.append(Problem(ascii(entry.name), "Its name is not UTF-8."))
+            problems.append(LayerProblem(ascii(entry.name), "Its name is not UTF-8."))
             continue
         path = below / entry.name
         is_layer = entry.name.casefold().endswith(_SUFFIXES)
         try:
             if entry.is_symlink() and entry.is_dir():
-                problems.append(Problem(str(path), "It is a link to a folder, and not followed."))
+                problems.append(
+                    LayerProblem(str(path), "It is a link to a folder, and not followed.")
+                )
             elif entry.is_dir():
                 if len(path.parts) <= MAX_DEPTH:
                     yield from _files(root, path, problems)
                 else:
-                    problems.append(Problem(str(path), f"It lies deeper than {MAX_DEPTH} folders."))
+                    problems.append(
+                        LayerProblem(str(path), f"It lies deeper than {MAX_DEPTH} folders.")
+                    )
             elif is_layer:
                 yield from _file(root, path, problems)
         except OSError as exc:  # a link to nowhere, or no right to look
-            problems.append(Problem(str(path), f"It cannot be read: {exc.strerror or exc}."))
+            problems.append(LayerProblem(str(path), f"It cannot be read: {exc.strerror or exc}."))
         except RuntimeError:  # what pathlib says about a loop of links
-            problems.append(Problem(str(path), "It is a link that leads to itself."))
+            problems.append(LayerProblem(str(path), "It is a link that leads to itself."))
 
 
-def _file(root: Path, path: Path, problems: list[Problem]) -> Iterator[Seen]:
+def _file(root: Path, path: Path, problems: list[LayerProblem]) -> Iterator[Seen]:
     real = (root / path).resolve(strict=True)
     if not real.is_relative_to(root):
-        problems.append(Problem(str(path), "It is a link to a file outside of the folder."))
+        problems.append(LayerProblem(str(path), "It is a link to a file outside of the folder."))
         return
     found = real.stat()
     if not stat.S_ISREG(found.st_mode):
-        problems.append(Problem(str(path), "It is no file."))
+        problems.append(LayerProblem(str(path), "It is no file."))
     elif found.st_size > MAX_BYTES:
         problems.append(_too_large(str(path)))
     else:
         yield Seen(str(path), found.st_size, found.st_mtime_ns)
 
 
-def _too_large(path: str) -> Problem:
-    return Problem(
+def _too_large(path: str) -> LayerProblem:
+    return LayerProblem(
         path, f"It has more than {format_size(MAX_BYTES)}, which is too much for a layer."
     )

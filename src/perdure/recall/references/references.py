@@ -30,7 +30,7 @@ from perdure.recall.memories.memory_records import LastNumber
 from perdure.recall.memories.memory_writer import Indexer
 from perdure.recall.places import REFERENCES
 from perdure.recall.references import files, layers
-from perdure.recall.references.files import Content, Problem, Scanned, Seen
+from perdure.recall.references.files import Content, LayerProblem, Scanned, Seen
 from perdure.recall.references.layers import Layer, LayerRecord, LayerText, Origin
 from perdure.recall.values import Note
 from perdure.storage.store import Store
@@ -46,7 +46,7 @@ class Synced(msgspec.Struct, frozen=True):
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[LayerProblem, ...] = ()
 
 
 class References:
@@ -128,7 +128,7 @@ class References:
                 hint="Name a Markdown file; or let recall.references name the folder.",
             )
         found = await asyncio.to_thread(files.load, file.parent, file.name)
-        if isinstance(found, Problem):
+        if isinstance(found, LayerProblem):
             raise InvalidInput(f"{path}: {found.what}", hint="Give another Markdown file.")
         layer = self._read(found.text, path.name, name or layers.name_of_file(path.stem))
         return await self._writing.put(
@@ -176,7 +176,7 @@ class References:
             )
         return len(found)
 
-    async def check(self) -> builtins.list[Problem]:
+    async def check(self) -> builtins.list[LayerProblem]:
         """What is wrong with files and layers, or unwise. Changes nothing."""
         scanned = await self._scanned()
         problems = scanned.problems
@@ -185,23 +185,27 @@ class References:
         names = {each.name: each.name for each in every if each.origin is None}
         for file in scanned.files:
             loaded = await self._loaded(file)
-            if isinstance(loaded, Problem):
+            if isinstance(loaded, LayerProblem):
                 problems.append(loaded)
                 continue
             layer, hash_ = loaded
             if layer.name in names:
                 what = f"Its name {layer.name} is that of {names[layer.name]}, too."
-                problems.append(Problem(file.path, what))
+                problems.append(LayerProblem(file.path, what))
             names.setdefault(layer.name, file.path)
-            problems += [Problem(file.path, what, True) for what in layers.warnings(layer)]
+            problems += [LayerProblem(file.path, what, True) for what in layers.warnings(layer)]
             record = known.get(file.path)
             if record is None or record.origin is None or record.origin.hash != hash_:
                 what = "It is new" if record is None else "It has changed since it was indexed"
-                problems.append(Problem(file.path, f"{what}.", True))
-        problems += [Problem(path, "It is gone.", True) for path in known if not scanned.has(path)]
+                problems.append(LayerProblem(file.path, f"{what}.", True))
+        problems += [
+            LayerProblem(path, "It is gone.", True) for path in known if not scanned.has(path)
+        ]
         for record in every:
             if record.name not in {each.name for each in known.values()}:
-                problems += [Problem(record.name, what, True) async for what in self._apart(record)]
+                problems += [
+                    LayerProblem(record.name, what, True) async for what in self._apart(record)
+                ]
         return problems
 
     # ------------------------------------------------------------------------------------------
@@ -219,7 +223,7 @@ class References:
         for file in new:
             old = known.get(file.path)
             loaded = await self._loaded(file)
-            if isinstance(loaded, Problem):
+            if isinstance(loaded, LayerProblem):
                 problems.append(loaded)
                 continue
             layer, hash_ = loaded
@@ -230,7 +234,7 @@ class References:
             try:
                 await self._writing.put(layer, origin=origin, vacated=vacated)
             except InvalidInput as exc:
-                problems.append(Problem(file.path, exc.message))
+                problems.append(LayerProblem(file.path, exc.message))
                 continue
             (added if old is None else changed).append(layer.name)
             if old is not None and old.name != layer.name:
@@ -248,7 +252,7 @@ class References:
         for file in new:
             if (old := known.get(file.path)) is not None:
                 loaded = await self._loaded(file)
-                if not isinstance(loaded, Problem) and loaded[0].name != old.name:
+                if not isinstance(loaded, LayerProblem) and loaded[0].name != old.name:
                     found.add(old.name)
         return frozenset(found)
 
@@ -258,26 +262,26 @@ class References:
         try:
             return await asyncio.to_thread(files.scan, self.folder)
         except FileNotFoundError:
-            missing = Problem(str(self.folder), "There is no such folder.", warning=True)
+            missing = LayerProblem(str(self.folder), "There is no such folder.", warning=True)
         except OSError as exc:
             what = f"The folder cannot be read: {exc.strerror or exc}."
-            missing = Problem(str(self.folder), what)
+            missing = LayerProblem(str(self.folder), what)
         known = self._made_here(await self.list())
         if not known and not self._needs_folder and missing.warning:
             return Scanned([], [])
-        return Scanned([], [missing, *(Problem(path, _LEFT, True) for path in known)])
+        return Scanned([], [missing, *(LayerProblem(path, _LEFT, True) for path in known)])
 
-    async def _loaded(self, file: Seen) -> tuple[Layer, str] | Problem:
+    async def _loaded(self, file: Seen) -> tuple[Layer, str] | LayerProblem:
         if self.folder is None:
-            return Problem(file.path, "There is no folder.")
+            return LayerProblem(file.path, "There is no folder.")
         found = await asyncio.to_thread(files.load, self.folder, file.path)
-        if isinstance(found, Problem):
+        if isinstance(found, LayerProblem):
             return found
         try:
             default = layers.name_of_file(Path(file.path).stem)
             return self._read(found.text, file.path, default), found.hash
         except InvalidInput as exc:
-            return Problem(file.path, f"{exc.message.removeprefix(file.path).lstrip(', ')}")
+            return LayerProblem(file.path, f"{exc.message.removeprefix(file.path).lstrip(', ')}")
 
     async def _apart(self, record: LayerRecord) -> AsyncIterator[str]:
         """What one would do well to know about a layer that is none of this folder's."""

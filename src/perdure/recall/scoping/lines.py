@@ -14,10 +14,18 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from perdure.history.forgetting import AgentOnly
-from perdure.history.lines import ENDLESS, Owned, owners
-from perdure.history.reading import Reader
-from perdure.history.records import Head, Piece, SessionRecord, Span, Stretch
+from perdure.history.forget_sessions import AgentOnly
+from perdure.history.log_records import (
+    ENDLESS,
+    Head,
+    Owned,
+    Piece,
+    SessionRecord,
+    Span,
+    Stretch,
+    owners,
+)
+from perdure.history.turn_reader import Reader
 from perdure.recall import places
 from perdure.recall.places import PART_BITS, ROUND_BITS, TURN_BITS, Spot, joined, without
 from perdure.search.engine import Range

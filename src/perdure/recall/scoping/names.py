@@ -16,7 +16,7 @@ import msgspec
 from perdure.core.clock import SECOND, to_datetime
 from perdure.core.display import did_you_mean, plural
 from perdure.core.errors import Corrupted, InvalidInput
-from perdure.history.records import SessionRecord, agent_of
+from perdure.history.log_records import SessionRecord, agent_of
 from perdure.recall.memories.memory_records import Memory
 from perdure.recall.scoping.filters import wanted_tags
 from perdure.recall.scoping.scope import Scopes

@@ -34,7 +34,7 @@ from typing import Protocol
 import msgspec
 
 from perdure.core.errors import Corrupted, InvalidInput
-from perdure.history.records import Head
+from perdure.history.log_records import Head
 from perdure.recall import places
 from perdure.recall.memories.memory_records import Memory
 from perdure.recall.places import (

@@ -16,8 +16,8 @@ from typing import Annotated
 import msgspec
 
 from perdure.core.errors import InvalidInput
-from perdure.history.forgetting import Scope, remove
-from perdure.history.records import Head, SessionRecord, agent_of, checked_agent
+from perdure.history.forget_sessions import Scope, remove
+from perdure.history.log_records import Head, SessionRecord, agent_of, checked_agent
 from perdure.storage.options import STRONG
 from perdure.storage.records import Indexed, Key, system_record
 from perdure.storage.store import Store

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import msgspec
 
-from perdure.history.searching import folded
+from perdure.history.turn_search import folded
 from perdure.recall.indexing import tool_text
 from perdure.recall.languages import STOP_WORDS
 from perdure.recall.words import (

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perdure.history.searching import folded
+from perdure.history.turn_search import folded
 from perdure.recall.places import ANSWERED
 from perdure.recall.searching.cues import Cues
 from perdure.recall.searching.evidence import (

@@ -12,8 +12,8 @@ from collections.abc import Collection
 
 from perdure.core.errors import Unsupported
 from perdure.core.turns import Position
-from perdure.history.reading import Reader
-from perdure.history.searching import MOST_WORDS, folded, is_name, search
+from perdure.history.turn_reader import Reader
+from perdure.history.turn_search import MOST_WORDS, folded, is_name, search
 from perdure.recall.keys import owner_of
 from perdure.recall.places import Spot
 from perdure.recall.tool_names import NAMES

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from perdure.core.clock import SECOND
-from perdure.history.lines import newest
+from perdure.history.log_records import newest
 from perdure.recall.indexing.passages import read_notes
 from perdure.recall.keys import owner_of
 from perdure.recall.memories.contradictions import leader, said

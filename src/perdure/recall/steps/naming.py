@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from perdure.core.turns import Position
-from perdure.history.records import SessionRecord
+from perdure.history.log_records import SessionRecord
 from perdure.recall.indexing.passages import read_notes
 from perdure.recall.keys import owner_of
 from perdure.recall.places import INDEX, Spot, memories_of

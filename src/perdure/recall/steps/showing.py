@@ -20,13 +20,13 @@ import msgspec
 from perdure.core.errors import PerdureError
 from perdure.core.levels import Level
 from perdure.core.tokens import EstimatedCounter
-from perdure.history.log import TURNS
+from perdure.history.log_records import Head, SessionRecord, TurnCount, turn_key
 from perdure.history.manifest import Place
-from perdure.history.reading import Reader
-from perdure.history.records import Head, SessionRecord, TurnCount, turn_key
-from perdure.history.renditions.records import Rendition, rendition_key
+from perdure.history.renditions.rendition_records import Rendition, rendition_key
 from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
-from perdure.history.searching import folded
+from perdure.history.turn_log import TURNS
+from perdure.history.turn_reader import Reader
+from perdure.history.turn_search import folded
 from perdure.jobs import marks_of
 from perdure.recall import languages, words
 from perdure.recall.keys import owner_of

@@ -243,7 +243,7 @@ class Audit(Resident):
             removed: int = await proceed(call)
             return removed
         count = 0
-        pages = pages(await self._found(query, proceed, time_left))
+        pages = _removal_pages(await self._found(query, proceed, time_left))
         try:
             while pages:
                 page = pages.pop()
@@ -251,12 +251,12 @@ class Audit(Resident):
                     count += len(page.rows)
                     continue
                 if page.attempt == ATTEMPTS:
-                    raise contended(count)
+                    raise _contended(count)
                 await back_off(page.attempt)
-                again = among(query, page)
+                again = _still_among(query, page)
                 pages += page.halves(await self._found(again, proceed, time_left))
         except DeadlineExceeded as exc:
-            raise late(count) from exc
+            raise _late(count) from exc
         return count
 
     async def _remove_page(
@@ -456,26 +456,26 @@ class RemovalPage(msgspec.Struct, frozen=True):
         ]
 
 
-def pages(rows: Sequence[Row]) -> list[RemovalPage]:
+def _removal_pages(rows: Sequence[Row]) -> list[RemovalPage]:
     """All rows, the first page last: it is taken from there."""
     found = [RemovalPage(rows[start : start + PAGE]) for start in range(0, len(rows), PAGE)]
     return found[::-1]
 
 
-def among(query: Query, page: RemovalPage) -> Query:
+def _still_among(query: Query, page: RemovalPage) -> Query:
     """Those rows of a page that the query's conditions still fit."""
     wanted = Compare("key", Op.IN, tuple(row.key for row in page.rows))
     return Query(query.collection, All((query.where, wanted)), query.prefix)
 
 
-def contended(count: int) -> Unavailable:
+def _contended(count: int) -> Unavailable:
     """What is raised when others keep being first; so many records were removed before."""
     return Unavailable(
         f"Others kept writing what was to be removed; {count:,} records were.", hint=_ON
     )
 
 
-def late(count: int) -> DeadlineExceeded:
+def _late(count: int) -> DeadlineExceeded:
     """What is raised when the time is over, after so many records."""
     return DeadlineExceeded(
         f"The time allowed was over; {count:,} records were removed.",

@@ -32,7 +32,7 @@ from perdure.core.errors import (
 )
 from perdure.core.messages import Message
 from perdure.core.turns import Status, Turn
-from perdure.history.records import Head, Link, SessionRecord
+from perdure.history.log_records import Head, Link, SessionRecord
 
 #: Goes up when a reader of this version could misunderstand the file.
 VERSION = 1

@@ -9,8 +9,8 @@ from perdure.artifacts import ArtifactStore
 from perdure.core.errors import Corrupted
 from perdure.core.turns import Position
 from perdure.history import chain
-from perdure.history.log import KEPT
-from perdure.history.records import Head, Piece, SessionRecord, Use, piece_key
+from perdure.history.log_records import Head, Piece, SessionRecord, Use, piece_key
+from perdure.history.turn_log import KEPT
 from perdure.storage.store import Progress, Store
 from perdure.storage.verify import Problem
 

@@ -35,8 +35,8 @@ from perdure.core.messages import (
     words_of,
 )
 from perdure.core.turns import Turn, is_prompt
-from perdure.history import gist, leaks
-from perdure.history.export import OnMissing, Source, resolved
+from perdure.history import gist, turn_tags
+from perdure.history.session_export import OnMissing, Source, resolved
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -87,7 +87,7 @@ async def markdown(session: Source, *, on_missing: OnMissing | None = None) -> A
 
 def section(turn: Turn) -> str:
     """A turn."""
-    turn, leaked = leaks.hidden_in(turn)
+    turn, leaked = turn_tags.hidden_in(turn)
     facts = [turn.id, f"{to_datetime(turn.started):%Y-%m-%d %H:%M}"]
     if turn.tokens:
         facts.append(plural(turn.tokens, "token"))
@@ -95,7 +95,7 @@ def section(turn: Turn) -> str:
     notes = [_MARKS[turn.status]] if turn.status in _MARKS else []
     notes += [f"{name}: {value}" for name, value in turn.tags.items()]
     notes += [f"masked: {plural(n, kind.replace('-', ' '))}" for kind, n in turn.masked.items()]
-    notes += [leaks.told(leaked)] if leaked else []
+    notes += [turn_tags.told(leaked)] if leaked else []
     if notes:
         blocks.append(f"*{_escaped(', '.join(notes))}*")
     for round in turn.rounds:

@@ -14,7 +14,7 @@ from perdure.core import messages as canonical
 from perdure.core.errors import InvalidValue
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState, TurnSplitter, is_prompt
-from perdure.history.records import Head
+from perdure.history.log_records import Head
 
 #: Rounds of a turn that are written together share a piece up to so many bytes: they compress
 #: better, and a row costs more than its content when that is short.

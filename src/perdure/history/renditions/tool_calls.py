@@ -18,7 +18,7 @@ from perdure.core.display import plural
 from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult
 from perdure.history.excerpt import ends, looks_failed, unwrap
 from perdure.history.gist import asked, described
-from perdure.history.renditions.weighing import is_idle
+from perdure.history.renditions.unit_weights import is_idle
 
 #: Of a tool's words, S keeps so much, and these many characters in any case.
 SHARE, SHORT = 0.31, 360

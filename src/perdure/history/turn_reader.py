@@ -16,17 +16,18 @@ import msgspec
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState, Position, Round, Status, Turn, TurnSplitter
-from perdure.history.answers import unpacked
-from perdure.history.lines import Owned, owners
-from perdure.history.records import (
+from perdure.history.log_records import (
     Draft,
     Head,
+    Owned,
     Piece,
     SessionRecord,
     TurnCount,
+    owners,
     turn_key,
     turn_prefix,
 )
+from perdure.history.streamed_answers import unpacked
 from perdure.storage.finder import Finder
 from perdure.storage.keys import numbered
 from perdure.storage.store import Store

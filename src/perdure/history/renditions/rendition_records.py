@@ -19,7 +19,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from perdure.history.records import turn_prefix
+from perdure.history.log_records import turn_prefix
 from perdure.storage.keys import numbered
 from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Key, system_record

@@ -22,12 +22,11 @@ import msgspec
 from perdure.artifacts import ArtifactStore
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.history import chain
-from perdure.history.imports import bury_cursors
-from perdure.history.lines import Owned, owners
-from perdure.history.reading import Reader
-from perdure.history.records import (
+from perdure.history.import_cursors import bury_cursors
+from perdure.history.log_records import (
     Draft,
     Head,
+    Owned,
     Piece,
     Receipt,
     SessionRecord,
@@ -35,14 +34,16 @@ from perdure.history.records import (
     TurnCount,
     Use,
     checked_agent,
+    owners,
     turn_key,
     turn_prefix,
 )
-from perdure.history.renditions.records import (
+from perdure.history.renditions.rendition_records import (
     Rendition,
     Tiny,
 )
-from perdure.history.rerooting import Rerooting
+from perdure.history.reroot_forks import Rerooting
+from perdure.history.turn_reader import Reader
 from perdure.jobs import PendingMark
 from perdure.storage.collection import Collection
 from perdure.storage.delivery import Parked

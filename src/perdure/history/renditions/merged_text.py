@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
-from perdure.history.renditions.binding import binds, retracts
-from perdure.history.renditions.choice import gist_of, names_of, value_of
-from perdure.history.renditions.cutting import truncate
 from perdure.history.renditions.facts import facts
-from perdure.history.renditions.weighing import bounded, is_idle
+from perdure.history.renditions.sentences import binds, retracts, truncate
+from perdure.history.renditions.unit_choice import gist_of, names_of, value_of
+from perdure.history.renditions.unit_weights import bounded, is_idle
 
 #: With less room than that, a part says nothing.
 _LEAST = 26

@@ -15,8 +15,8 @@ import msgspec
 
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, words_of
 from perdure.core.turns import Position, Turn
-from perdure.history.reading import Reader
-from perdure.history.records import Head, SessionRecord
+from perdure.history.log_records import Head, SessionRecord
+from perdure.history.turn_reader import Reader
 
 #: Turns that are looked at, and read at once.
 MOST_TURNS, _STEP = 5_000, 50

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.core.tokens import Counter
-from perdure.history.renditions.binding import binds, clauses, leans, opens, turns
 from perdure.history.renditions.facts import mentions
-from perdure.history.renditions.language import is_english
-from perdure.history.renditions.sentences import Unit, units
+from perdure.history.renditions.sentences import Unit, binds, clauses, leans, opens, turns, units
+from perdure.history.renditions.tidy_text import is_english
 
 _decision = re.compile(
     r"\b(?:decid|decision|chose|agreed|must|should|never|always|instead|because|root cause"

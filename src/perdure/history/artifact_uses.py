@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 from perdure.artifacts import Referrer
 from perdure.core.turns import Position
-from perdure.history.log import KEPT
-from perdure.history.records import Use
+from perdure.history.log_records import Use
+from perdure.history.turn_log import KEPT
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
 

@@ -12,7 +12,7 @@ import re
 import string
 from collections import Counter
 
-from perdure.history.secrets.rules import Rule
+from perdure.history.secrets.masking_rules import Rule
 
 _PLACEHOLDER = re.compile(
     r"""^[<\[({]|^\$[A-Za-z_{(]|^@\w+@$|^%(?:\w+%|[a-z])$|[<>{}]|\$[({]

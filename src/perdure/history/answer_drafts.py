@@ -14,11 +14,11 @@ import msgspec
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState, Turn, TurnSplitter
-from perdure.history.answers import Partial, packed, unpacked
 from perdure.history.intake import Intake, Taken
-from perdure.history.log import Order, TurnLog, Writer, Written
-from perdure.history.reading import Reader
-from perdure.history.records import Draft, Head, turn_key
+from perdure.history.log_records import Draft, Head, turn_key
+from perdure.history.streamed_answers import Partial, packed, unpacked
+from perdure.history.turn_log import Order, TurnLog, Writer, Written
+from perdure.history.turn_reader import Reader
 from perdure.storage.options import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction

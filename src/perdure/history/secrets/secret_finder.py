@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import re2  # type: ignore[import-untyped]  # has no types
 
 from perdure.core.errors import InvalidConfig
-from perdure.history.secrets.own import OWN
-from perdure.history.secrets.rules import Exemption, Kind, Rule, published
+from perdure.history.secrets.masking_rules import OWN, Exemption, Kind, Rule, published
 
 #: For the states of an automaton of gates. When it is full it is emptied and filled again, in the
 #: middle of a text: slower, not wrong.
@@ -121,7 +120,7 @@ class Finder:
         ]
 
     def _places(self, rule: Rule, probe: bytes) -> Iterator[Found]:
-        from perdure.history.secrets import judge  # few texts come this far
+        from perdure.history.secrets import secret_judge  # few texts come this far
 
         expression, exemptions = self._of(rule)
         for match in expression.finditer(probe):
@@ -136,8 +135,10 @@ class Finder:
             value = probe[start:end].decode("utf-8", "replace")
             if (
                 value
-                and judge.is_secret(rule, value, probe[match.start() : start])
-                and not (rule.kind in ("token", "loose") and judge.in_blob(probe, start, end))
+                and secret_judge.is_secret(rule, value, probe[match.start() : start])
+                and not (
+                    rule.kind in ("token", "loose") and secret_judge.in_blob(probe, start, end)
+                )
                 and not self._is_allowed(value)
                 and not any(exempt.covers(probe, match, value) for exempt in exemptions)
             ):

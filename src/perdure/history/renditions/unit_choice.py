@@ -12,11 +12,17 @@ import heapq
 from collections.abc import Sequence
 
 from perdure.core.tokens import Counter
-from perdure.history.renditions.binding import cut, decides, reports, turns
-from perdure.history.renditions.cutting import truncate
-from perdure.history.renditions.language import is_english
-from perdure.history.renditions.sentences import split, units
-from perdure.history.renditions.weighing import (
+from perdure.history.renditions.sentences import (
+    cut,
+    decides,
+    reports,
+    split,
+    truncate,
+    turns,
+    units,
+)
+from perdure.history.renditions.tidy_text import is_english
+from perdure.history.renditions.unit_weights import (
     Candidate,
     Spoken,
     bounded,

@@ -33,8 +33,7 @@ from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState
 from perdure.history import chain
-from perdure.history.packing import RoundWritten, cut, grouped
-from perdure.history.records import (
+from perdure.history.log_records import (
     Draft,
     Head,
     Piece,
@@ -45,6 +44,7 @@ from perdure.history.records import (
     turn_key,
     turn_prefix,
 )
+from perdure.history.piece_packing import RoundWritten, cut, grouped
 from perdure.jobs import GoOn, Runner
 from perdure.storage.conflicts import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from perdure.history.records import Span
+from perdure.history.log_records import Span
 from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
 

@@ -14,10 +14,8 @@ import msgspec
 from perdure.core import messages as canonical
 from perdure.core.errors import InvalidInput
 from perdure.history import chain
-from perdure.history.lines import Owned
-from perdure.history.log import use_of
-from perdure.history.reading import Reader
-from perdure.history.records import (
+from perdure.history.log_records import (
+    Owned,
     Piece,
     SessionRecord,
     Stretch,
@@ -25,13 +23,15 @@ from perdure.history.records import (
     Use,
     turn_key,
 )
-from perdure.history.renditions.records import (
+from perdure.history.renditions.rendition_records import (
     Rendition,
     Tiny,
     rendition_key,
     tiny_without_later,
     without_later,
 )
+from perdure.history.turn_log import use_of
+from perdure.history.turn_reader import Reader
 from perdure.storage.store import Store
 
 #: Turns that are copied at once.
