@@ -26,12 +26,11 @@ from perdure.core.errors import (
     InvalidURL,
     Unavailable,
 )
-from perdure.storage import urls
+from perdure.storage import registry
 from perdure.storage.adapter import Adapter, Capability, newer_schema
-from perdure.storage.layouts import Layout
 from perdure.storage.options import Options
 from perdure.storage.query import All, Query
-from perdure.storage.rows import Batch, Delete, Fill, Put, Row
+from perdure.storage.rows import Batch, Delete, Fill, Layout, Put, Row
 
 _EVERYTHING = All(())
 
@@ -50,7 +49,7 @@ class FolderAdapter(Adapter):
     )
 
     def __init__(self, url: str, clock: Clock = now) -> None:
-        self._root = Path(urls.parse(url).path)
+        self._root = Path(registry.parse(url).path)
         if not self._root.name:
             raise InvalidURL(
                 f"The address {url!r} names no folder.", hint="Write it like folder:///notes."

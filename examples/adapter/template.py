@@ -13,9 +13,8 @@ from typing import ClassVar
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, InvalidInput
 from perdure.storage.adapter import Adapter, Capability, newer_schema
-from perdure.storage.layouts import Layout
 from perdure.storage.options import Options
-from perdure.storage.rows import Batch, Delete, Fill, Put, Row
+from perdure.storage.rows import Batch, Delete, Fill, Layout, Put, Row
 
 
 class TemplateAdapter(Adapter):
@@ -25,7 +24,7 @@ class TemplateAdapter(Adapter):
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
 
     def __init__(self, url: str, clock: Clock = now) -> None:
-        # `perdure.storage.urls.parse(url)` gives the path and the options of the address.
+        # `perdure.storage.registry.parse(url)` gives the path and the options of the address.
         # Ask this clock for the time, and no other: tests set it.
         self._clock = clock
         self._tables: dict[str, dict[str, Row]] = {}

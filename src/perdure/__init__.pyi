@@ -221,7 +221,6 @@ from perdure.storage.finder import (
 from perdure.storage.finder import (
     where as where,
 )
-from perdure.storage.layouts import Index as Index
 from perdure.storage.options import (
     Consistency as Consistency,
 )
@@ -249,6 +248,7 @@ from perdure.storage.records import (
 from perdure.storage.records import (
     record as record,
 )
+from perdure.storage.rows import Index as Index
 from perdure.storage.state_records import (
     StateRecord as StateRecord,
 )

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from perdure.bank import Bank
 from perdure.core.errors import Conflict, InvalidInput
-from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.concurrency import ATTEMPTS, back_off
 
 R = TypeVar("R")
 

@@ -39,11 +39,10 @@ from perdure.storage.backends.sqlite import (
     encryption,
 )
 from perdure.storage.backends.sqlite.encryption import decrypt_file, encrypt_file, rekey_file
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Indexed, Key, Tags, record
-from perdure.storage.rows import Batch, Put, checksum
+from perdure.storage.rows import Batch, Layout, Put, checksum
 from perdure.storage.store import Store
 from perdure.testing import run
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Indexed, Key, Tags, record
+from perdure.storage.rows import Index
 
 
 class Mood(enum.Enum):

@@ -13,13 +13,12 @@ from perdure.core.clock import Clock
 from perdure.storage.adapter import Adapter
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
-from perdure.storage.layouts import Index
 from perdure.storage.middleware import Middleware
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
 from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, record
 from perdure.storage.registry import adapter_for
-from perdure.storage.rows import Row
+from perdure.storage.rows import Index, Row
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, assert_type
 
 import msgspec
@@ -18,10 +19,12 @@ from perdure.core.errors import (
     InvalidValue,
     TooLarge,
 )
+from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.collection import Stored
 from perdure.storage.options import STRONG, Consistency, Options
 from perdure.storage.records import Key, record
-from perdure.storage.rows import MAX_VALUE_BYTES
+from perdure.storage.registry import adapter_for
+from perdure.storage.rows import MAX_VALUE_BYTES, Layout
 from perdure.storage.store import Store
 from perdure.testing import ManualClock
 from tests.conftest import MakeStore
@@ -323,3 +326,23 @@ async def test_closed_stores_are_closed(make_store: MakeStore) -> None:
     for attempt in attempts:
         with pytest.raises(Closed):
             await attempt
+
+
+async def test_a_collection_that_is_not_there_is_asked_for_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bank.db'}"
+    asked: list[str] = []
+
+    class Watched(SQLiteAdapter):
+        async def prepare(self, layout: Layout, *, make: bool = True) -> frozenset[str] | None:
+            asked.append(layout.name)
+            return await super().prepare(layout, make=make)
+
+    async with Store(Watched(url)) as store, Store(adapter_for(url)) as other:
+        for _ in range(3):
+            assert await store.collection(Author).get("ada") is None
+            assert await store.collection(Author).query().values() == []
+        assert asked.count("authors") == 1
+        ada = Author("ada", "Ada")
+        await other.collection(Author).put(ada)
+        assert await store.collection(Author).get("ada") == ada
+        assert asked.count("authors") == 2

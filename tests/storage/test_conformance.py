@@ -9,17 +9,16 @@ import msgspec
 import pytest
 
 from perdure.core.errors import UnknownBackend
-from perdure.storage import registry, urls
+from perdure.storage import registry
 from perdure.storage.adapter import Capability
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.backends.postgres import PostgresAdapter
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.backends.valkey import ValkeyAdapter
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query
 from perdure.storage.registry import adapter_for
-from perdure.storage.rows import Batch, Put, Row
+from perdure.storage.rows import Batch, Layout, Put, Row
 from perdure.testing import ManualClock, perform, run, trials_for
 from perdure.testing.conformance import LEVELS, Report, Standing, Trial, registered
 from tests.conftest import DURABLE
@@ -186,7 +185,7 @@ async def test_unknown_backend_is_an_error() -> None:
     ],
 )
 def test_passwords_are_not_shown(url: str, shown: str) -> None:
-    assert urls.shown(url) == shown
+    assert registry.shown(url) == shown
 
 
 # What the kit leaves behind -------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.core.errors import InvalidInput, InvalidQuery, InvalidValue, NotIndexed
-from perdure.storage import cursors
+from perdure.storage import finder
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.finder import Finder, all_of, any_of, tagged, where
 from perdure.storage.query import Condition, Order
@@ -204,9 +204,9 @@ async def test_cursors_of_other_queries_are_refused(store: Store, notes: Finder[
     page = await notes.order_by("stars").limit(2).page()
     assert page.next is not None
     authors = store.collection(Author).query()
-    for finder in (notes, notes.order_by("-stars"), notes.order_by("stars", "author"), authors):
+    for asked in (notes, notes.order_by("-stars"), notes.order_by("stars", "author"), authors):
         with pytest.raises(InvalidQuery, match="does not belong"):
-            await finder.page(after=page.next)
+            await asked.page(after=page.next)
     with pytest.raises(InvalidQuery, match="only one"):
         await notes.page(after=page.next, before=page.next)
 
@@ -225,7 +225,7 @@ async def test_forged_cursors_do_no_harm(notes: Finder[Note]) -> None:
     ordered = notes.order_by("stars").limit(2)
     order = (Order("stars"), Order("key"))
     for mark in FORGED:
-        forged = cursors.seal("notes", order, mark)  # type: ignore[arg-type]
+        forged = finder.seal("notes", order, mark)  # type: ignore[arg-type]
         with contextlib.suppress(InvalidInput):
             await ordered.page(after=forged)
 
@@ -233,8 +233,8 @@ async def test_forged_cursors_do_no_harm(notes: Finder[Note]) -> None:
 def test_cursors_are_stable() -> None:
     """They may be kept by clients: a new release must still open those of the last one."""
     order = (Order("stars"), Order("key"))
-    sealed = cursors.seal("notes", order, (3, "a"))
-    assert cursors.open("notes", order, sealed) == (3, "a")
+    sealed = finder.seal("notes", order, (3, "a"))
+    assert finder.open("notes", order, sealed) == (3, "a")
     assert sealed == "ks4aScCskgOhYQ"
 
 

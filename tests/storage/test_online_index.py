@@ -14,9 +14,9 @@ import pytest
 from perdure.core.errors import Unavailable
 from perdure.storage import filling, tables
 from perdure.storage.backends.sqlite import SQLiteAdapter
-from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, record
+from perdure.storage.rows import Index
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock
 from tests.conftest import DURABLE, MakeStore

@@ -9,7 +9,7 @@ import pytest
 
 import perdure
 from perdure.storage.finder import all_of, any_of, where
-from perdure.storage.layouts import Index
+from perdure.storage.rows import Index
 from perdure.storage.store import Store
 
 

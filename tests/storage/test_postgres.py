@@ -26,10 +26,9 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.storage.backends.postgres import PostgresAdapter, writer
-from perdure.storage.layouts import Column, Index, Layout
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Figure, Query, Summary
-from perdure.storage.rows import Batch, Check, Delete, Event, Put, Row
+from perdure.storage.rows import Batch, Check, Column, Delete, Event, Index, Layout, Put, Row
 from tests.servers import PostgresServer
 from tests.waiting import until
 

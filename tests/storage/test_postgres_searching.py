@@ -24,13 +24,12 @@ from perdure.search.engine import (
     Withdrawal,
     engine_of,
 )
-from perdure.search.lexemes import lexeme, rows_of
+from perdure.search.postgres_search_tables import lexeme, rows_of
 from perdure.storage.adapter import Adapter
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.backends.postgres import PostgresAdapter
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT
-from perdure.storage.rows import Batch, Put
+from perdure.storage.rows import Batch, Layout, Put
 from tests.servers import PostgresServer
 
 INDEX = SearchIndex("shelf", ("title", "text"))

@@ -12,7 +12,6 @@ import pytest
 
 from perdure.core.errors import InvalidInput, InvalidRecordType, InvalidValue, TooLarge
 from perdure.storage import records
-from perdure.storage.layouts import Column, Index
 from perdure.storage.records import (
     Compressed,
     Encrypted,
@@ -23,7 +22,7 @@ from perdure.storage.records import (
     system_record,
     type_of,
 )
-from perdure.storage.rows import MAX_VALUE_BYTES
+from perdure.storage.rows import MAX_VALUE_BYTES, Column, Index
 from tests.storage.notes import Author, Mood, Note, Spark
 
 Frozen = msgspec.Struct

@@ -19,12 +19,10 @@ from hypothesis import strategies as st
 
 from perdure.core.errors import InvalidURL
 from perdure.storage.backends.postgres import PostgresAdapter, address, replica
-from perdure.storage.backends.postgres.marks import Marks
-from perdure.storage.backends.postgres.replica import Replica
-from perdure.storage.layouts import Column, Layout
+from perdure.storage.backends.postgres.replica import Marks, Replica
 from perdure.storage.options import DEFAULT, STRONG, Options, bounded
 from perdure.storage.query import Figure, Query, Summary
-from perdure.storage.rows import Batch, Put
+from perdure.storage.rows import Batch, Column, Layout, Put
 from perdure.storage.store import Store
 from tests.postgres_replica import PostgresReplica
 from tests.servers import PostgresServer

@@ -12,10 +12,9 @@ import msgspec
 import pytest
 
 from perdure.core.errors import MigrationFailed, NewerSchema
-from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, Tags, record, type_of
-from perdure.storage.rows import Batch
+from perdure.storage.rows import Batch, Index
 from perdure.storage.store import Store
 from tests.conftest import DURABLE, MakeStore
 from tests.servers import PostgresServer

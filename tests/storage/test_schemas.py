@@ -20,10 +20,9 @@ from perdure.core.errors import (
     SchemaMismatch,
 )
 from perdure.storage.adapter import Capability
-from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Indexed, Key, record
-from perdure.storage.rows import Batch, Row
+from perdure.storage.rows import Batch, Index, Row
 from perdure.storage.schemas.schema_comparison import compare
 from perdure.storage.schemas.schema_validation import find_problems
 from perdure.storage.schemas.type_shapes import describe

@@ -14,12 +14,11 @@ import pytest
 
 from perdure.core.errors import Unavailable
 from perdure.storage.backends.sqlite import SQLiteAdapter, connections
-from perdure.storage.backends.sqlite.scrub import Scrub
+from perdure.storage.backends.sqlite.checkpoint import Scrub
 from perdure.storage.compression import Compression
 from perdure.storage.extension import Extensions
-from perdure.storage.layouts import Column, Index, Layout
 from perdure.storage.options import DEFAULT
-from perdure.storage.rows import Batch, Delete, Put
+from perdure.storage.rows import Batch, Column, Delete, Index, Layout, Put
 from perdure.storage.store import Store
 from perdure.storage.verify import verify_store
 from tests.servers import PostgresServer

@@ -30,9 +30,8 @@ from perdure.storage.backends.sqlite import (
     SQLiteAdapter,
     connections,
 )
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, Options
-from perdure.storage.rows import Batch, Put
+from perdure.storage.rows import Batch, Layout, Put
 
 INDEX = SearchIndex("perdure_recall", ("said", "answered"))
 ROWS = Layout("rows")

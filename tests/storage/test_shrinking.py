@@ -11,7 +11,7 @@ import pytest
 
 from perdure.search import attach
 from perdure.search.engine import Document, SearchIndex, TextSearch, Withdrawal, engine_of
-from perdure.storage.backends.sqlite import SQLiteAdapter, shrinking
+from perdure.storage.backends.sqlite import SQLiteAdapter, checkpoint
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch
 
@@ -78,7 +78,7 @@ async def test_what_is_withdrawn_gives_its_room_back(bank: SQLiteAdapter, file: 
 async def test_a_large_bank_is_not_written_anew(
     bank: SQLiteAdapter, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shrinking, "_SMALL", 20)
+    monkeypatch.setattr(checkpoint, "_SMALL", 20)
     await fill(bank, 300)
     await tend(bank)
     assert free_pages(file) >= 16
@@ -89,12 +89,12 @@ async def test_somebody_who_writes_is_not_waited_for(
     bank: SQLiteAdapter, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(shrinking, "_SMALL", 20)
+        patched.setattr(checkpoint, "_SMALL", 20)
         await fill(bank, 300)
         await tend(bank)
     with contextlib.closing(apsw.Connection(str(file))) as other:
         other.execute("BEGIN IMMEDIATE")
-        shrinking.shrink(file, None)
+        checkpoint.shrink(file, None)
         other.execute("ROLLBACK")
     assert free_pages(file) >= 16
     await tend(bank)
@@ -105,7 +105,7 @@ async def test_damage_elsewhere_does_not_keep_the_index_from_being_tended(
     bank: SQLiteAdapter, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(shrinking, "_SMALL", 20)
+        patched.setattr(checkpoint, "_SMALL", 20)
         await fill(bank, 300)
         await tend(bank)
     with contextlib.closing(apsw.Connection(str(file))) as other:

@@ -13,11 +13,10 @@ import pytest
 from perdure.core.errors import Closed, Corrupted, Unavailable
 from perdure.storage.adapter import Adapter, Snapshot
 from perdure.storage.backends.sqlite import connections
-from perdure.storage.layouts import Column, Index, Layout
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Compare, Op, Query, Tagged
 from perdure.storage.registry import adapter_for
-from perdure.storage.rows import Batch, Delivered, Entry, Event, Put, Row
+from perdure.storage.rows import Batch, Column, Delivered, Entry, Event, Index, Layout, Put, Row
 from perdure.storage.snapshots import (
     HeldCollection,
     HeldSnapshot,

@@ -15,10 +15,9 @@ import pytest
 
 import perdure
 from perdure.storage.backends.sqlite import SQLiteAdapter
-from perdure.storage.layouts import Column, Layout
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query, Tagged
-from perdure.storage.rows import Batch, Put
+from perdure.storage.rows import Batch, Column, Layout, Put
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock
 

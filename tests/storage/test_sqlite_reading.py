@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from perdure.storage.backends.sqlite import SQLiteAdapter, reader
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
-from perdure.storage.rows import Batch, Put
+from perdure.storage.rows import Batch, Layout, Put
 
 LAYOUT = Layout("rows")
 

@@ -29,7 +29,6 @@ from hypothesis.stateful import (
 
 from perdure.core.errors import Conflict, PerdureError
 from perdure.storage.adapter import Adapter
-from perdure.storage.layouts import Column, Index, Layout
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import (
     All,
@@ -45,7 +44,18 @@ from perdure.storage.query import (
     Tagged,
 )
 from perdure.storage.registry import adapter_for
-from perdure.storage.rows import Batch, Check, Delete, Delivered, Event, Put, Row
+from perdure.storage.rows import (
+    Batch,
+    Check,
+    Column,
+    Delete,
+    Delivered,
+    Event,
+    Index,
+    Layout,
+    Put,
+    Row,
+)
 from perdure.testing import ManualClock
 
 T = TypeVar("T")

@@ -14,9 +14,8 @@ from perdure.core.errors import Conflict
 from perdure.storage.backends.postgres import PostgresAdapter
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.backends.sqlite.writer import ALONE_FOR
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, STRONG, Consistency, Options
-from perdure.storage.rows import Batch, Put
+from perdure.storage.rows import Batch, Layout, Put
 from perdure.storage.store import Store
 from tests.postgres_replica import PostgresReplica
 from tests.servers import PostgresServer

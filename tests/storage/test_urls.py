@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.core.errors import InvalidURL
-from perdure.storage import urls
+from perdure.storage import registry
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from perdure.storage import urls
     ],
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
-    assert urls.shown(url) == shown
+    assert registry.shown(url) == shown
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_a_password_is_never_shown(url: str, shown: str) -> None:
 )
 def test_what_is_no_address_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidURL) as caught:
-        urls.parse(url)
+        registry.parse(url)
     assert caught.value.hint
     assert "s3cret" not in str(caught.value)
 
 
 def test_the_parts_of_an_address() -> None:
-    assert urls.parse("sqlite:///rel/a%20b.db").path == "rel/a b.db"
-    assert urls.parse("sqlite:////abs/b.db").path == "/abs/b.db"
-    assert not urls.parse("sqlite:///b.db?inline=no").flag("inline", default=True)
+    assert registry.parse("sqlite:///rel/a%20b.db").path == "rel/a b.db"
+    assert registry.parse("sqlite:////abs/b.db").path == "/abs/b.db"
+    assert not registry.parse("sqlite:///b.db?inline=no").flag("inline", default=True)
     with pytest.raises(InvalidURL, match="neither yes nor no"):
-        urls.parse("sqlite:///b.db?inline=perhaps").flag("inline", default=True)
+        registry.parse("sqlite:///b.db?inline=perhaps").flag("inline", default=True)

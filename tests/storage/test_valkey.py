@@ -37,13 +37,12 @@ from perdure.core.errors import (
 )
 from perdure.storage import registry
 from perdure.storage.backends import valkey as backend
-from perdure.storage.backends.valkey import ValkeyAdapter, address, links, listing, rows
+from perdure.storage.backends.valkey import ValkeyAdapter, address, links, rows
 from perdure.storage.compression import Compression
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Order, Query
 from perdure.storage.records import Compressed, Indexed, Key, record
-from perdure.storage.rows import Batch, Delete, Put, Recode, Row, Size, checksum
+from perdure.storage.rows import Batch, Delete, Layout, Put, Recode, Row, Size, checksum
 from perdure.storage.store import Store
 from perdure.testing import run
 from perdure.testing.clock import ManualClock
@@ -452,9 +451,9 @@ async def test_batches_that_no_server_takes(
 async def test_long_listings_are_put_together(
     store: ValkeyAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "PAGE", 7)
-    monkeypatch.setattr(listing, "_LOOKED_AT", 9)
-    monkeypatch.setattr(listing, "_PAGE_BYTES", 300)
+    monkeypatch.setattr(rows, "PAGE", 7)
+    monkeypatch.setattr(rows, "_LOOKED_AT", 9)
+    monkeypatch.setattr(rows, "_PAGE_BYTES", 300)
     gone = time.time_ns() // 1_000 - 1
     names = [f"{n:03d}" for n in range(100)]
     writes = [put(name, expires=gone if int(name) % 3 else None) for name in names]

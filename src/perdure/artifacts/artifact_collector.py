@@ -66,7 +66,7 @@ from perdure.core.clock import Clock, duration, new_id, now
 from perdure.core.errors import ArtifactMissing, Conflict, Corrupted, KeyRefused, Unavailable
 from perdure.storage.adapter import Capability
 from perdure.storage.collection import Stored
-from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.references import (

@@ -25,7 +25,7 @@ from perdure.core.errors import (
     PerdureError,
 )
 from perdure.storage.collection import Collection, Stored
-from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.finder import tagged as has_tag
 from perdure.storage.options import STRONG
 from perdure.storage.records import RecordType, all_types, type_of

@@ -28,13 +28,13 @@ from perdure.bank.bank_copy import large_artifacts, silent
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, BadBackup, Corrupted, InvalidInput
 from perdure.history.turn_log import KEPT
-from perdure.storage import assembly, urls
+from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot
+from perdure.storage.concurrency import in_thread
 from perdure.storage.references import row_key
 from perdure.storage.rows import Delivered, Entry, Row, checksum
 from perdure.storage.snapshots import WatchedSnapshot, closing
 from perdure.storage.store import Progress
-from perdure.storage.threads import in_thread
 
 if TYPE_CHECKING:
     from perdure.storage.encryption.master_keys import Source
@@ -200,7 +200,7 @@ class _BackupRun:
             taken=taken,
             made_by=made_by(),
             backend=type(adapter).__name__,
-            bank=urls.location(self._bank.url),
+            bank=registry.location(self._bank.url),
             rows=rows,
             bytes=size,
             digest=digest,

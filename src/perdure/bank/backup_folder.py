@@ -56,9 +56,9 @@ from perdure.core.errors import (
     Unavailable,
 )
 from perdure.storage.adapter import Snapshot
-from perdure.storage.layouts import Layout
+from perdure.storage.concurrency import in_thread
+from perdure.storage.rows import Layout
 from perdure.storage.store import Progress
-from perdure.storage.threads import in_thread
 
 if TYPE_CHECKING:
     from perdure.artifacts.artifact_contents import ArtifactContents

@@ -27,7 +27,7 @@ from perdure.history.log_records import Link, SessionRecord
 from perdure.history.strategies.strategy import parse_strategy
 from perdure.history.turn_log import Hook
 from perdure.history.verify_chain import verify_chains
-from perdure.storage import urls
+from perdure.storage import registry
 from perdure.storage.collection import Collection
 from perdure.storage.middleware import Middleware
 from perdure.storage.options import DEFAULT, Options
@@ -449,7 +449,7 @@ class Bank:
     async def info(self) -> Info:
         """What this bank is and holds."""
         return Info(
-            url=urls.shown(self.url),
+            url=registry.shown(self.url),
             backend=type(self.store.adapter).__name__,
             capabilities=sorted(self.store.adapter.capabilities),
             artifacts=str(self.artifacts.place),

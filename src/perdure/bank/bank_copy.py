@@ -28,12 +28,12 @@ from perdure.bank.bank import Bank
 from perdure.bank.folders import make_folder
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, Corrupted, InvalidInput, KeyRefused
-from perdure.storage import assembly, urls
+from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot, not_empty
+from perdure.storage.concurrency import in_thread
 from perdure.storage.rows import Delivered, Entry
 from perdure.storage.snapshots import HeldCollection, HeldSnapshot, WatchedSnapshot, closing
 from perdure.storage.store import Progress, Store
-from perdure.storage.threads import in_thread
 from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class _CopyTarget:
         capabilities = self._store().adapter.capabilities
         if not {Capability.SNAPSHOTS, Capability.DURABLE} <= capabilities:
             raise InvalidInput(
-                f"A bank at {urls.shown(self.url)} cannot be filled from another one.",
+                f"A bank at {registry.shown(self.url)} cannot be filled from another one.",
                 hint="Use sqlite:///… or postgresql://….",
             )
 
@@ -234,7 +234,7 @@ class _CopyTarget:
                 for tagged in later:
                     if not await _is_sound(bank.artifacts, tagged):
                         copied += await self._put(bank.artifacts, tagged, content)
-        return BankCopy(urls.shown(self.url), rows, len(sizes) + found, copied)
+        return BankCopy(registry.shown(self.url), rows, len(sizes) + found, copied)
 
     async def checked(
         self,
@@ -348,7 +348,7 @@ async def _is_sound(store: ArtifactStore, tagged: str) -> bool | None:
 
 def _is_same(one: str, other: str) -> bool:
     """Whether two addresses name the same bank, as far as they tell."""
-    first, second = urls.parse(one), urls.parse(other)
+    first, second = registry.parse(one), registry.parse(other)
     if first.scheme == second.scheme == "sqlite":
         return Path(first.path).resolve() == Path(second.path).resolve()
     return one == other

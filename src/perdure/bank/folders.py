@@ -13,7 +13,7 @@ from perdure.artifacts.artifact_places import S3Address
 from perdure.config import ArtifactsConfig
 from perdure.core.clock import new_id
 from perdure.core.errors import AccessDenied
-from perdure.storage import urls
+from perdure.storage import registry
 
 
 def artifact_place(url: str, config: ArtifactsConfig, *, temporary: bool) -> Path | S3Address:
@@ -25,7 +25,7 @@ def artifact_place(url: str, config: ArtifactsConfig, *, temporary: bool) -> Pat
         return artifact_places.parse(config.url)
     if config.folder:
         return Path(config.folder).expanduser().absolute()
-    address = urls.parse(url)
+    address = registry.parse(url)
     if address.scheme == "sqlite":
         file = Path(address.path).absolute()
         return file.with_name(f"{file.name}.artifacts")
@@ -52,7 +52,7 @@ def make_folder(folder: Path) -> None:
 
 def _slug(url: str) -> str:
     """A folder name for a bank on a server: two banks never share one."""
-    parts, options = urlsplit(url), urls.parse(url).options
+    parts, options = urlsplit(url), registry.parse(url).options
     host = parts.hostname or options.get("host", "local")
     schema = options.get("schema", "perdure")
     place = f"{host}-{parts.port or 5432}-{parts.path.strip('/')}-{schema}"

@@ -22,7 +22,7 @@ from perdure.history.turn_reader import Reader
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.services import Services
-from perdure.storage import assembly, urls
+from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability
 from perdure.storage.middleware import Middleware
 from perdure.storage.store import Progress, Store
@@ -179,7 +179,7 @@ def _check_backend(url: str, store: Store) -> None:
     missing = sorted(_NEEDED - store.adapter.capabilities)
     if missing:
         raise Unsupported(
-            f"{urls.shown(url)} cannot hold a bank: it has no {', '.join(missing)}.",
+            f"{registry.shown(url)} cannot hold a bank: it has no {', '.join(missing)}.",
             hint="Use it for records alone, with perdure.open_store(…); open the bank on"
             " sqlite:// or postgresql://.",
         )

@@ -37,13 +37,15 @@ async def existing_bank(
     must not make anything.
     """
     from perdure.bank import Bank
-    from perdure.storage import urls
+    from perdure.storage import registry
 
     bank = Bank(config=config or settings.load())
     if not await bank.store.adapter.exists():
-        named = f" --bank {shlex.quote(urls.shown(bank.url))}" if settings.bank is not None else ""
+        named = (
+            f" --bank {shlex.quote(registry.shown(bank.url))}" if settings.bank is not None else ""
+        )
         raise Unavailable(
-            f"There is no bank at {urls.location(bank.url)}.",
+            f"There is no bank at {registry.location(bank.url)}.",
             hint=f"Make one with `perdure bank init{named}`.",
         )
     async with bank.looked_at():

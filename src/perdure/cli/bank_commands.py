@@ -70,21 +70,21 @@ app.command("decrypt")(encrypting.decrypt)
 
 async def _init(settings: CommandSettings) -> dict[str, Any]:
     from perdure.bank import Bank
-    from perdure.storage import urls
+    from perdure.storage import registry
     from perdure.storage.adapter import Capability
 
     with ProgressBar("opening the bank"):
         bank = Bank(config=settings.load())
         if Capability.DURABLE not in bank.store.adapter.capabilities:
             raise InvalidInput(
-                f"A bank at {urls.shown(bank.url)} ends with the program that opens it.",
+                f"A bank at {registry.shown(bank.url)} ends with the program that opens it.",
                 hint="Name a place that lasts, such as sqlite:///memory.db.",
             )
         was_there = await bank.store.adapter.exists()
         async with bank:
             return {
-                "url": urls.shown(bank.url),
-                "location": urls.location(bank.url),
+                "url": registry.shown(bank.url),
+                "location": registry.location(bank.url),
                 "created": not was_there,
             }
 

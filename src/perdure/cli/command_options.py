@@ -48,12 +48,12 @@ class CommandSettings:
         import msgspec
 
         from perdure import config
-        from perdure.storage import urls
+        from perdure.storage import registry
 
         loaded = config.load(self.config)
         if self.bank is None:
             return loaded
-        urls.parse(self.bank)  # an empty one, such as of an unset variable, is not the default
+        registry.parse(self.bank)  # an empty one, such as of an unset variable, is not the default
         return msgspec.structs.replace(loaded, bank=self.bank)
 
 

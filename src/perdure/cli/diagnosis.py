@@ -27,7 +27,7 @@ from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.config import Config
 from perdure.core.errors import PerdureError, Unavailable
-from perdure.storage import urls
+from perdure.storage import registry
 
 _LIBRARIES = ("apsw", "msgspec", "obstore", "zstandard")
 #: Older ones can damage a database in WAL mode when a checkpoint meets a write.
@@ -148,7 +148,7 @@ def _examine_config(report: Diagnosis, settings: CommandSettings) -> Config | No
 
 async def _examine_bank(report: Diagnosis, settings: CommandSettings, config: Config) -> None:
     facts: dict[str, Any] = {
-        "url": urls.shown(config.bank_url()),
+        "url": registry.shown(config.bank_url()),
         "reachable": False,
         "error": None,
     }

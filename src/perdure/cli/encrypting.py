@@ -78,13 +78,13 @@ def decrypt(
 def _convert(
     settings: CommandSettings, key: str | None, work: Callable[[Path, bytes], None], told: str
 ) -> None:
-    from perdure.storage import urls
+    from perdure.storage import registry
 
     config = settings.load()
-    address = urls.parse(config.bank_url())
+    address = registry.parse(config.bank_url())
     if address.scheme != "sqlite":
         raise InvalidInput(
-            f"{urls.shown(config.bank_url())} is no SQLite bank.",
+            f"{registry.shown(config.bank_url())} is no SQLite bank.",
             hint="On other backends, encrypt the records: encryption.everything.",
         )
     source = key or config.encryption.key

@@ -25,9 +25,9 @@ from perdure.core.messages import Usage
 from perdure.gateway.calls import CallOptions, indexable
 from perdure.gateway.catalog import ModelCandidate
 from perdure.jobs import GoOn, Runner, Wake
-from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, system_record
+from perdure.storage.rows import Index
 from perdure.storage.store import Store
 
 By: TypeAlias = Literal["agent", "task", "provider", "model", "purpose", "day"]

@@ -23,8 +23,8 @@ from perdure.core.errors import Corrupted, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState
 from perdure.storage.keys import numbered
-from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
+from perdure.storage.rows import Index
 from perdure.storage.state_records import StateRecord
 
 #: Long names would make keys that no index can hold.

@@ -46,7 +46,7 @@ from perdure.history.log_records import (
 )
 from perdure.history.piece_packing import RoundWritten, cut, grouped
 from perdure.jobs import GoOn, Runner
-from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.records import type_of
 from perdure.storage.references import CONDEMNED, NEEDED, Condemned

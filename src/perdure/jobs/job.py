@@ -11,10 +11,9 @@ import msgspec
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.storage import keys
 from perdure.storage.collection import Stored
-from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of
-from perdure.storage.rows import Batch, Check, Delete, Put
+from perdure.storage.rows import Batch, Check, Delete, Index, Put
 from perdure.storage.store import Store
 
 

@@ -13,8 +13,7 @@ import psycopg
 
 from perdure.search import postgres_search_tables as search_tables
 from perdure.search.engine import Document, Withdrawal, check_document, not_prepared
-from perdure.search.lexemes import rows_of
-from perdure.search.postgres_search_tables import Tables
+from perdure.search.postgres_search_tables import Tables, rows_of
 from perdure.storage.backends.postgres.extension import LeftOut
 from perdure.storage.backends.postgres.links import Connection
 

@@ -35,8 +35,8 @@ from perdure.storage.backends.postgres import PostgresAdapter, indexes
 from perdure.storage.backends.postgres.errors import DAMAGE, translated
 from perdure.storage.backends.postgres.extension import Participant, PostgresExtension
 from perdure.storage.backends.postgres.links import Connection
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, Options
+from perdure.storage.rows import Layout
 
 T = TypeVar("T")
 

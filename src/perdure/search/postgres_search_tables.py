@@ -15,9 +15,10 @@ Collections have no two underscores in their names, so the tables are never take
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -26,7 +27,6 @@ from psycopg import sql
 
 from perdure.core.errors import InvalidInput
 from perdure.search.engine import SearchIndex
-from perdure.search.lexemes import MAX_POSITION, quoted
 from perdure.storage.backends.postgres import catalog
 from perdure.storage.backends.postgres.address import lock_space
 from perdure.storage.backends.postgres.errors import is_lost
@@ -369,3 +369,55 @@ async def _halfvec(conn: Connection) -> str:
     )
     row = await cursor.fetchone()
     return row[0] if row else ""
+
+
+#: Positions of a tsvector go from 1 to this; a greater one is silently taken for this one.
+MAX_POSITION = 16_383
+#: PostgreSQL keeps so many positions of a lexeme, and drops further ones without a word.
+_POSITIONS = 255
+#: Bytes of a lexeme: with so many, a tsvector of all positions stays below its limit of 1 MB.
+_LEXEME = 56
+
+
+def rows_of(texts: Sequence[str], stride: int) -> Iterator[tuple[int, str]]:
+    """The rows of a document: `start`, and a tsvector as text. At least one."""
+    fields = [text.split() for text in texts]
+    longest = max(map(len, fields))
+    for start in range(0, longest or 1, stride):
+        standing: dict[str, list[int]] = {}
+        for number, terms in enumerate(fields):
+            for position, term in enumerate(terms[start : start + stride], number * stride + 1):
+                standing.setdefault(term, []).append(position)
+        yield start, _tsvector(standing)
+        while standing := {
+            term: positions[_POSITIONS:]
+            for term, positions in standing.items()
+            if len(positions) > _POSITIONS
+        }:
+            yield start, _tsvector(standing)
+
+
+def _tsvector(standing: dict[str, list[int]]) -> str:
+    return " ".join(
+        f"{quoted(lexeme(term))}:{','.join(map(str, positions[:_POSITIONS]))}"
+        for term, positions in standing.items()
+    )
+
+
+def lexeme(term: str) -> str:
+    """What a term is filed as: itself, or a hash of one that PostgreSQL could not take."""
+    if len(term) <= _LEXEME and term.isascii() and "\0" not in term:
+        return term
+    data = term.encode("utf-8", "surrogatepass")
+    if len(data) <= _LEXEME and "\0" not in term and not _has_surrogate(term):
+        return term
+    return "#" + hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def quoted(word: str) -> str:
+    """A lexeme as it stands in a tsvector or tsquery."""
+    return "'" + word.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _has_surrogate(term: str) -> bool:
+    return any("\ud800" <= char <= "\udfff" for char in term)

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.search.engine import MAX_PLACE, Postings, Range, TextFound, TextSearch
-from perdure.search.lexemes import lexeme, quoted
-from perdure.search.postgres_search_tables import Tables
+from perdure.search.postgres_search_tables import Tables, lexeme, quoted
 from perdure.search.vector_matrix import is_within
 from perdure.storage.backends.postgres.links import Connection
 

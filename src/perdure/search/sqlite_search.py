@@ -33,11 +33,11 @@ from perdure.search.sqlite_documents import Filing, weight
 from perdure.search.sqlite_terms import Finder, register
 from perdure.search.sqlite_vectors import Nearness
 from perdure.search.vector_matrix import vector_rows
-from perdure.storage.backends.sqlite import SQLiteAdapter, connections, shrinking
+from perdure.storage.backends.sqlite import SQLiteAdapter, checkpoint, connections
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.extension import SQLiteExtension, remove_sidecars
+from perdure.storage.concurrency import in_thread
 from perdure.storage.options import DEFAULT, STRONG, Options
-from perdure.storage.threads import in_thread
 
 T = TypeVar("T")
 
@@ -114,8 +114,8 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
                 return True
         except Corrupted:
             return False  # whoever searches is told
-        if await self._adapter.reader.run("free pages", shrinking.is_due):
-            await in_thread(shrinking.shrink, self._adapter.path, self._adapter.file_key)
+        if await self._adapter.reader.run("free pages", checkpoint.is_due):
+            await in_thread(checkpoint.shrink, self._adapter.path, self._adapter.file_key)
         return False
 
     # Words ------------------------------------------------------------------------------------

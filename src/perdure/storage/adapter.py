@@ -23,7 +23,6 @@ from typing import ClassVar
 
 from perdure.core.errors import Conflict, NewerSchema, Unsupported
 from perdure.storage.extension import Extension
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query, Scalar, Summary
 from perdure.storage.rows import (
@@ -33,6 +32,7 @@ from perdure.storage.rows import (
     Delivered,
     Entry,
     Fill,
+    Layout,
     Recode,
     Row,
     Size,
@@ -206,6 +206,13 @@ class Adapter(ABC):
 
         Somebody else is whoever does not write through this adapter. None if that cannot be told
         at once and for next to nothing.
+        """
+        return None
+
+    def layout_generation(self) -> int | None:
+        """A number that differs from an earlier one if anybody has made a collection since.
+
+        None if that cannot be told at once and for next to nothing.
         """
         return None
 

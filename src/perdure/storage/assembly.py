@@ -9,7 +9,7 @@ from urllib.parse import quote
 from perdure.config import Config, load
 from perdure.core.clock import Clock, now
 from perdure.core.errors import InvalidConfig
-from perdure.storage import registry, urls
+from perdure.storage import registry
 from perdure.storage.adapter import Adapter
 from perdure.storage.compression import Compression
 from perdure.storage.metrics import Metrics
@@ -150,7 +150,7 @@ def _for_objects() -> type[Encryption]:
 def _with_replica(url: str, replica: str) -> str:
     if not url.startswith(("postgresql:", "postgres:")):
         raise InvalidConfig(
-            f"storage.replica is set, but {urls.shown(url)} is no PostgreSQL bank.",
+            f"storage.replica is set, but {registry.shown(url)} is no PostgreSQL bank.",
             hint="Leave it out, or open the bank that the replica follows.",
         )
     return f"{url}{'&' if '?' in url else '?'}replica={quote(replica, safe='')}"
@@ -163,7 +163,7 @@ def _unlocking(adapter: Adapter, url: str, source: Source) -> Callable[[], Await
 
     if not isinstance(adapter, SQLiteAdapter):
         raise InvalidConfig(
-            f"encryption.whole_file is set, but {urls.shown(url)} is no SQLite bank.",
+            f"encryption.whole_file is set, but {registry.shown(url)} is no SQLite bank.",
             hint="Use encryption.everything instead.",
         )
 

@@ -13,7 +13,7 @@ from perdure.core import clock
 from perdure.core.errors import Conflict
 from perdure.storage import keys, references
 from perdure.storage.adapter import Capability
-from perdure.storage.conflicts import retry_conflicts
+from perdure.storage.concurrency import retry_conflicts
 from perdure.storage.finder import Finder, Page
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.query import Order, Query, Scalar, Summary

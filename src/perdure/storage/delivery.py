@@ -15,10 +15,9 @@ from perdure.core.errors import PerdureError
 from perdure.storage import codecs
 from perdure.storage.collection import Stored
 from perdure.storage.finder import Finder
-from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of
-from perdure.storage.rows import Batch, Check, Delete, Delivered, Put
+from perdure.storage.rows import Batch, Check, Delete, Delivered, Index, Put
 from perdure.storage.store import Store
 
 _log = logging.getLogger(__name__)

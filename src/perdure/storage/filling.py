@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from perdure.core.errors import PerdureError
 from perdure.storage import rewriting
-from perdure.storage.pacing import Pace
+from perdure.storage.concurrency import Pace
 from perdure.storage.records import RecordType
 from perdure.storage.rewriting import Failure, plain_rows
 from perdure.storage.rows import Fill, Row

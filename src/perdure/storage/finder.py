@@ -15,6 +15,9 @@ without an index is refused, with the declaration that would make it work.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import zlib
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -23,7 +26,7 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidQuery, NotIndexed
-from perdure.storage import cursors, keys
+from perdure.storage import keys
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import (
     All,
@@ -217,7 +220,7 @@ class Finder(Generic[T]):
         cursor = after if before is None else before
         mark, offset = None, self._query.offset
         if cursor is not None:
-            opened = cursors.open(self._query.collection, order, cursor)
+            opened = open(self._query.collection, order, cursor)
             # It was in a client's hands: its values are checked like those of a condition.
             mark = tuple(
                 self._declared.scalar(part.column, value)
@@ -416,10 +419,39 @@ class Finder(Generic[T]):
         )
         order = self._query.total_order()
         mark = tuple(columns[part.column] for part in order)
-        return cursors.seal(self._query.collection, order, mark)
+        return seal(self._query.collection, order, mark)
 
 
 def _key_list(value: object) -> list[str]:
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
+
+
+def seal(collection: str, order: tuple[Order, ...], mark: tuple[Scalar, ...]) -> str:
+    """The cursor of a row."""
+    packed = msgspec.msgpack.encode((_fingerprint(collection, order), mark))
+    return base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def open(collection: str, order: tuple[Order, ...], cursor: str) -> tuple[Scalar, ...]:
+    """The order values in a cursor.
+
+    Raises `InvalidQuery` if it does not belong to this collection and order.
+    """
+    try:
+        packed = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        fingerprint, mark = msgspec.msgpack.decode(packed, type=tuple[int, tuple[Scalar, ...]])
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        fingerprint, mark = -1, ()
+    if fingerprint != _fingerprint(collection, order) or len(mark) != len(order):
+        raise InvalidQuery(
+            "The cursor does not belong to this query.",
+            hint="Use one from a page of the same collection in the same order.",
+        )
+    return mark
+
+
+def _fingerprint(collection: str, order: tuple[Order, ...]) -> int:
+    parts = (f"{part.column} {part.descending}" for part in order)
+    return zlib.crc32(" ".join((collection, *parts)).encode())

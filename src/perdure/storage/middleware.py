@@ -19,14 +19,15 @@ compresses, and a cache above encryption would hold what was meant to be secret.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
-from perdure.core.errors import InvalidInput
-from perdure.storage.options import Options
+from perdure.core.errors import DeadlineExceeded, InvalidInput
+from perdure.storage.options import Consistency, Options
 from perdure.storage.query import Query, Summary
 from perdure.storage.rows import Batch, Check, Recode, Row
 
@@ -208,3 +209,33 @@ def collection_of(call: Call) -> str:
     if isinstance(call, Summarize):
         return call.summary.query.collection
     return call.query.collection
+
+
+class TimeLeft:
+    """The options of a call, for each of the steps that it becomes: its deadline is for all."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._until = None if options.deadline is None else time.monotonic() + options.deadline
+
+    def options(self, kind: Options | None = None) -> Options:
+        """The call's options, or others, with the time that is left.
+
+        Raises `DeadlineExceeded` if none is.
+        """
+        if self._until is None:
+            return self._options if kind is None else kind
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceeded(
+                "The time allowed was over before all steps of the call were done.",
+                hint="Nothing was changed. Allow more time.",
+            )
+        return msgspec.structs.replace(self._options if kind is None else kind, deadline=left)
+
+    def from_primary(self, call: Get | Find) -> Get | Find:
+        """The same read again, from no cache or replica."""
+        options = msgspec.structs.replace(
+            self.options(), consistency=Consistency.STRONG, max_staleness=None
+        )
+        return msgspec.structs.replace(call, options=options)

@@ -33,7 +33,7 @@ from perdure.core.errors import (
     MigrationFailed,
     TooLarge,
 )
-from perdure.storage import codecs, columns, keys
+from perdure.storage import codecs, declaring, keys
 from perdure.storage.adapter import newer_schema
 from perdure.storage.codecs import PROTOBUF, Codec
 from perdure.storage.codecs.value_codec import in_words
@@ -50,9 +50,8 @@ from perdure.storage.declaring import (
     only_key,
     refuse_exposed,
 )
-from perdure.storage.layouts import Index, Kind, Layout
 from perdure.storage.query import Scalar
-from perdure.storage.rows import MAX_VALUE_BYTES, Put, Row, checksum
+from perdure.storage.rows import MAX_VALUE_BYTES, Index, Kind, Layout, Put, Row, checksum
 
 __all__ = [
     "Compressed",
@@ -118,7 +117,7 @@ class RecordType(Generic[T]):
         )
         #: Columns whose numbers are times.
         self.times = {"created", "updated"} | {
-            field for field, (_, hint) in marked.items() if columns.is_time(hint)
+            field for field, (_, hint) in marked.items() if declaring.is_time(hint)
         }
         self.kinds: dict[str, Kind] = {column.name: column.kind for column in declared}
 
@@ -179,7 +178,7 @@ class RecordType(Generic[T]):
             self.schema,
             checksum(key, content_type, self.schema, value),
             self.columns(record) if self._columns else (),
-            () if self._tags is None else columns.tag_pairs(self._tags(record)),
+            () if self._tags is None else declaring.tag_pairs(self._tags(record)),
             expires,
             expected,
         )
@@ -270,8 +269,8 @@ class RecordType(Generic[T]):
         if isinstance(value, bool):
             return int(value)
         if isinstance(value, int):
-            return columns.integer(value, column)
-        return columns.real(value, column)  # type: ignore[arg-type]
+            return declaring.integer(value, column)
+        return declaring.real(value, column)  # type: ignore[arg-type]
 
 
 _RESERVED = re.compile(r"perdure_|sqlite_|pg_").match

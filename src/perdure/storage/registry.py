@@ -16,11 +16,14 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
 
 from perdure.core.clock import Clock, now
-from perdure.core.errors import InvalidInput, PerdureError, UnknownBackend
-from perdure.storage import urls
+from perdure.core.errors import InvalidInput, InvalidURL, PerdureError, UnknownBackend
 from perdure.storage.adapter import Adapter, Capability
 
 T = TypeVar("T")
@@ -90,7 +93,7 @@ def factory_for(url: str) -> Factory:
     Raises `InvalidURL` if it cannot be read, `UnknownBackend` if nothing answers to its scheme or
     what should cannot be loaded.
     """
-    scheme = urls.parse(url).scheme
+    scheme = parse(url).scheme
     if scheme in _registered:
         return _registered[scheme]
     if scheme in _OWN:
@@ -127,9 +130,9 @@ def adapter_for(url: str, clock: Clock = now) -> Adapter:
     try:
         adapter: object = factory(url, clock)
     except (TypeError, ValueError, LookupError, AttributeError) as exc:
-        raise _broken(urls.parse(url).scheme, factory, f"raised {exc!r}") from exc
+        raise _broken(parse(url).scheme, factory, f"raised {exc!r}") from exc
     if not isinstance(adapter, Adapter):
-        raise _broken(urls.parse(url).scheme, factory, f"made {adapter!r}, which is no Adapter")
+        raise _broken(parse(url).scheme, factory, f"made {adapter!r}, which is no Adapter")
     extend(adapter)
     return adapter
 
@@ -165,3 +168,62 @@ def _broken(scheme: str, factory: Factory, what: str) -> UnknownBackend:
         f"{name}, registered for {scheme}://, {what}.",
         hint="It is called with the address and a clock, and returns an Adapter.",
     )
+
+
+class Address(msgspec.Struct, frozen=True):
+    """The parts of a URL that backends look at."""
+
+    scheme: str
+    #: For files: the path. Three slashes are relative, four absolute, as everywhere.
+    path: str
+    options: dict[str, str]
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """An option that is yes or no."""
+        text = self.options.get(name, "yes" if default else "no").lower()
+        if text not in _FLAGS:
+            raise InvalidURL(
+                f"The option {name}={text} of the address is neither yes nor no.",
+                hint=f"Write {name}=yes or {name}=no.",
+            )
+        return _FLAGS[text]
+
+
+_FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+
+
+def parse(url: str) -> Address:
+    """The parts of a store's URL.
+
+    Raises `InvalidURL` if it is not one.
+    """
+    hint = "Write it like sqlite:///memory.db, postgresql://user@host/name or memory://."
+    if "://" not in url:
+        raise InvalidURL(f"{shown(url)!r} is not the address of a bank.", hint=hint)
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+    except ValueError:  # not chained: its message may hold the password
+        raise InvalidURL(f"The address {shown(url)!r} cannot be read.", hint=hint) from None
+    path = unquote(parts.path)[1:]
+    if not parts.scheme or _impossible(url) or _impossible(path):
+        raise InvalidURL(f"{shown(url)!r} cannot be the address of a bank.", hint=hint)
+    return Address(parts.scheme, path, options)
+
+
+def location(url: str) -> str:
+    """Where a bank is, in words for people: the path of a file, or an address without password."""
+    address = parse(url)
+    return str(Path(address.path).absolute()) if address.scheme == "sqlite" else shown(url)
+
+
+def shown(url: str) -> str:
+    """An address without its password, well formed or not."""
+    return _password.sub("…", url)
+
+
+#: Behind a user's name, or behind none, as Redis has it: ``redis://:password@host``.
+_password = re.compile(
+    r"(?:(?<=[^:/]:)|(?<=//:))[^/@\s]+(?=@)|(?<=[?&]password=)[^&\s]*|(?<=[?&]replica=)[^&\s]*"
+)
+_impossible = re.compile("[\x00\ud800-\udfff]").search

@@ -25,8 +25,8 @@ import msgspec
 from perdure.core.errors import Corrupted, PerdureError
 from perdure.storage.adapter import Adapter
 from perdure.storage.collection import Collection
+from perdure.storage.concurrency import Pace
 from perdure.storage.options import STRONG, Options
-from perdure.storage.pacing import Pace
 from perdure.storage.query import Query
 from perdure.storage.records import Key, system_record
 from perdure.storage.rows import Check, Recode, Row

@@ -10,8 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from perdure.storage.adapter import Snapshot
-from perdure.storage.layouts import Layout
-from perdure.storage.rows import Delivered, Entry
+from perdure.storage.rows import Delivered, Entry, Layout
 
 T = TypeVar("T")
 

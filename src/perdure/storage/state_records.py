@@ -23,9 +23,9 @@ from perdure.core import clock
 from perdure.core.errors import InvalidInput
 from perdure.storage.collection import Executor, Stored
 from perdure.storage.finder import Finder
-from perdure.storage.layouts import Index
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
+from perdure.storage.rows import Index
 
 
 @system_record("state_records", indexes=[Index(("type", "active")), Index(("active",))])

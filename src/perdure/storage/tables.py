@@ -31,7 +31,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from perdure.core.clock import SECOND
-from perdure.storage.layouts import Column, Index, Kind, Layout
+from perdure.storage.rows import Column, Index, Kind, Layout
 
 #: Microseconds for which is kept what somebody does not declare.
 KEPT = 24 * 60 * 60 * SECOND

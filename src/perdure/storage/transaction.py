@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import msgspec
 
 from perdure.core.errors import Conflict, InvalidInput, TooLarge, Unsupported
-from perdure.storage import codecs, evaluate, keys, references
+from perdure.storage import codecs, keys, references
 from perdure.storage.adapter import Capability
 from perdure.storage.extension import Change
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, STRONG, Consistency, Options
-from perdure.storage.query import Query, Scalar, Summary, columns_of
+from perdure.storage.query import Query, Scalar, Summary, columns_of, is_after, matches, sort_key
 from perdure.storage.records import RecordType
-from perdure.storage.rows import Batch, Check, Delete, Event, Put, Row
+from perdure.storage.rows import Batch, Check, Delete, Event, Layout, Put, Row
 
 if TYPE_CHECKING:
     from perdure.storage.collection import Collection
@@ -277,11 +276,11 @@ class Transaction:
             if row is None or not isinstance(write, Put) or not row.key.startswith(query.prefix):
                 continue
             columns = _columns_of_put(layout, write, row)
-            if not evaluate.matches(query.where, columns.__getitem__, write.tags):
+            if not matches(query.where, columns.__getitem__, write.tags):
                 continue
-            if query.after is None or evaluate.is_after(order, columns.__getitem__, query.after):
+            if query.after is None or is_after(order, columns.__getitem__, query.after):
                 entries.append((row, columns))
-        entries.sort(key=lambda entry: evaluate.sort_key(order, entry[1].__getitem__))
+        entries.sort(key=lambda entry: sort_key(order, entry[1].__getitem__))
         end = None if query.limit is None else query.offset + query.limit
         return [row for row, _ in entries[query.offset : end]]
 

@@ -17,9 +17,9 @@ from perdure.core import clock
 from perdure.core.errors import InvalidInput, InvalidKey
 from perdure.storage import keys
 from perdure.storage.collection import Collection
-from perdure.storage.layouts import Index
 from perdure.storage.options import Options
 from perdure.storage.records import Compressed, Indexed, Key, system_record
+from perdure.storage.rows import Index
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 

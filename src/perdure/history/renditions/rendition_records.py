@@ -21,8 +21,8 @@ import msgspec
 
 from perdure.history.log_records import turn_prefix
 from perdure.storage.keys import numbered
-from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Key, system_record
+from perdure.storage.rows import Index
 
 #: ``pending`` waits for a model; ``failed`` does so again, after it failed; ``given up`` failed for
 #: the last time, and keeps what the algorithm made; ``stale`` was made by an older recipe, and is

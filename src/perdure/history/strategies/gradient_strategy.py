@@ -49,7 +49,7 @@ from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRou
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_reader import Reader
 from perdure.history.turn_tags import escaped
-from perdure.storage.conflicts import ATTEMPTS
+from perdure.storage.concurrency import ATTEMPTS
 
 #: Turns after which an epoch is considered, mark or no mark.
 _TURNS = 10

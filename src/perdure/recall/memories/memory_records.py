@@ -22,8 +22,8 @@ from perdure.core.turns import Position
 from perdure.history.log_records import agent_of, checked_agent
 from perdure.recall.scoping.sharing import EVERYBODY
 from perdure.storage.keys import numbered
-from perdure.storage.layouts import Index
 from perdure.storage.records import Compressed, Indexed, Key, system_record
+from perdure.storage.rows import Index
 
 MemoryKind: TypeAlias = Literal["lesson", "preference", "pattern", "decision", "fact", "topic"]
 #: ``merged`` and ``superseded`` name the memory that stands for it, in `Memory.into`.

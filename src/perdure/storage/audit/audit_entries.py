@@ -16,10 +16,9 @@ from perdure.core import clock
 from perdure.core.actors import current_actor, system_user
 from perdure.core.clock import Clock
 from perdure.core.errors import InvalidInput, StorageError
-from perdure.storage.layouts import Index
 from perdure.storage.query import All, AnyOf, Compare, Condition, Query, Summary, Tagged
 from perdure.storage.records import Key, system_record, type_of
-from perdure.storage.rows import Put, Recode, Row
+from perdure.storage.rows import Index, Put, Recode, Row
 
 #: All entries lie in one folder: backends list such keys at no more than their number.
 FOLDER = "trail/"

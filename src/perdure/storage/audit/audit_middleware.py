@@ -31,8 +31,7 @@ from perdure.storage.audit.audit_entries import (
     of_summary,
     pruning,
 )
-from perdure.storage.conflicts import ATTEMPTS, back_off
-from perdure.storage.deadlines import TimeLeft
+from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.middleware import (
     Call,
     Commit,
@@ -44,6 +43,7 @@ from perdure.storage.middleware import (
     Rewrite,
     Stage,
     Summarize,
+    TimeLeft,
     collection_of,
 )
 from perdure.storage.options import STRONG, Options

@@ -22,7 +22,7 @@ from perdure.storage.audit.audit_entries import (
     pruning,
     time_of,
 )
-from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
 from perdure.storage.query import All, Compare, Condition, Op, Order, Query
 from perdure.storage.records import type_of

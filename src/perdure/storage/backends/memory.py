@@ -16,12 +16,11 @@ import msgspec
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, Conflict, InvalidInput
-from perdure.storage import evaluate, keys
+from perdure.storage import keys
 from perdure.storage.adapter import Adapter, Capability, Snapshot, newer_schema, not_empty
 from perdure.storage.extension import Extension, Extensions
-from perdure.storage.layouts import Layout, Staleness
 from perdure.storage.options import Options
-from perdure.storage.query import Figure, Query, Scalar, Summary
+from perdure.storage.query import Figure, Query, Scalar, Summary, is_after, matches, sort_key
 from perdure.storage.rows import (
     Batch,
     Check,
@@ -29,10 +28,12 @@ from perdure.storage.rows import (
     Delivered,
     Entry,
     Fill,
+    Layout,
     Put,
     Recode,
     Row,
     Size,
+    Staleness,
 )
 from perdure.storage.snapshots import HeldCollection, HeldSnapshot
 
@@ -273,10 +274,10 @@ class MemoryAdapter(Adapter):
         order = query.total_order()
         found = list(self._matching(query))
         if order[0].column != "key" or order[0].descending:  # `_matching` goes in key order
-            found.sort(key=lambda entry: evaluate.sort_key(order, entry.column))
+            found.sort(key=lambda entry: sort_key(order, entry.column))
         if query.after is not None:
             mark = query.after
-            found = [entry for entry in found if evaluate.is_after(order, entry.column, mark)]
+            found = [entry for entry in found if is_after(order, entry.column, mark)]
         end = None if query.limit is None else query.offset + query.limit
         return [entry.row for entry in found[query.offset : end]]
 
@@ -363,7 +364,7 @@ class MemoryAdapter(Adapter):
         for entry in target.within(query.prefix):
             if entry.row.expires is not None and entry.row.expires <= moment:
                 continue
-            if evaluate.matches(query.where, entry.column, entry.tags):
+            if matches(query.where, entry.column, entry.tags):
                 yield entry
 
     def _check(self, check: Check) -> None:

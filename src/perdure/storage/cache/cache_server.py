@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.errors import InvalidURL
-from perdure.storage import urls
+from perdure.storage import registry
 
 if TYPE_CHECKING:
     from valkey.asyncio import ConnectionPool, Valkey
@@ -44,7 +44,8 @@ class CacheServer:
             self._pool.make_connection()  # type: ignore[no-untyped-call]
         except (ValueError, TypeError) as exc:
             raise InvalidURL(
-                f"The address {urls.shown(url)!r} of the shared cache cannot be read.", hint=_HINT
+                f"The address {registry.shown(url)!r} of the shared cache cannot be read.",
+                hint=_HINT,
             ) from exc
         self._client: Valkey = Valkey(connection_pool=self._pool)
         self._subscription: Any = None
@@ -150,7 +151,7 @@ def checked(url: str) -> str:
     scheme, _, rest = url.partition("://")
     scheme = _SCHEMES.get(scheme, scheme)
     if scheme not in {"valkey", "valkeys", "unix"} or not rest:
-        raise InvalidURL(f"{urls.shown(url)!r} is not the address of a Valkey.", hint=_HINT)
+        raise InvalidURL(f"{registry.shown(url)!r} is not the address of a Valkey.", hint=_HINT)
     return f"{scheme}://{rest}"
 
 

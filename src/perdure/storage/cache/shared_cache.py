@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.errors import UnknownBackend
-from perdure.storage import urls
+from perdure.storage import registry
 from perdure.storage.cache import cache_server
 from perdure.storage.cache.cache_entries import LARGEST, NEVER, Place
 from perdure.storage.cache.cache_server import CacheServer, LoopBusy, checked
@@ -318,7 +318,7 @@ class SharedCache:
 
     def _warn(self, reason: str) -> None:
         if time.monotonic() > self._warned + WARN_EVERY:
-            where = urls.shown(self._url)
+            where = registry.shown(self._url)
             said = reason.rstrip(".")
             _log.warning("The shared cache %s is left alone for now: %s.", where, said)
             self._warned = time.monotonic()

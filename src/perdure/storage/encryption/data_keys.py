@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.core.errors import Conflict, Corrupted, KeyRefused, Unavailable
 from perdure.storage.collection import Stored
-from perdure.storage.conflicts import ATTEMPTS, back_off, retry_conflicts
+from perdure.storage.concurrency import ATTEMPTS, back_off, retry_conflicts
 from perdure.storage.encryption.key_scopes import KEYS, row_key, suffix
 from perdure.storage.encryption.master_keys import KEY_BYTES, Master, MasterKeys, cipher
 from perdure.storage.options import STRONG, Consistency, Options

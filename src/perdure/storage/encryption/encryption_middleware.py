@@ -27,8 +27,7 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage.adapter import Capability
-from perdure.storage.conflicts import ATTEMPTS, back_off
-from perdure.storage.deadlines import TimeLeft
+from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.encryption.data_keys import DataKeys, Ring
 from perdure.storage.encryption.key_rotation import Holder, Rewrapped, Rotated, Rotation
 from perdure.storage.encryption.key_scopes import CLEAR, EncryptionMark, mark_of, scope_at
@@ -43,6 +42,7 @@ from perdure.storage.middleware import (
     Resident,
     Rewrite,
     Stage,
+    TimeLeft,
     collection_of,
 )
 from perdure.storage.options import STRONG

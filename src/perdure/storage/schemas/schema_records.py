@@ -10,8 +10,8 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidRecordType, NewerSchema
-from perdure.storage.layouts import Index
 from perdure.storage.records import Key, RecordType, system_record
+from perdure.storage.rows import Index
 from perdure.storage.schemas import type_shapes
 from perdure.storage.schemas.type_shapes import (
     Description,

@@ -31,7 +31,7 @@ from perdure.storage import codecs
 from perdure.storage.adapter import Capability
 from perdure.storage.codecs import PROTOBUF, Codec
 from perdure.storage.codecs.value_codec import in_words
-from perdure.storage.conflicts import ATTEMPTS, back_off
+from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.query import Order, Query
 from perdure.storage.records import RecordType, type_of

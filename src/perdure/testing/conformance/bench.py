@@ -21,11 +21,21 @@ from perdure.core.clock import Clock
 from perdure.core.errors import Closed, InvalidInput
 from perdure.search.engine import SearchIndex, engine_of
 from perdure.storage.adapter import Adapter, Capability
-from perdure.storage.layouts import Column, Index, Layout
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import All, Condition, Order, Query, Scalar
 from perdure.storage.registry import adapter_for, factory_for
-from perdure.storage.rows import Batch, Check, Delete, Delivered, Event, Put, Row
+from perdure.storage.rows import (
+    Batch,
+    Check,
+    Column,
+    Delete,
+    Delivered,
+    Event,
+    Index,
+    Layout,
+    Put,
+    Row,
+)
 from perdure.testing.clock import ManualClock
 from perdure.testing.conformance.shelf import Shelf
 

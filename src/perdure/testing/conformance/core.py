@@ -9,10 +9,9 @@ from typing import Any
 from perdure.core.errors import Closed, InvalidInput, NewerSchema, Unsupported
 from perdure.storage.adapter import Capability
 from perdure.storage.extension import Extension
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.query import Compare, Figure, Op, Summary
-from perdure.storage.rows import MAX_VALUE_BYTES, Event, Row
+from perdure.storage.rows import MAX_VALUE_BYTES, Event, Layout, Row
 from perdure.storage.snapshots import HeldSnapshot
 from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, check_each, holds, refused, same

@@ -6,10 +6,9 @@ import itertools
 from typing import NamedTuple
 
 from perdure.storage.adapter import Capability
-from perdure.storage.layouts import Column, Index, Layout
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import All, AnyOf, Compare, Condition, Op, Scalar
-from perdure.storage.rows import Fill
+from perdure.storage.rows import Column, Fill, Index, Layout
 from perdure.testing.conformance.bench import Bench, Table, by
 from perdure.testing.conformance.trials import check, check_each, holds, same
 

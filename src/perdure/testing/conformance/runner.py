@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 
-from perdure.storage import urls
+from perdure.storage import registry
 from perdure.storage.adapter import Capability
 from perdure.storage.registry import adapter_for
 from perdure.testing.conformance.bench import Bench
@@ -91,7 +91,7 @@ async def run(
             progress(trial, done, len(trials))
         results.append(await attempt(trial, url))
     return Report(
-        urls.shown(url),
+        registry.shown(url),
         type(adapter).__name__,
         adapter.capabilities,
         tuple(results),

@@ -12,10 +12,9 @@ from collections.abc import AsyncIterator
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.storage.adapter import Adapter, Capability, Snapshot
 from perdure.storage.backends.memory import MemoryAdapter
-from perdure.storage.layouts import Column, Layout
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Compare, Op, Tagged
-from perdure.storage.rows import Delivered, Entry, Fill, Row
+from perdure.storage.rows import Column, Delivered, Entry, Fill, Layout, Row
 from perdure.storage.snapshots import HeldCollection, HeldSnapshot
 from perdure.testing.conformance.bench import Bench, Table
 from perdure.testing.conformance.trials import check, holds, refused, same

@@ -18,10 +18,9 @@ import msgspec
 from perdure.core.errors import Conflict
 from perdure.search.engine import Document, SearchIndex, engine_of
 from perdure.storage.adapter import Adapter
-from perdure.storage.layouts import Layout
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.registry import extend
-from perdure.storage.rows import Batch, Event, Put
+from perdure.storage.rows import Batch, Event, Layout, Put
 
 
 class Job(msgspec.Struct, frozen=True):

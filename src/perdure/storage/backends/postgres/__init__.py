@@ -20,10 +20,9 @@ from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, InvalidInput, UnknownBackend
 from perdure.storage.adapter import Adapter, Capability, Snapshot
 from perdure.storage.extension import Extension, Extensions
-from perdure.storage.layouts import Layout
 from perdure.storage.options import Consistency, Options
 from perdure.storage.query import Figure, Query, Scalar, Summary
-from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Recode, Row, Size
+from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Layout, Recode, Row, Size
 from perdure.storage.sql import Dialect, Emitter
 
 try:
@@ -42,14 +41,12 @@ from perdure.storage.backends.postgres import (
 )
 from perdure.storage.backends.postgres.address import Server
 from perdure.storage.backends.postgres.apply import Applier
-from perdure.storage.backends.postgres.catalog import FACTS
+from perdure.storage.backends.postgres.catalog import FACTS, Upkeep
 from perdure.storage.backends.postgres.errors import DAMAGE, is_starting, translated
 from perdure.storage.backends.postgres.extension import LeftOut, PostgresExtension
-from perdure.storage.backends.postgres.links import Connection, Link, Links
+from perdure.storage.backends.postgres.links import Connection, Link, Links, Reader
 from perdure.storage.backends.postgres.outbox import Outbox
-from perdure.storage.backends.postgres.reader import Reader
 from perdure.storage.backends.postgres.replica import Replica
-from perdure.storage.backends.postgres.upkeep import Upkeep
 from perdure.storage.backends.postgres.writer import Writer
 
 #: Collections of Perdure itself: what reads them relies on the newest.

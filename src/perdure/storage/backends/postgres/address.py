@@ -20,7 +20,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from perdure.core.errors import InvalidURL
-from perdure.storage import urls
+from perdure.storage import registry
 
 _HINT = "Write it like postgresql://user:password@host:5432/name?schema=perdure."
 #: A dead peer is noticed within half a minute; an unreachable one within five seconds.
@@ -70,7 +70,7 @@ def parse(url: str) -> Server:
     """
     shown = _SECRETS.sub(lambda found: f"{found[2]}***" if found[2] else f"{found[1]}:***@", url)
     try:
-        options = dict(urls.parse(url).options)
+        options = dict(registry.parse(url).options)
         place = re.split("[?#]", url.partition("://")[2], maxsplit=1)[0]
         parameters: dict[str, Any] = dict(conninfo_to_dict(f"postgresql://{place}"))
     except (InvalidURL, UnicodeError, psycopg.ProgrammingError):
@@ -115,7 +115,7 @@ def _replica(url: str, primary: Server) -> Server:
         )
     given = parse(url)
     own = {name: value for name, value in given.parameters.items() if name not in _DEFAULTS}
-    said = urls.parse(url).options
+    said = registry.parse(url).options
     if given.replica is not None or not {"schema", "pool"}.isdisjoint(said):
         raise InvalidURL(
             "The address of a replica takes no schema, pool or replica.",

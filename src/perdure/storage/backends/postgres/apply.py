@@ -24,8 +24,7 @@ from perdure.storage.backends.postgres.extension import PostgresExtension, suspe
 from perdure.storage.backends.postgres.links import Connection
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.extension import Extensions
-from perdure.storage.layouts import Layout
-from perdure.storage.rows import Batch, Check, Delete, Fill, Put, Recode
+from perdure.storage.rows import Batch, Check, Delete, Fill, Layout, Put, Recode
 
 
 class _Statements:

@@ -19,12 +19,17 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.clock import Clock
 from perdure.core.errors import InvalidRecordType, NewerSchema, NotAStore, Unsupported
 from perdure.storage import tables
+from perdure.storage.backends.postgres import indexes
 from perdure.storage.backends.postgres.address import Server, lock_space
+from perdure.storage.backends.postgres.apply import Applier
+from perdure.storage.backends.postgres.errors import translated
 from perdure.storage.backends.postgres.indexes import Definition, definitions, unfilled
-from perdure.storage.backends.postgres.links import Connection
-from perdure.storage.layouts import Layout
+from perdure.storage.backends.postgres.links import Connection, Links, Reader
+from perdure.storage.backends.postgres.writer import Writer
+from perdure.storage.rows import Layout
 from perdure.storage.tables import Built, Plan, Prepared, Table
 
 #: The parts of a `Row`, in its order.
@@ -115,11 +120,15 @@ async def declared(conn: Connection, schema: str) -> list[tuple[Layout, frozense
     return found
 
 
-async def peek(conn: Connection, schema: str, layout: Layout, moment: int) -> Prepared | None:
-    """What `prepare` would return if it would change nothing: no lock is needed then."""
+async def peek(
+    conn: Connection, schema: str, layout: Layout, moment: int
+) -> tuple[bool, Prepared | None]:
+    """Whether the collection was made, and what `prepare` would return if it would change nothing:
+    no lock is needed then.
+    """
     found = await known(conn, schema, layout.name)
     if found is None:
-        return None
+        return False, None
     before, table = found
     asked = tables.as_declared(layout, before)
     planned, wanted = _planned(table, asked, moment, empty=False)
@@ -129,8 +138,8 @@ async def peek(conn: Connection, schema: str, layout: Layout, moment: int) -> Pr
         or table.missing(layout)
         or (asked.expires, asked.tagged) != (before.expires, before.tagged)
     ):
-        return None
-    return Prepared(asked, table.marked(layout))
+        return True, None
+    return True, Prepared(asked, table.marked(layout))
 
 
 async def prepare(conn: Connection, schema: str, layout: Layout, moment: int) -> Prepared:
@@ -356,3 +365,70 @@ def _check_names(layout: Layout) -> None:
                 f"{name!r} cannot be the name of a table or column.",
                 hint="Use at most 63 letters, digits and underscores.",
             )
+
+
+class Upkeep:
+    """What was prepared by this process, and how that is done."""
+
+    def __init__(
+        self, server: Server, links: Links, writer: Writer, applier: Applier, clock: Clock
+    ) -> None:
+        self._server = server
+        self._schema = server.schema
+        self._links = links
+        self._reader = Reader(links, server)
+        self._writer = writer
+        self._applier = applier
+        self._clock = clock
+        self._prepared: dict[str, Prepared] = {}
+
+    async def prepare(self, layout: Layout, *, make: bool) -> Prepared | None:
+        """See `Adapter.prepare`."""
+        moment, schema = self._clock(), self._schema
+        is_there, known = await self._reader.run(lambda conn: peek(conn, schema, layout, moment))
+        if known is None:
+            if not make and not is_there:
+                return None
+            known = await self._writer.run(lambda conn: prepare(conn, schema, layout, moment))
+        self._applier.define(known.layout, known.marked)
+        self._prepared[layout.name] = known
+        if not known.missing:
+            await self._build(known)
+        return known
+
+    async def is_prepared(self, layout: Layout) -> bool:
+        """See `Adapter.is_prepared`."""
+        prepared = self._prepared.get(layout.name)
+        if prepared is None:
+            return False
+        found = await self._reader.run(lambda conn: known(conn, self._schema, layout.name))
+        wanted = indexes.definitions(prepared.layout, prepared.marked)
+        return found is not None and found[1].suits(prepared, wanted)
+
+    async def unfilled(self, collection: str, position: str, limit: int) -> tuple[list[str], str]:
+        """See `Adapter.unfilled`. Positions are keys."""
+        known = self._prepared[collection]
+        found: set[str] = set()
+        for column in known.marked:
+            rows = await self._reader.fetch(
+                f'SELECT _key FROM {self._schema}."{collection}" WHERE _key > %s'
+                f" AND {indexes.unfilled(column, known.layout.schema)} ORDER BY _key LIMIT %s",
+                (position, limit),
+            )
+            found |= {row[0] for row in rows}
+        keys = sorted(found)[:limit]
+        return keys, keys[-1] if keys else position
+
+    async def activate(self, layout: Layout) -> None:
+        """See `Adapter.activate`."""
+        await self._build(self._prepared[layout.name])
+        await self._writer.run(lambda conn: activate(conn, self._schema, layout), strong=True)
+
+    async def _build(self, known: Prepared) -> None:
+        if not known.unbuilt:
+            return
+        wanted = indexes.definitions(known.layout, known.marked)
+        chosen = {label: wanted[label] for label in known.unbuilt}
+        with translated(self._server):
+            await indexes.build(self._links, self._server, known.layout, chosen)
+        await self._writer.run(lambda conn: built(conn, self._schema, known.layout, chosen))

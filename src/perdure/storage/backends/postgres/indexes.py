@@ -20,7 +20,7 @@ from psycopg import errors as pg
 from perdure.storage import tables
 from perdure.storage.backends.postgres.address import Server, lock_space
 from perdure.storage.backends.postgres.links import Connection, Links
-from perdure.storage.layouts import Layout
+from perdure.storage.rows import Layout
 from perdure.storage.sql import literal
 
 #: The lock of whoever builds an index.

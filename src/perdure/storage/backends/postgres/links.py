@@ -12,7 +12,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
@@ -20,9 +20,14 @@ from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
-from perdure.core.errors import Closed, Unavailable
+from perdure.core.errors import Closed, DeadlineExceeded, Unavailable
 from perdure.storage.backends.postgres.address import Server, lock_space
-from perdure.storage.backends.postgres.errors import Interfered, is_interference, is_lost
+from perdure.storage.backends.postgres.errors import (
+    Interfered,
+    is_interference,
+    is_lost,
+    translated,
+)
 
 T = TypeVar("T")
 Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -167,3 +172,43 @@ class _Context:
     def __init__(self, adapters: AdaptersMap) -> None:
         self.adapters = adapters
         self.connection = None
+
+
+class Reader:
+    """Runs statements that change nothing, so that they may run twice."""
+
+    def __init__(self, links: Links, server: Server) -> None:
+        self._links = links
+        self._server = server
+
+    async def fetch(
+        self, text: str, params: Sequence[Any] = (), deadline: float | None = None
+    ) -> list[tuple[Any, ...]]:
+        """The rows of one statement."""
+
+        async def work(conn: Connection) -> list[tuple[Any, ...]]:
+            cursor = await conn.execute(text, params, binary=True)
+            return await cursor.fetchall()
+
+        return await self.run(work, deadline)
+
+    async def run(
+        self, work: Callable[[Connection], Awaitable[T]], deadline: float | None = None
+    ) -> T:
+        """What `work` returns.
+
+        Cancelled or out of time, psycopg asks the server to stop the statement.
+        """
+
+        async def attempt(link: Link) -> T:
+            return await work(link.conn)
+
+        with translated(self._server):
+            try:
+                async with asyncio.timeout(deadline):
+                    return await self._links.patiently(attempt)
+            except TimeoutError as exc:
+                raise DeadlineExceeded(
+                    "The read did not end in the time allowed.",
+                    hint="Allow more time, or ask for less.",
+                ) from exc

@@ -29,8 +29,7 @@ from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import is_lost, translated
 from perdure.storage.backends.postgres.extension import PostgresExtension
 from perdure.storage.backends.postgres.links import PRESENCE, Connection, Links
-from perdure.storage.layouts import Layout
-from perdure.storage.rows import Delivered, Entry, Row
+from perdure.storage.rows import Delivered, Entry, Layout, Row
 from perdure.storage.snapshots import PAGE_BYTES, PAGE_ROWS, closing, tag_pairs
 
 T = TypeVar("T")

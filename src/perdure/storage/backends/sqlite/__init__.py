@@ -21,29 +21,21 @@ import apsw
 from perdure.core.clock import Clock, now
 from perdure.core.errors import AccessDenied, Closed, InvalidInput, InvalidURL
 from perdure.storage import keys as key_rules
-from perdure.storage import urls
+from perdure.storage import registry
 from perdure.storage.adapter import Adapter, Capability, Snapshot
-from perdure.storage.backends.sqlite import (
-    catalog,
-    connections,
-    damage,
-    encryption,
-    listing,
-    snapshots,
-)
+from perdure.storage.backends.sqlite import catalog, connections, encryption, listing, snapshots
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.errors import DAMAGE, translated
 from perdure.storage.backends.sqlite.extension import SQLiteExtension, remove_sidecars
 from perdure.storage.backends.sqlite.reader import Reader
 from perdure.storage.backends.sqlite.upkeep import Upkeep
 from perdure.storage.backends.sqlite.writer import Writer
+from perdure.storage.concurrency import in_thread
 from perdure.storage.extension import Extension, Extensions
-from perdure.storage.layouts import Layout
 from perdure.storage.options import Options
 from perdure.storage.query import All, Query, Scalar, Summary
-from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Recode, Row, Size
+from perdure.storage.rows import Batch, Check, Count, Delivered, Fill, Layout, Recode, Row, Size
 from perdure.storage.sql import Dialect, Emitter
-from perdure.storage.threads import in_thread
 
 _EMITTER = Emitter(
     Dialect(
@@ -78,7 +70,7 @@ class SQLiteAdapter(Adapter):
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
 
     def __init__(self, url: str, clock: Clock = now) -> None:
-        address = urls.parse(url)
+        address = registry.parse(url)
         if not address.path:
             raise InvalidURL(
                 f"The address {url!r} names no file.",
@@ -411,6 +403,9 @@ class SQLiteAdapter(Adapter):
     async def generation(self) -> int | None:
         return self.writer.data_version()
 
+    def layout_generation(self) -> int | None:
+        return self.reader.schema_version()
+
     async def identity(self) -> str | None:
         return connections.identity(self.path)
 
@@ -448,7 +443,7 @@ class SQLiteAdapter(Adapter):
                     owner = owners.get(name, name).removesuffix("__tags")
                     taken[owner] = taken.get(owner, 0) + size
             return [
-                Size(name, damage.count(db, name), taken.get(name)) for name in catalog.load(db)
+                Size(name, listing.count(db, name), taken.get(name)) for name in catalog.load(db)
             ]
 
         return await self.reader.run("sizes", work)
@@ -493,7 +488,7 @@ class SQLiteAdapter(Adapter):
         def work(db: apsw.Connection) -> list[Row]:
             rows = []
             with connections.snapshot(db):
-                for key, id in damage.places(db, layout, after, limit):
+                for key, id in listing.places(db, layout, after, limit):
                     try:
                         rows.append(self._row(db, key, db.execute(text, (id,)).get))
                     except DAMAGE:

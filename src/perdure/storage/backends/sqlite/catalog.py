@@ -21,7 +21,7 @@ import msgspec
 
 from perdure.core.errors import NewerSchema, NotAStore
 from perdure.storage import tables
-from perdure.storage.layouts import Layout
+from perdure.storage.rows import Layout
 from perdure.storage.sql import literal
 from perdure.storage.tables import Built, Plan, Prepared, Table
 
@@ -126,16 +126,13 @@ def _unfilled(db: apsw.Connection, layout: Layout, table: Table) -> frozenset[st
     )
 
 
-def is_there(db: apsw.Connection, name: str) -> bool:
-    """Whether the collection was made."""
-    return _known(db, name) is not None
-
-
-def peek(db: apsw.Connection, layout: Layout, moment: int) -> Prepared | None:
-    """What `prepare` would return, if it would change nothing and leave nothing to be done."""
+def peek(db: apsw.Connection, layout: Layout, moment: int) -> tuple[bool, Prepared | None]:
+    """Whether the collection was made, and what `prepare` would return if it would change nothing
+    and leave nothing to be done.
+    """
     known = _known(db, layout.name)
     if known is None:
-        return None
+        return False, None
     before, table = known
     asked = tables.as_declared(layout, before)
     planned, wanted = _planned(table, asked, moment, empty=False)
@@ -145,8 +142,8 @@ def peek(db: apsw.Connection, layout: Layout, moment: int) -> Prepared | None:
         or table.missing(layout)
         or (asked.expires, asked.tagged) != (before.expires, before.tagged)
     ):
-        return None
-    return Prepared(asked, table.marked(layout))
+        return True, None
+    return True, Prepared(asked, table.marked(layout))
 
 
 def is_current(db: apsw.Connection, prepared: Prepared) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import apsw
 
+from perdure.core.errors import Unavailable
 from perdure.storage.backends.sqlite import connections
+from perdure.storage.backends.sqlite.extension import SQLiteExtension, remove_sidecars
+from perdure.storage.extension import Extensions
 
 #: Pages of a log that is too long to be left to the next time (8 MB).
 LONG = 2_000
@@ -87,3 +90,98 @@ def _insist(tries: int) -> bool:
     """Try for the lock more often than those who write: they wait longer each time."""
     time.sleep(0.000_5)
     return tries < 10_000
+
+
+#: Seconds for which our own writers are kept waiting at a time, while others still read the log.
+_HOLD = 0.05
+_PAUSE = 0.01
+
+
+class Scrub:
+    """One run, in a thread. `stop` ends it early, from another; nothing is lost then."""
+
+    def __init__(
+        self,
+        path: str,
+        busy: threading.Lock,
+        key: bytes | None,
+        extensions: Extensions[SQLiteExtension],
+    ) -> None:
+        self._path = path
+        self._extensions = extensions
+        self._key = key
+        self._busy = busy
+        self._stopped = False
+        self._lock = threading.Lock()  # so that nobody stops a connection that is closed
+        self._db: apsw.Connection | None = None
+
+    def run(self) -> None:
+        """Raises `Unavailable`, or whatever SQLite does, if it cannot be completed."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._db = db = connections.connect(Path(self._path), self._key)
+        try:
+            # Our own writers wait for the lock below; those of other processes for SQLite's.
+            with self._busy:
+                for extension in self._extensions:
+                    extension.scrub(db)
+                remove_sidecars(Path(self._path))
+                db.execute("VACUUM")
+            self._cut(db)
+            # Again: whoever still saw what was deleted may have made one of it. Since the log was
+            # cut, nobody sees it.
+            remove_sidecars(Path(self._path))
+        finally:
+            with self._lock:
+                self._db = None
+                db.close()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            if self._db is not None:
+                self._db.interrupt()
+
+    def _cut(self, db: apsw.Connection) -> None:
+        """Move the log into the file and cut it, as soon as nobody reads it."""
+        deadline = time.monotonic() + connections.PATIENCE
+        db.set_busy_timeout(int(_HOLD * 1_000))
+        while not self._stopped:
+            try:
+                with self._busy:
+                    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except apsw.BusyError as exc:
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"Others kept reading the log of the bank {self._path}: deleted content"
+                        " may still be in it.",
+                        hint="Try again; look for a process that reads for long.",
+                    ) from exc
+                time.sleep(_PAUSE)
+            else:
+                return
+
+
+#: Pages of a small bank (8 MB), at most.
+_SMALL = 2_048
+#: Free pages that are worth it, at least, and as a share of all.
+_FEW, _SHARE = 16, 1 / 32
+
+
+def is_due(db: apsw.Connection) -> bool:
+    """Whether the file is small, and much of it free. A short look."""
+    pages, free = db.pragma("page_count"), db.pragma("freelist_count")
+    return bool(pages <= _SMALL and free >= max(_FEW, pages * _SHARE))
+
+
+def shrink(path: Path, key: bytes | None) -> None:
+    """Write the file anew, without the free pages. Not if anybody is writing: it can wait.
+
+    Those who write meanwhile wait for it; nothing is lost if the process dies. Never raises for
+    what SQLite cannot do, on a full disk or in a damaged file: that is for those who need it.
+    """
+    with suppress(apsw.Error), closing(connections.connect(path, key)) as db:
+        db.set_busy_timeout(0)
+        db.pragma("temp_store", "MEMORY")  # no copy of the bank in a folder of others
+        db.execute("VACUUM")

@@ -12,7 +12,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import apsw
 
@@ -91,6 +91,15 @@ class Reader:
             await asyncio.to_thread(thread.join)
         if self._quick is not None:
             self._quick.close()
+
+    def schema_version(self) -> int | None:
+        """SQLite's count of changes to tables, by whomever; None without a quick connection."""
+        if self._quick is None or self._closed:
+            return None
+        try:
+            return cast("int", self._quick.pragma("schema_version"))
+        except apsw.Error:
+            return None
 
     def may_wait(self, db: apsw.Connection) -> bool:
         """Whether work on this connection keeps nobody waiting; else it raises `Busy` instead."""

@@ -30,10 +30,9 @@ from perdure.storage.backends.sqlite import catalog, connections
 from perdure.storage.backends.sqlite.errors import translated
 from perdure.storage.backends.sqlite.extension import SQLiteExtension
 from perdure.storage.backends.sqlite.sealed_file import sealed_vfs
-from perdure.storage.layouts import Layout
-from perdure.storage.rows import Delivered, Entry, Row
+from perdure.storage.concurrency import in_thread
+from perdure.storage.rows import Delivered, Entry, Layout, Row
 from perdure.storage.snapshots import PAGE_BYTES, PAGE_ROWS, closing, tag_pairs
-from perdure.storage.threads import in_thread
 
 T = TypeVar("T")
 

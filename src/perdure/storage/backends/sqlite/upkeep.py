@@ -11,9 +11,8 @@ from perdure.storage.backends.sqlite import catalog
 from perdure.storage.backends.sqlite.apply import Applier
 from perdure.storage.backends.sqlite.reader import Reader
 from perdure.storage.backends.sqlite.writer import Writer
-from perdure.storage.layouts import Layout
 from perdure.storage.options import STRONG
-from perdure.storage.rows import Fill
+from perdure.storage.rows import Fill, Layout
 from perdure.storage.tables import Prepared
 
 #: The weight of work that is never done on the event loop.
@@ -34,11 +33,11 @@ class Upkeep:
         """See `Adapter.prepare`."""
         # A look comes first: whoever only opens a bank need not wait for those who write.
         moment = self._clock()
-        known = await self._reader.run("peek", lambda db: catalog.peek(db, layout, moment))
+        is_there, known = await self._reader.run(
+            "peek", lambda db: catalog.peek(db, layout, moment)
+        )
         if known is None:
-            if not make and not await self._reader.run(
-                "is there", lambda db: catalog.is_there(db, layout.name)
-            ):
+            if not make and not is_there:
                 return None
             known = await self._writer.run(
                 lambda applier: catalog.prepare(applier.db, layout, moment)

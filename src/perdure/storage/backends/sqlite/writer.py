@@ -31,11 +31,10 @@ import msgspec
 
 from perdure.core.errors import Closed, DeadlineExceeded, PerdureError
 from perdure.storage.backends.sqlite.apply import Applier
-from perdure.storage.backends.sqlite.checkpoint import Checkpointer
+from perdure.storage.backends.sqlite.checkpoint import Checkpointer, Scrub
 from perdure.storage.backends.sqlite.connections import PATIENCE
 from perdure.storage.backends.sqlite.errors import translate
 from perdure.storage.backends.sqlite.extension import SQLiteExtension
-from perdure.storage.backends.sqlite.scrub import Scrub
 from perdure.storage.extension import Extensions
 from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.rows import Batch, Put

@@ -46,10 +46,9 @@ from perdure.core.errors import (
     UnknownBackend,
 )
 from perdure.storage.adapter import Adapter, Capability, newer_schema
-from perdure.storage.layouts import Layout
 from perdure.storage.options import Options
 from perdure.storage.query import All, Query
-from perdure.storage.rows import Batch, Check, Fill, Put, Recode, Row, Size
+from perdure.storage.rows import Batch, Check, Fill, Layout, Put, Recode, Row, Size
 
 try:
     import valkey  # noqa: F401  # the modules below need it
@@ -59,9 +58,8 @@ except ImportError as exc:
         hint="Run: pip install 'perdure[valkey]'",
     ) from exc
 
-from perdure.storage.backends.valkey import address, admission, erasing, listing, rows, scripts
-from perdure.storage.backends.valkey.errors import translated
-from perdure.storage.backends.valkey.links import Link, Links
+from perdure.storage.backends.valkey import address, admission, erasing, rows, scripts
+from perdure.storage.backends.valkey.links import Link, Links, translated
 from perdure.storage.backends.valkey.writer import Answer, Writer, sweep_tickets
 
 #: The size of a batch that the server surely accepts in one command.
@@ -191,8 +189,8 @@ class ValkeyAdapter(Adapter):
 
         async def work(link: Link) -> list[bytes | None]:
             found: list[bytes | None] = []
-            for start in range(0, len(names), listing.PAGE):
-                found += await link.call(b"MGET", *names[start : start + listing.PAGE])
+            for start in range(0, len(names), rows.PAGE):
+                found += await link.call(b"MGET", *names[start : start + rows.PAGE])
             return found
 
         if not names:
@@ -212,7 +210,7 @@ class ValkeyAdapter(Adapter):
         if query.limit == 0:
             return []
         return await self._open_links().read(
-            lambda link: listing.find(link, self._names, query, self._clock), options.deadline
+            lambda link: rows.find(link, self._names, query, self._clock), options.deadline
         )
 
     # Writing ----------------------------------------------------------------------------------

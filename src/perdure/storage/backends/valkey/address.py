@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from perdure.core.errors import InvalidURL
-from perdure.storage import urls
+from perdure.storage import registry
 
 _HINT = "Write it like valkey://user:password@host:6379/0?prefix=perdure."
 _OPTIONS = {"prefix", "pool", "ca"}
@@ -60,8 +60,8 @@ def parse(url: str) -> Server:
 
     Raises `InvalidURL` if it cannot be read. The error does not hold the password.
     """
-    address = urls.parse(url)
-    shown = urls.shown(url)
+    address = registry.parse(url)
+    shown = registry.shown(url)
     parts, port = _place(url)
     unknown = sorted(address.options.keys() - _OPTIONS)
     if unknown:

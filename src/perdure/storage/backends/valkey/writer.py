@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from valkey import exceptions as vk
 
 from perdure.core.errors import Closed, DeadlineExceeded, Unavailable
-from perdure.storage.backends.valkey.errors import is_busy, is_lost, translated
-from perdure.storage.backends.valkey.links import Link, Links, Pauses
+from perdure.storage.backends.valkey.links import Link, Links, Pauses, is_busy, is_lost, translated
 from perdure.storage.backends.valkey.rows import Names
 from perdure.storage.backends.valkey.scripts import SWEEP_TICKETS, Script
 
