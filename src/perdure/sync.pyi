@@ -49,7 +49,7 @@ from perdure.history.log_records import Head
 from perdure.history.log_records import Link
 from perdure.history.log_records import SessionRecord
 from perdure.history.streamed_answers import Partial
-from perdure.history.turn_log import Hook
+from perdure.history.turn_log import AppendHook
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memories.memory_records import Anchor
 from perdure.recall.memories.memory_records import Author
@@ -160,7 +160,7 @@ class SyncBank:
         reroot: bool = ...,
     ) -> Forgotten: ...
     def forget_agent(self, name: str, *, reroot: bool = ...) -> Forgotten: ...
-    def join(self, hook: Hook) -> None: ...
+    def join(self, hook: AppendHook) -> None: ...
     def collection(self, cls: type[T]) -> SyncCollection[T]: ...
     def transaction(self, options: Options = ...) -> SyncTransaction: ...
     def subscribe(
@@ -217,7 +217,7 @@ class SyncSession:
         key: str | None = ...,
         tags: Mapping[str, str] | None = ...,
         expected: str | int | Position | None = ...,
-        within: Hook | None = ...,
+        within: AppendHook | None = ...,
         options: Options = ...,
         count: bool = ...,
         fresh: bool = ...,
@@ -226,7 +226,11 @@ class SyncSession:
     ) -> Turn | list[Turn]: ...
     def close_turn(self) -> None: ...
     def undo(
-        self, turns: int = ..., *, numbers: Sequence[int] | None = ..., within: Hook | None = ...
+        self,
+        turns: int = ...,
+        *,
+        numbers: Sequence[int] | None = ...,
+        within: AppendHook | None = ...,
     ) -> list[int]: ...
     def resume(self, turn: str | int | Position) -> None: ...
     def describe(self, facts: Mapping[str, Any]) -> None: ...

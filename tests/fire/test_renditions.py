@@ -17,7 +17,7 @@ import pytest
 
 from perdure.bank import Bank
 from perdure.bank.session import Session
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.renditions import algorithm, rendition_packing
 from perdure.history.renditions.rendition_records import Rendition, Tiny
 from tests.fire.shortening import OWN, SESSION, turn
@@ -46,7 +46,7 @@ async def check(bank: Bank, session: Session) -> int:
         (variant,) = row.variants
         messages = turns[row.turn][row.round - 1].messages
         texts = rendition_packing.unpack(variant.packed, rendition_packing.ground(messages))
-        assert texts == algorithm.both(messages, str(Place(row.turn, row.round)))
+        assert texts == algorithm.both(messages, str(RoundId(row.turn, row.round)))
         assert variant.messages == len(messages)
     tinies = await bank.collection(Tiny).query().prefix(f"{session.name}/").values()
     for tiny in tinies:

@@ -27,7 +27,7 @@ from perdure.core.messages import (
     user,
 )
 from perdure.core.tokens import EstimatedCounter
-from perdure.history.log_records import Piece, Use
+from perdure.history.log_records import TurnPiece, Use
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Put
 from tests.history.conftest import MakeBank, config_for, everywhere
@@ -42,7 +42,7 @@ async def located(bank: Bank) -> dict[str, str]:
 
 
 async def stored_bytes(bank: Bank) -> int:
-    rows = await bank.collection(Piece).query().values()
+    rows = await bank.collection(TurnPiece).query().values()
     return sum(len(piece.content) for piece in rows)
 
 

@@ -19,18 +19,18 @@ from perdure.core.tokens import o200k
 from perdure.history.log_records import (
     Head,
     Owned,
-    Piece,
     TurnCount,
+    TurnPiece,
     newest,
     turn_key,
 )
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.renditions import algorithm
 from perdure.history.renditions.rendition_maker import RenditionMaker
 from perdure.history.renditions.rendition_records import Rendition, Tiny, Work, working
-from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
-from perdure.history.renditions.rendition_store import RenditionStore, Wish
-from perdure.history.turn_reader import Reader
+from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel, RoundSizes
+from perdure.history.renditions.rendition_store import MakeRequest, RenditionStore
+from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_tags import escape
 from perdure.jobs import PendingMark
 from perdure.storage.middleware import Call, Commit, Find
@@ -42,11 +42,11 @@ from tests.history.talk import Fault, Ledger, call, chat, fill, result, work
 
 
 @pytest.fixture
-def scribe(bank: Bank) -> Scribe:
+def scribe(bank: Bank) -> RenditionService:
     return bank.services.scribe
 
 
-async def assert_sound(scribe: Scribe, session: Session) -> list[Made]:
+async def assert_sound(scribe: RenditionService, session: Session) -> list[RoundSizes]:
     """Every round has what the algorithm makes of it, counted as a prompt would carry it."""
     made = await sizes(scribe, session)
     texts = await words(scribe, session, made)
@@ -65,7 +65,7 @@ async def assert_sound(scribe: Scribe, session: Session) -> list[Made]:
 
 @everywhere
 async def test_renditions_are_there_after_settling(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append(labour(1))
     await session.append(chat(2))
@@ -92,7 +92,7 @@ async def test_renditions_appear_by_themselves(bank: Bank, session: Session) -> 
 
 
 async def test_a_round_is_made_when_it_is_complete(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     steps: list[tuple[Message, list[str], list[int]]] = [
         (user(LONG), [], []),
@@ -112,7 +112,9 @@ async def test_a_round_is_made_when_it_is_complete(
     assert [each.variant for each in made] == [0, 0, 0]
 
 
-async def test_a_turn_is_closed_by_the_next(bank: Bank, session: Session, scribe: Scribe) -> None:
+async def test_a_turn_is_closed_by_the_next(
+    bank: Bank, session: Session, scribe: RenditionService
+) -> None:
     await session.append(call("a"))
     await bank.settle()
     assert not await rows(bank, session.name)
@@ -133,12 +135,12 @@ async def test_what_is_missing_is_made_at_once(bank: Bank, session: Session) -> 
     head = await session.head()
     found = await scribe.tinies(session.record, head, range(1, 4))
     assert list(found) == [1, 2, 3]
-    part = await scribe.sizes(session.record, head, Place(1, 2), Place(2, 1))
+    part = await scribe.sizes(session.record, head, RoundId(1, 2), RoundId(2, 1))
     assert [str(each.place) for each in part] == ["T-1.2", "T-2.1"]
 
 
 async def test_an_open_round_is_made_as_far_as_it_is_there(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append([user(LONG * 5), call("a")])
     (before,) = await assert_sound(scribe, session)
@@ -214,7 +216,7 @@ class _RenditionFault(Fault):
 
 
 async def test_undone_and_forgotten_turns_have_none(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append([*labour(1), *labour(2), *labour(3)])
     await bank.settle()
@@ -228,7 +230,9 @@ async def test_undone_and_forgotten_turns_have_none(
     assert {each.place.turn for each in made} == {2}
     now = await session.head()
     assert list(await scribe.tinies(session.record, now, [1, 2, 3])) == [2]
-    texts = await scribe.texts(session.record, head, [Wanted(each.place, "C") for each in before])
+    texts = await scribe.texts(
+        session.record, head, [RoundAtLevel(each.place, "C") for each in before]
+    )
     assert [bool(text) for text in texts] == [False, False, True, True, True, True]
     assert await scribe.tiny_texts(session.record, head, [(1, 0)]) == [""]
     await bank.forget(session.name)
@@ -240,19 +244,21 @@ async def test_what_is_forgotten_while_it_is_made_is_not_stored(
     bank: Bank, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await session.append(labour(1), count=True)
-    reader = Reader(bank.store)
+    reader = TurnReader(bank.store)
     maker = RenditionMaker(bank.store, reader, bank.artifacts, bank.services.meter, bank.jobs)
     store = RenditionStore(bank.store, maker, bank.services.meter)
     true_variant = maker.variant
 
-    async def variant(messages: tuple[Message, ...], place: Place) -> object:
+    async def variant(messages: tuple[Message, ...], place: RoundId) -> object:
         monkeypatch.setattr(maker, "variant", true_variant)
         await bank.forget(session.name, turns=[1])
         return await true_variant(messages, place)
 
     monkeypatch.setattr(maker, "variant", variant)
     head = await session.head()
-    found = await store.make(Owned(session.name, 1, 1), head, Wish(incomplete=True, tiny=True))
+    found = await store.make(
+        Owned(session.name, 1, 1), head, MakeRequest(incomplete=True, tiny=True)
+    )
     assert not found
     assert not await bank.collection(Rendition).query().count()
     assert not await bank.collection(Tiny).query().count()
@@ -262,7 +268,7 @@ async def test_what_is_forgotten_while_it_is_made_is_not_stored(
 
 
 async def test_a_fork_uses_what_its_parent_has(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append([*labour(1), *labour(2)])
     await bank.settle()
@@ -279,7 +285,7 @@ async def test_a_fork_uses_what_its_parent_has(
 
 
 async def test_a_shared_turn_that_went_on_without_the_fork(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append([user(LONG * 5), call("a")])
     fork = await session.fork("coder/auth")
@@ -297,7 +303,7 @@ async def test_a_shared_turn_that_went_on_without_the_fork(
 
 
 async def test_a_rerooted_fork_keeps_what_it_shared(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append(labour(1))
     await session.append([user(LONG * 5), call("a")])
@@ -322,7 +328,7 @@ async def test_a_rerooted_fork_keeps_what_it_shared(
 
 
 async def test_a_new_recipe_makes_only_what_is_shown_anew(
-    bank: Bank, session: Session, scribe: Scribe, monkeypatch: pytest.MonkeyPatch
+    bank: Bank, session: Session, scribe: RenditionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await session.append([*labour(1), *labour(2)])
     await bank.settle()
@@ -334,18 +340,18 @@ async def test_a_new_recipe_makes_only_what_is_shown_anew(
     assert (standing.stale, standing.missing) == (6, 0)
     assert await sizes(scribe, session) == before
     head = await session.head()
-    assert await scribe.refresh(session.record, head, [Place(2, 1)]) == 2
+    assert await scribe.refresh(session.record, head, [RoundId(2, 1)]) == 2
     after = await sizes(scribe, session)
     assert [each.variant for each in after] == [0, 0, 1, 1]
     assert await words(scribe, session, before) == texts
     assert (await words(scribe, session, after))[2][1:] == ["S T-2.1", "C"]
     (standing,) = await scribe.status(session.name)
     assert standing.stale == 3
-    assert await scribe.refresh(session.record, head, [Place(2, 1)]) == 0
+    assert await scribe.refresh(session.record, head, [RoundId(2, 1)]) == 0
 
 
 async def test_a_rendition_that_cannot_be_read_is_made_anew(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append(labour(1))
     made = await assert_sound(scribe, session)
@@ -355,7 +361,7 @@ async def test_a_rendition_that_cannot_be_read_is_made_anew(
         (variant,) = row.variants
         await records.put(replace(row, variants=(replace(variant, packed=b"\x01rubbish"),)))
     assert await words(scribe, session, made) == texts
-    ghost = Made(Place(1, 1), 0, 0, 0, 200)
+    ghost = RoundSizes(RoundId(1, 1), 0, 0, 0, 200)
     assert await words(scribe, session, [ghost]) == texts[:1]
 
 
@@ -363,7 +369,7 @@ async def test_what_was_imported_is_made_in_the_background(bank: Bank, session: 
     bank.jobs._idle._last = float("inf")  # it has to wait
     for number in range(1, 60):
         await session.append(work(number), count=True)
-    pieces = bank.collection(Piece)
+    pieces = bank.collection(TurnPiece)
     piece = (await pieces.query().prefix(f"{session.name}/00000030.").values())[0]
     await pieces.put(replace(piece, content=b"\xc1"))
     await bank.settle()
@@ -389,11 +395,11 @@ async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) 
 
 
 async def test_a_damaged_turn_does_not_keep_others_from_theirs(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     without_scribe(bank)
     await fill(session, 5)
-    pieces = bank.collection(Piece)
+    pieces = bank.collection(TurnPiece)
     piece = (await pieces.query().prefix(f"{session.name}/00000003.").values())[0]
     await pieces.put(replace(piece, content=b"\xc1"))
     scribe.missed(session.record, 1, 5)
@@ -441,7 +447,9 @@ async def test_appends_that_never_pause_do_not_starve_it(
     assert number > 1
 
 
-async def test_a_session_that_is_gone(bank: Bank, session: Session, scribe: Scribe) -> None:
+async def test_a_session_that_is_gone(
+    bank: Bank, session: Session, scribe: RenditionService
+) -> None:
     await session.append(labour(1))
     await bank.forget(session.name)
     await bank.settle()
@@ -452,9 +460,9 @@ async def test_a_session_that_is_gone(bank: Bank, session: Session, scribe: Scri
     assert await sizes_of(scribe, session) == []
 
 
-async def sizes_of(scribe: Scribe, session: Session) -> list[Made]:
+async def sizes_of(scribe: RenditionService, session: Session) -> list[RoundSizes]:
     head = Head(session.name)
-    return await scribe.sizes(session.record, head, Place(1), Place(9))
+    return await scribe.sizes(session.record, head, RoundId(1), RoundId(9))
 
 
 async def test_the_key_of_a_count_is_that_of_a_tiny(bank: Bank, session: Session) -> None:
@@ -464,7 +472,7 @@ async def test_the_key_of_a_count_is_that_of_a_tiny(bank: Bank, session: Session
 
 
 async def test_a_forks_variant_does_not_end_what_waits_for_a_model(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append([user(LONG * 5), call("a")])
     fork = await session.fork("coder/auth")

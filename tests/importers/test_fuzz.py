@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import perdure
 from perdure.core.messages import encode
-from perdure.history.import_cursors import Place
+from perdure.history.import_cursors import FilePosition
 from perdure.importers import import_files, importer_for
 from perdure.importers.importer import Say, Step
 from perdure.importers.step_feed import FAILED, StepFeed
@@ -44,7 +44,7 @@ def steps(format_: str, content: bytes) -> list[Step]:
         path = Path(folder) / FILES[format_]
         path.write_bytes(content)
         (transcript,) = importer.transcripts(path)
-        feed = StepFeed(importer, transcript, Place())
+        feed = StepFeed(importer, transcript, FilePosition())
         try:
             found = list[Step]()
             more = True

@@ -12,7 +12,7 @@ import pytest
 from perdure.bank import Bank
 from perdure.config import ArtifactsConfig, Config, RecallConfig
 from perdure.core.errors import ProviderDown
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.recall.embedders import Embedder
 from perdure.recall.indexing import embedding
 from perdure.recall.indexing import index as indexing
@@ -67,7 +67,7 @@ async def indexed(
         await bank.settle()  # its own index, which is off, says so half a second later otherwise
         index = RecallIndex(
             bank.store,
-            Reader(bank.store),
+            TurnReader(bank.store),
             RecallConfig(on=on),
             embedder or Letters(),
             encrypts=encrypts,

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
-from perdure.history.log_records import Piece
+from perdure.history.log_records import TurnPiece
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX
 from perdure.recall.values import Note
@@ -143,7 +143,7 @@ async def test_nor_for_what_is_forgotten_while_it_is_written(
 
     async def forgets(call: Call, handle: Handler) -> object:
         found = await handle(call)
-        if isinstance(call, Get) and collection_of(call) == type_of(Piece).name and not read:
+        if isinstance(call, Get) and collection_of(call) == type_of(TurnPiece).name and not read:
             read.append(store_url)
             await bank.forget("planner/auth", turns=turns)
         return found

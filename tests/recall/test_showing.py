@@ -13,7 +13,7 @@ import pytest
 from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.scoping.scope import Scopes
@@ -35,7 +35,7 @@ class Desk:
 
     def __init__(self, bank: Bank, index: RecallIndex, **further: Any) -> None:
         self.bank, self.index = bank, index
-        reader = Reader(bank.store)
+        reader = TurnReader(bank.store)
         scopes = Scopes(bank.store, index)
         self.showing = Showing(bank.store, bank.services.scribe, reader)
         self.pipeline = Pipeline(
@@ -259,7 +259,7 @@ async def test_layers_have_the_name_that_they_are_fetched_by(tmp_path: Path) -> 
         showing = Showing(
             bank.store,
             bank.services.scribe,
-            Reader(bank.store),
+            TurnReader(bank.store),
             references=cabinet({"1": "All about parrots. " * 20}),
         )
 

@@ -25,7 +25,7 @@ from perdure.core.turns import Position
 from perdure.history.forget_sessions import Forgetting, Forgotten
 from perdure.history.log_records import Link, SessionRecord
 from perdure.history.strategies.strategy import parse_strategy
-from perdure.history.turn_log import Hook
+from perdure.history.turn_log import AppendHook
 from perdure.history.verify_chain import verify_chains
 from perdure.storage import registry
 from perdure.storage.collection import Collection
@@ -331,7 +331,7 @@ class Bank:
         """Forget an agent for good: its sessions and whatever is kept under its name."""
         return await self.forgetting.agent(name, reroot=reroot)
 
-    def join(self, hook: Hook) -> None:
+    def join(self, hook: AppendHook) -> None:
         """Have a hook run inside the transaction of every append: see `history.log`."""
         self.services.log.join(hook)
 

@@ -15,10 +15,10 @@ from perdure.core.errors import Closed, Unsupported
 from perdure.history.artifact_uses import Uses
 from perdure.history.epochs import Epochs
 from perdure.history.forget_sessions import Forgetting
-from perdure.history.renditions.rendition_service import Scribe
+from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TurnLog, Written
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.services import Services
@@ -84,7 +84,7 @@ def make_services(
     artifacts.join(Uses(store))
     if chain.encryption is not None:
         chain.encryption.join(SealedObjects(artifacts))
-    reader = Reader(store)
+    reader = TurnReader(store)
     jobs = Runner(store, concurrency=config.jobs.concurrency)
     meter = TokenCounts(store, reader, artifacts, jobs)
     log, epochs = TurnLog(store, artifacts, jobs), Epochs(store)
@@ -137,7 +137,7 @@ def make_services(
         log=log,
         reader=reader,
         meter=meter,
-        scribe=Scribe(
+        scribe=RenditionService(
             store,
             reader,
             artifacts,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from perdure.core.errors import InvalidInput, NewerSchema
 from perdure.core.messages import Message, encode
-from perdure.history.session_export import End, Header, Line, Opening, Spoken, parse
+from perdure.history.session_export import End, ExportedMessage, ExportedTurn, Header, Line, parse
 from perdure.importers.importer import (
     Importer,
     ReadReport,
@@ -76,7 +76,7 @@ _BYTES = 1024 * 1024
 class Portion(NamedTuple):
     """Messages of a turn: all of them, or some, if they are many."""
 
-    opening: Opening
+    opening: ExportedTurn
     messages: list[Message]
     #: The turn begins with it; it ends with it, and the file does not.
     first: bool
@@ -91,7 +91,7 @@ def portions(source: TranscriptSource, report: ReadReport) -> Iterator[Header | 
     turn = _Turn()
     begun = False
     for found in _records(source, report):
-        if isinstance(found, Spoken):
+        if isinstance(found, ExportedMessage):
             if turn.opening is None or found.turn != turn.opening.turn:
                 report.skip("message outside of its turn")
             elif not (size := _size_of(found.message)):
@@ -104,11 +104,11 @@ def portions(source: TranscriptSource, report: ReadReport) -> Iterator[Header | 
             continue
         if turn.opening is not None:
             yield turn.portion(last=True)
-        turn = _Turn(found if isinstance(found, Opening) else None)
+        turn = _Turn(found if isinstance(found, ExportedTurn) else None)
         if isinstance(found, Header) and begun:
             report.skip("another session begins there")
             return
-        if not isinstance(found, Opening):
+        if not isinstance(found, ExportedTurn):
             begun = True
             yield found
     if turn.opening is not None:
@@ -118,7 +118,7 @@ def portions(source: TranscriptSource, report: ReadReport) -> Iterator[Header | 
 class _Turn:
     """The turn that is being read."""
 
-    def __init__(self, opening: Opening | None = None) -> None:
+    def __init__(self, opening: ExportedTurn | None = None) -> None:
         self.opening = opening
         self.messages: list[Message] = []
         self.size = 0

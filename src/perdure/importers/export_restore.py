@@ -17,7 +17,7 @@ import msgspec
 from perdure.bank.session import Session
 from perdure.core.messages import Message, event
 from perdure.core.turns import Status, Turn
-from perdure.history.import_cursors import Cursor, Place, Stamp
+from perdure.history.import_cursors import Cursor, FilePosition, Stamp
 from perdure.history.log_records import SessionRecord
 from perdure.history.session_export import End, Header, restored_state
 from perdure.history.turn_log import Written
@@ -173,7 +173,7 @@ class RestoredFile:
         found.read += report.read
         found.skip(report.skipped)
         if self._bookmark.used or whole:
-            await self._bookmark.put(self._bookmark.at(Place(), stamp))
+            await self._bookmark.put(self._bookmark.at(FilePosition(), stamp))
 
     async def _read(self, report: ReadReport) -> AsyncGenerator[Header | Portion | End]:
         """The file, a portion at a time. Raises `UnreadableFile`."""
@@ -214,7 +214,7 @@ class RestoredFile:
 
         def moved(written: Written) -> Cursor:
             kept.number = kept.number or written.first
-            return cursor_behind(self._bookmark.at(Place()), written)
+            return cursor_behind(self._bookmark.at(FilePosition()), written)
 
         await append_counted(self._run, self._bookmark, session, new, moved, **how)
 

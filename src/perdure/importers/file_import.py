@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from perdure.history.import_cursors import Cursor, Place, Stamp
+from perdure.history.import_cursors import Cursor, FilePosition, Stamp
 from perdure.importers.export_restore import RestoredFile
 from perdure.importers.import_cursor import Bookmark, Overtaken
 from perdure.importers.import_run import FORGOTTEN, Heard, ImportRun, ImportSessions
@@ -128,7 +128,7 @@ class ImportedFile:
                 session = await self._run.bank.session(self._sessions.name())
                 self._scribe.known = await KnownMessages.of(session, cursor.turns)
                 with readable():
-                    feed = StepFeed(self._run.importer, self._transcript, Place())
+                    feed = StepFeed(self._run.importer, self._transcript, FilePosition())
             self._feed = feed
             if feed is not None:
                 return feed
@@ -142,7 +142,7 @@ class ImportedFile:
         self._sessions.turn = bookmark.cursor.turn
         return bookmark.cursor
 
-    async def _fitting(self, place: Place) -> StepFeed | None:
+    async def _fitting(self, place: FilePosition) -> StepFeed | None:
         """The file from this place on, if it is still the file that was imported up to there."""
         with readable():
             feed = StepFeed(self._run.importer, self._transcript, place)
@@ -179,7 +179,7 @@ class ImportedFile:
         found = self._run.result.of(self._sessions.name())
         found.read += lines
         found.skip({self._transcript.skip: lines})
-        await self._bookmark.put(self._bookmark.at(Place(), self._stamp))
+        await self._bookmark.put(self._bookmark.at(FilePosition(), self._stamp))
 
     async def _write(self, feed: StepFeed, batch: StepBatch, end: Stamp | None = None) -> None:
         await self._scribe.write(batch, end)

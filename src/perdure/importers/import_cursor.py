@@ -17,7 +17,7 @@ import hashlib
 import msgspec
 
 from perdure.core.errors import Conflict, PerdureError
-from perdure.history.import_cursors import Cursor, Place, Stamp
+from perdure.history.import_cursors import Cursor, FilePosition, Stamp
 from perdure.storage.options import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -51,7 +51,7 @@ class Bookmark:
         """Whether anything of this conversation was imported into this session."""
         return self._version > 0
 
-    def at(self, place: Place, stamp: Stamp = Stamp(), *, anew: bool = False) -> Cursor:  # noqa: B008
+    def at(self, place: FilePosition, stamp: Stamp = Stamp(), *, anew: bool = False) -> Cursor:  # noqa: B008
         """The cursor at another place, in the same turn."""
         return msgspec.structs.replace(self.cursor, place=place, stamp=stamp, anew=anew)
 

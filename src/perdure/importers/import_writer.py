@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.bank.session import Session
 from perdure.core.messages import Message, encode
-from perdure.history.import_cursors import Cursor, Place, Stamp, with_turns
+from perdure.history.import_cursors import Cursor, FilePosition, Stamp, with_turns
 from perdure.history.log_records import TurnCount, turn_key
 from perdure.history.piece_packing import RoundWritten
 from perdure.history.turn_log import Written
@@ -48,7 +48,7 @@ class ImportWriter:
                 self._tags[noted.to] = noted.tags
             elif not isinstance(noted, Say | Undo):
                 self._sessions.note(noted)
-        place = Place()  # behind the last step
+        place = FilePosition()  # behind the last step
         for step, next_place in batch.steps:
             if isinstance(step, Say):
                 await self._say(step, place)
@@ -61,7 +61,7 @@ class ImportWriter:
         stop = self._at(batch.place) if end is None else self._bookmark.at(batch.place, end)
         await self._append(stop)
 
-    async def finish(self, place: Place, stamp: Stamp) -> None:
+    async def finish(self, place: FilePosition, stamp: Stamp) -> None:
         """The file ends at this place, for now: what came behind the last message counts, too."""
         await self._sessions.describe_all()
         before, cursor = self._bookmark.cursor, self._bookmark.at(place, stamp)
@@ -72,7 +72,7 @@ class ImportWriter:
 
     # ------------------------------------------------------------------------------------------
 
-    async def _say(self, step: Say, place: Place) -> None:
+    async def _say(self, step: Say, place: FilePosition) -> None:
         message = step.message if self.known is None else self.known.news(step.message)
         size = 0 if message is None else self._size_of(message)
         if message is None or not size:
@@ -83,7 +83,7 @@ class ImportWriter:
         self._waiting.append(message)
         self._size += size
 
-    async def _turn(self, step: Undo | Open, place: Place) -> None:
+    async def _turn(self, step: Undo | Open, place: FilePosition) -> None:
         if isinstance(step, Undo):
             if self.known is None or self.known.passed:
                 await self._undo(step, self._at(place))
@@ -121,11 +121,11 @@ class ImportWriter:
         self._fresh.add(step.to)
         self._run.result.of(session.name).undone += len(undone)
 
-    def _at(self, place: Place) -> Cursor:
+    def _at(self, place: FilePosition) -> Cursor:
         """Where to go on. A file that was written anew is compared from its start."""
         if self.known is None:
             return self._bookmark.at(place)
-        return self._bookmark.at(Place(), anew=True)
+        return self._bookmark.at(FilePosition(), anew=True)
 
     def _size_of(self, message: Message) -> int:
         """The bytes that it takes; 0 if it cannot be stored."""

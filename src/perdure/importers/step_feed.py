@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perdure.core.messages import encode
-from perdure.history.import_cursors import Place
+from perdure.history.import_cursors import FilePosition
 from perdure.importers.importer import (
     Begun,
     Describe,
@@ -34,14 +34,14 @@ class TakenStep(NamedTuple):
     """A step, and the place behind it."""
 
     step: Step
-    place: Place
+    place: FilePosition
 
 
 class StepBatch(NamedTuple):
     """Steps, and the place behind all of them."""
 
     steps: list[TakenStep]
-    place: Place
+    place: FilePosition
     #: The file goes on.
     more: bool
     #: Steps that were taken before and matter again: who started whom; the tags of the turn; what a
@@ -63,14 +63,14 @@ class StepFeed:
     Raises OSError if the file cannot be opened or read; its methods do the same.
     """
 
-    def __init__(self, importer: Importer, transcript: Transcript, behind: Place) -> None:
+    def __init__(self, importer: Importer, transcript: Transcript, behind: FilePosition) -> None:
         #: What was read and skipped behind that place.
         self.report = ReadReport()
         self._reader = importer.reader(transcript)
         self._source = importer.open(transcript)
         self._behind = behind
         self._ends = list(behind.ends)  # where the reader has yet to be asked for what it holds
-        self._place = Place()
+        self._place = FilePosition()
         self._taken: list[TakenStep] = []
         self._again: list[Step] = []
         self._opened: dict[str, Open] = {}  # the turn that was opened last, by conversation
@@ -119,11 +119,13 @@ class StepFeed:
         """What the reader held back: the file ends here, for now."""
         end = self._place
         if not self.document:
-            self._place = Place(end.offset, 0, end.checksum, (*end.ends, end.offset), ending=True)
+            self._place = FilePosition(
+                end.offset, 0, end.checksum, (*end.ends, end.offset), ending=True
+            )
         for step in self._reader.finish():
             self._take(step)
         if not self.document:
-            self._place = Place(end.offset, 0, end.checksum, (end.offset,))
+            self._place = FilePosition(end.offset, 0, end.checksum, (end.offset,))
         return self._batch(more=False)
 
     # ------------------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ class StepFeed:
             raise FileChanged
         else:
             self._bytes = zlib.crc32(line.data, self._bytes)
-            self._place = Place(line.end, 0, self._bytes, self._place.ends)
+            self._place = FilePosition(line.end, 0, self._bytes, self._place.ends)
         return True
 
     def _decoded(self, line: SourceLine) -> Any:
@@ -231,7 +233,7 @@ class StepFeed:
             at = self._ends.pop(0)
             partly = self._behind.ending and not self._ends
             place = self._place
-            self._place = Place(at, 0, place.checksum, self._behind.ends, ending=partly)
+            self._place = FilePosition(at, 0, place.checksum, self._behind.ends, ending=partly)
             self._reader.report = ReadReport()
             for step in self._reader.finish():
                 if partly:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.config import Config, data_folder
-from perdure.history.renditions.rendition_service import Scribe
-from perdure.history.turn_reader import Reader
+from perdure.history.renditions.rendition_service import RenditionService
+from perdure.history.turn_reader import TurnReader
 from perdure.recall.embedders import embedder
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memories.memories import Memories
@@ -33,8 +33,8 @@ _FOLDER = "references"
 
 def make_recall(
     store: Store,
-    reader: Reader,
-    renditions: Scribe,
+    reader: TurnReader,
+    renditions: RenditionService,
     config: Config,
     *,
     gateway: Callable[[], Gateway],

@@ -18,7 +18,7 @@ from perdure.context.system_prompt import reminder
 from perdure.core.messages import Message, encode
 from perdure.core.tokens import MESSAGE_OVERHEAD, Counter, count_message, o200k
 from perdure.history.gradient_planner import TURN_TAGS
-from perdure.history.manifest import Injected, Place
+from perdure.history.manifest import Injected, RoundId
 from perdure.history.strategies import gradient_strategy as product
 from perdure.history.strategies.strategy import ContextRequest
 from perdure.simulation.prompt_cache import CacheBlock
@@ -100,7 +100,7 @@ class GradientPolicy:
     async def _standing(self, first: int, last: int) -> Sequence[Injected]:
         return [self._injected(turn) for turn in range(max(first, 1), last + 1)]
 
-    def _covered(self, hidden: Place, number: int) -> int:
+    def _covered(self, hidden: RoundId, number: int) -> int:
         """Raw tokens of the calls so far that are shown in some form."""
         if not hidden.turn:
             return self._said
@@ -138,5 +138,5 @@ class _Parts:
             yield CacheBlock(key, tokens)
 
 
-def _place(call: Call) -> Place:
-    return Place(call.position.turn, call.position.round or 1)
+def _place(call: Call) -> RoundId:
+    return RoundId(call.position.turn, call.position.round or 1)

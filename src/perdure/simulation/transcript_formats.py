@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.errors import InvalidInput
-from perdure.history.import_cursors import Place
+from perdure.history.import_cursors import FilePosition
 from perdure.importers import Broken, Say, decode, importer_for
 from perdure.importers.importer import Transcript, files
 from perdure.importers.step_feed import StepFeed
@@ -135,7 +135,7 @@ def _format_of(record: Any) -> str | None:
 
 def _is_chat(file: Path) -> bool:
     """Whether something is said at the beginning of a file. Raises OSError."""
-    feed = StepFeed(importer_for(_CHATS[0]), Transcript(path=file, id=file.name), Place())
+    feed = StepFeed(importer_for(_CHATS[0]), Transcript(path=file, id=file.name), FilePosition())
     try:
         steps = [*feed.pull().steps, *feed.finish().steps]
     finally:

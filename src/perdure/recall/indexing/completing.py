@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from perdure.history.log_records import Piece, SessionRecord
+from perdure.history.log_records import SessionRecord, TurnPiece
 from perdure.history.turn_log import Written
 from perdure.recall.indexing.embedding import Waiting
 from perdure.recall.indexing.groups import Groups
@@ -87,7 +87,7 @@ class _Step:
     async def take(self, transaction: Transaction) -> None:
         """Read and write. May run again: others may have forgotten what it read."""
         self.waiting = []
-        pieces = transaction.collection(Piece)
+        pieces = transaction.collection(TurnPiece)
         for append in self._appends:
             number = await self._groups.relied_on(transaction, append.session.id)
             if number is None:
@@ -103,7 +103,7 @@ class _Step:
                     await asyncio.sleep(0)
 
 
-def _moments(append: Brief, pieces: Sequence[Piece]) -> Iterator[Moment]:
+def _moments(append: Brief, pieces: Sequence[TurnPiece]) -> Iterator[Moment]:
     before = append.thread
     thread = Thread(before.turn, before.tags, before.fetching, dict(before.said))
     return moments(pieces, thread, append.session.facts)

@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 
 from perdure.core.errors import Conflict, PerdureError
-from perdure.history.log_records import Head, Piece, SessionRecord
+from perdure.history.log_records import Head, SessionRecord, TurnPiece
 from perdure.recall.indexing.embedding import Embeddings, Waiting
 from perdure.recall.indexing.groups import Groups
 from perdure.recall.indexing.passages import (
@@ -81,7 +81,7 @@ class Filler:
         self._store = store
         self._groups = groups
         self._sessions = store.collection(SessionRecord)
-        self._pieces = store.collection(Piece)
+        self._pieces = store.collection(TurnPiece)
 
     async def state(self) -> Filling | None:
         """How far the index was filled; None if nobody has ever begun."""
@@ -304,7 +304,7 @@ class Filler:
 
     async def _turns(
         self, session: str, first: int = 0, last: int | None = None
-    ) -> AsyncIterator[list[Piece]]:
+    ) -> AsyncIterator[list[TurnPiece]]:
         """The pieces of a session's own turns, some at a time."""
         prefix = f"{session}/"
         after, end = prefix + numbered(first), prefix + numbered(last + 1) if last else ""
@@ -355,7 +355,7 @@ class Step:
         self._after = after
         self._before = thread
         self.thread = thread
-        self.pieces: list[Piece] = []
+        self.pieces: list[TurnPiece] = []
         self.waiting: list[Waiting] = []
 
     async def take(self, transaction: Transaction) -> None:
@@ -364,7 +364,7 @@ class Step:
         self.thread = Thread(
             self._before.turn, self._before.tags, self._before.fetching, dict(self._before.said)
         )
-        pieces = transaction.collection(Piece)
+        pieces = transaction.collection(TurnPiece)
         self.pieces = await pieces.behind(self._after, f"{self._record.id}/", limit=_STEP)
         found = list(moments(self.pieces, self.thread, self._record.facts))
         if not found:

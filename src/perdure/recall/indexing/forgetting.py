@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from perdure.core.errors import Corrupted
-from perdure.history.forget_sessions import Scope
-from perdure.history.log_records import Stretch
+from perdure.history.forget_sessions import ForgetScope
+from perdure.history.log_records import SharedTurns
 from perdure.recall.indexing.filling import RECIPE
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Group, memories_of, turns
@@ -26,7 +26,7 @@ class IndexPlace:
         #: What `Filler.finish` asks for, of forks whose turns are about to be indexed.
         self._begun: dict[str, int] = {}
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ForgetScope) -> None:
         """Withdraw what belongs to the scope, whether or not turns are indexed now."""
         if not has_search(self._store.adapter):
             return
@@ -40,7 +40,7 @@ class IndexPlace:
         for name in dict.fromkeys(names):
             await self._forget_group(name)
 
-    async def inherit(self, shared: Stretch, fork: str) -> None:
+    async def inherit(self, shared: SharedTurns, fork: str) -> None:
         """A fork is about to get its parent's turns as its own: until they are indexed as such, the
         index is not complete, and whoever finds it so fills it.
         """

@@ -18,9 +18,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.core.errors import Corrupted, InvalidInput
-from perdure.history.log_records import Piece
+from perdure.history.log_records import TurnPiece
 from perdure.history.turn_log import Written
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.recall.embedders import Embedder
 from perdure.recall.indexing.completing import Completing, brief
 from perdure.recall.indexing.embedding import Embeddings, Waiting
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 #: Puts again all that it has, with `RecallIndex.put`.
 Refill: TypeAlias = Callable[[], Awaitable[object]]
 
-_TURNS = type_of(Piece).name
+_TURNS = type_of(TurnPiece).name
 #: Rounds of an append that is written briefly, see `completing`.
 _SMALL = 8
 #: Seconds until the first look whether the index is complete, so that short commands do without;
@@ -58,7 +58,7 @@ class RecallIndex:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        reader: TurnReader,
         config: RecallConfig,
         embedder: Embedder,
         *,

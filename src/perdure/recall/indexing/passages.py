@@ -26,7 +26,7 @@ from perdure.core.messages import (
     ToolResult,
     words_of,
 )
-from perdure.history.log_records import Piece
+from perdure.history.log_records import TurnPiece
 from perdure.history.piece_packing import RoundWritten
 from perdure.recall import tool_names
 from perdure.recall.indexing import tool_text
@@ -143,7 +143,7 @@ def of_text(text: str, note: Note) -> Passage:
 
 
 def moments(
-    pieces: Iterable[Piece], thread: Thread, session_tags: Mapping[str, str]
+    pieces: Iterable[TurnPiece], thread: Thread, session_tags: Mapping[str, str]
 ) -> Iterator[Moment]:
     """What pieces of one session, in key order, added to which rounds: as appends wrote it.
 
@@ -167,7 +167,7 @@ def moments(
                 thread.fetching |= fetching_calls(messages)
 
 
-def _readable(piece: Piece) -> list[tuple[int, tuple[Message, ...]]]:
+def _readable(piece: TurnPiece) -> list[tuple[int, tuple[Message, ...]]]:
     """Its messages by round; none if they are damaged, which `perdure verify` tells of."""
     try:
         return piece.by_round()

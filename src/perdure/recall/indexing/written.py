@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from perdure.history.log_records import Owned
 from perdure.history.turn_log import Written
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.recall.indexing.passages import (
     Moment,
     Thread,
@@ -60,7 +60,7 @@ class _Known(NamedTuple):
 class Threads:
     """What is remembered of the open turns of sessions, so that an append need not read them."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: TurnReader) -> None:
         self._reader = reader
         self._known: dict[str, _Known] = {}
 
