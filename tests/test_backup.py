@@ -776,7 +776,7 @@ async def test_a_bank_travels_from_file_to_server_and_back(
             await copy_bank(bank, postgres_url, config=on_server)
         again = await copy_bank(bank, postgres_url, config=on_server, overwrite=True)
         assert (again.artifacts, again.copied) == (1, 0)
-    assert {"copying artifacts", "loading papers", "loading events"} <= set(shown)
+    assert {"copying artifacts", "copying papers", "copying events"} <= set(shown)
     async with looking(postgres_url, on_server) as bank:
         back = await copy_bank(bank, last, config=Config())
     assert back.problems == ()

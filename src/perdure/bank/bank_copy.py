@@ -12,7 +12,7 @@ after that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,8 @@ from perdure import config as configuration
 from perdure.artifacts import ArtifactStore
 from perdure.artifacts.artifact import INLINE_BELOW, PIECE, ArtifactPlace
 from perdure.artifacts.artifact_places import PlaceAddress, S3Address
-from perdure.bank.backup_folder import LATEST, BackupFolder, Manifest, translated
+from perdure.bank.backup_folder import LATEST, BackupFolder, translated
+from perdure.bank.backup_manifest import BackupManifest
 from perdure.bank.bank import Bank
 from perdure.bank.folders import make_folder
 from perdure.config import Config
@@ -31,7 +32,6 @@ from perdure.core.errors import ArtifactMissing, Corrupted, InvalidInput, KeyRef
 from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot, not_empty
 from perdure.storage.concurrency import in_thread
-from perdure.storage.rows import Delivered, Entry
 from perdure.storage.snapshots import HeldCollection, HeldSnapshot, WatchedSnapshot, closing
 from perdure.storage.store import Progress, Store
 from perdure.storage.verify import Problem
@@ -59,7 +59,7 @@ class BankCopy(msgspec.Struct, frozen=True):
     #: What the check found in the end; None if it was left out.
     problems: tuple[Problem, ...] | None = None
     #: The backup that was restored.
-    snapshot: Manifest | None = None
+    snapshot: BackupManifest | None = None
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -82,9 +82,8 @@ async def restore(
 
     First every file of the backup is checked; nothing is changed if one is damaged. With
     `skip_damaged`, artifacts that are damaged or missing in the backup are left out, and named in
-    `BankCopy.problems`; records are all there or none. A bank that holds records is only written to
-    if `overwrite` says so: they are all gone then. Nobody may have it open. With `verify`, the
-    restored bank is checked, too.
+    `BankCopy.problems`. A bank that holds records is only written to if `overwrite` says so: they
+    are all gone then. Nobody may have it open. With `verify`, the restored bank is checked, too.
 
     Interrupted, even by kill -9, the target has all records or is as it was before, apart from
     artifacts that nothing refers to. One case is left: an artifact that the target had already,
@@ -103,7 +102,7 @@ async def restore(
         await target.refuse(overwrite=overwrite)
         sizes = {tagged: n for tagged, n in manifest.artifacts.items() if tagged not in faults}
         content: Content = lambda tagged: place.contents.chunks(tagged, PIECE)  # noqa: E731
-        async with place.records(manifest) as records:
+        async with place.records(manifest.id, manifest.taken) as records:
             made = await target.fill(records, sizes, content, faults, overwrite=overwrite)
     return await target.checked(made, verify=verify, snapshot=manifest)
 
@@ -242,7 +241,7 @@ class _CopyTarget:
         *,
         verify: bool,
         shared_artifacts: bool = False,
-        snapshot: Manifest | None = None,
+        snapshot: BackupManifest | None = None,
     ) -> BankCopy:
         """With what could not be delivered and, if asked for, what is wrong with the target."""
         found = list(self._problems)
@@ -290,15 +289,7 @@ class _CopyTarget:
             yield bank
 
     async def _load(self, source: Snapshot, keys: Snapshot, *, overwrite: bool) -> int:
-        done: dict[str, int] = {}
-
-        def see(collection: str, page: Sequence[Entry | Delivered]) -> None:
-            done[collection] = done.get(collection, 0) + len(page)
-            what = f"loading {collection or 'events'}"
-            self.progress(what, done[collection], total.get(collection, 0))
-
-        watched = WatchedSnapshot(source, see, keys)
-        total = {each.name: await watched.count(each.name) for each in await watched.layouts()}
+        watched = WatchedSnapshot(source, self.progress, instead=keys)
         async with self._store() as store:
             return await store.adapter.load(watched, replace=overwrite)
 

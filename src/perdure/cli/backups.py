@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from perdure.cli import terminal
@@ -12,7 +13,7 @@ from perdure.cli.command_options import CommandSettings, common_options
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
-    from perdure.bank.backup_folder import BackupCheck, Manifest
+    from perdure.bank.backup_manifest import BackupCheck, BackupManifest
     from perdure.bank.bank_copy import BankCopy
 
 FolderArgument = Annotated[
@@ -22,12 +23,12 @@ OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Replace whatever the target holds.")
 ]
 VerifyOption = Annotated[
-    bool, typer.Option(" /--no-verify", help="Do not read again what was written.")
+    bool, typer.Option(" /--no-verify", help="Do not check the bank in the end.")
 ]
 
 
 @common_options()
-def backup(
+async def backup(
     settings: CommandSettings,
     folder: FolderArgument,
     *,
@@ -38,28 +39,26 @@ def backup(
     plain: Annotated[
         bool, typer.Option("--plain", help="Do not encrypt, though the bank has a master key.")
     ] = False,
-    verify: VerifyOption = True,
+    verify: Annotated[
+        bool, typer.Option(" /--no-verify", help="Do not read again what was written.")
+    ] = True,
 ) -> None:
     """Keep the bank as it is now, while others use it.
 
-    Adds a snapshot to the folder. Large artifacts are stored once, however many snapshots need
-    them. Exits with 1 if something in the bank was found to be damaged; the rest is kept.
+    Adds a snapshot to the folder: a SQLite bank, wherever it comes from. Large artifacts are stored
+    once, however many snapshots need them. Exits with 1 if something in the bank was found to be
+    damaged; the rest is kept.
     """
-    import asyncio
+    from perdure.cli import bank_access
+    from perdure.cli.terminal import ProgressBar
 
-    made = asyncio.run(_backup(settings, folder, keep, plain=plain, verify=verify))
+    with ProgressBar("looking at the bank") as bar:
+        async with bank_access.existing_bank(settings, settings.load()) as bank:
+            made = await bank.backup(
+                folder, keep_last=keep, plain=plain, verify=verify, progress=bar
+            )
     if settings.json:
-        terminal.emit(
-            {
-                "folder": made.folder,
-                "encrypted": made.encrypted,
-                **_facts(made.snapshot),
-                "copied": made.copied,
-                "copied_bytes": made.copied_bytes,
-                "removed": made.removed,
-                "not_removed": made.not_removed,
-            }
-        )
+        terminal.emit({**msgspec.structs.asdict(made), **_facts(made.snapshot)})
     else:
         _show_backup(made)
     if made.snapshot.damaged or made.snapshot.missing:
@@ -67,7 +66,7 @@ def backup(
 
 
 @common_options(without=("bank",))
-def list_(
+async def list_(
     settings: CommandSettings,
     folder: FolderArgument,
     *,
@@ -79,9 +78,11 @@ def list_(
 
     Exits with 1 if one is damaged.
     """
-    import asyncio
+    from perdure.bank.backup import check_backups
+    from perdure.cli.terminal import ProgressBar
 
-    found = asyncio.run(_list(settings, folder, verify=verify))
+    with ProgressBar("looking at the backups") as bar:
+        found = await check_backups(folder, config=settings.load(), verify=verify, progress=bar)
     if settings.json:
         terminal.emit({"folder": str(folder), "snapshots": [_listed(each) for each in found]})
     elif found:
@@ -100,7 +101,7 @@ def list_(
 
 
 @common_options()
-def restore(
+async def restore(
     settings: CommandSettings,
     folder: FolderArgument,
     *,
@@ -111,32 +112,31 @@ def restore(
     skip_damaged: Annotated[
         bool, typer.Option("--skip-damaged", help="Leave out artifacts the backup has not sound.")
     ] = False,
-    verify: Annotated[
-        bool, typer.Option(" /--no-verify", help="Do not check the bank in the end.")
-    ] = True,
+    verify: VerifyOption = True,
 ) -> None:
     """Bring a bank back from a backup.
 
     The target is the bank of --bank, of any kind. It must be empty, unless --overwrite is given,
     and nobody may have it open. It gets everything, or stays as it is.
     """
-    import asyncio
+    from perdure.bank import bank_copy
+    from perdure.cli.terminal import ProgressBar
 
-    moved = asyncio.run(
-        _restore(
-            settings,
+    with ProgressBar("looking at the backup") as bar:
+        made = await bank_copy.restore(
             folder,
-            snapshot,
+            config=settings.load(),
+            snapshot=snapshot,
             overwrite=overwrite,
             skip_damaged=skip_damaged,
             verify=verify,
+            progress=bar,
         )
-    )
-    _show_moved(settings, moved)
+    _show_copy(settings, made)
 
 
 @common_options()
-def copy(
+async def copy(
     settings: CommandSettings,
     target: Annotated[
         str,
@@ -152,96 +152,30 @@ def copy(
             help="The target's configuration, if it is another one than the bank's.",
         ),
     ] = None,
-    verify: Annotated[
-        bool, typer.Option(" /--no-verify", help="Do not check the copy in the end.")
-    ] = True,
+    verify: VerifyOption = True,
 ) -> None:
     """Copy the bank to another address, while others use it.
 
     Between files and servers, in any direction. The target must be empty, unless --overwrite is
     given, and nobody may have it open.
     """
-    import asyncio
-
-    moved = asyncio.run(_copy(settings, target, target_config, overwrite=overwrite, verify=verify))
-    _show_moved(settings, moved)
-
-
-# Doing it ---------------------------------------------------------------------------------------
-
-
-async def _backup(
-    settings: CommandSettings, folder: Path, keep: int | None, *, plain: bool, verify: bool
-) -> Backup:
-    from perdure.cli import bank_access
-    from perdure.cli.terminal import ProgressBar
-
-    with ProgressBar("looking at the bank") as bar:
-        async with bank_access.existing_bank(settings, settings.load()) as bank:
-            return await bank.backup(
-                folder, keep_last=keep, plain=plain, verify=verify, progress=bar
-            )
-
-
-async def _list(settings: CommandSettings, folder: Path, *, verify: bool) -> list[BackupCheck]:
-    from perdure.bank.backup import check_backups
-    from perdure.cli.terminal import ProgressBar
-
-    with ProgressBar("looking at the backups") as bar:
-        return await check_backups(folder, config=settings.load(), verify=verify, progress=bar)
-
-
-async def _restore(
-    settings: CommandSettings,
-    folder: Path,
-    snapshot: str,
-    *,
-    overwrite: bool,
-    skip_damaged: bool,
-    verify: bool,
-) -> BankCopy:
-    from perdure.bank.bank_copy import restore
-    from perdure.cli.terminal import ProgressBar
-
-    with ProgressBar("looking at the backup") as bar:
-        return await restore(
-            folder,
-            config=settings.load(),
-            snapshot=snapshot,
-            overwrite=overwrite,
-            skip_damaged=skip_damaged,
-            verify=verify,
-            progress=bar,
-        )
-
-
-async def _copy(
-    settings: CommandSettings,
-    target: str,
-    target_config: Path | None,
-    *,
-    overwrite: bool,
-    verify: bool,
-) -> BankCopy:
     from perdure import config
     from perdure.cli import bank_access
     from perdure.cli.terminal import ProgressBar
 
     with ProgressBar("looking at the bank") as bar:
         async with bank_access.existing_bank(settings, settings.load()) as bank:
-            return await bank.copy_to(
+            made = await bank.copy_to(
                 target,
                 config=None if target_config is None else config.load(target_config),
                 overwrite=overwrite,
                 verify=verify,
                 progress=bar,
             )
+    _show_copy(settings, made)
 
 
-# Telling of it ----------------------------------------------------------------------------------
-
-
-def _facts(manifest: Manifest) -> dict[str, Any]:
+def _facts(manifest: BackupManifest) -> dict[str, Any]:
     from perdure.core.clock import to_datetime
 
     return {
@@ -303,33 +237,33 @@ def _line(each: BackupCheck, *, verified: bool) -> tuple[str, ...]:
     )
 
 
-def _show_moved(settings: CommandSettings, moved: BankCopy) -> None:
+def _show_copy(settings: CommandSettings, made: BankCopy) -> None:
     if settings.json:
         terminal.emit(
             {
-                "url": moved.url,
-                "records": moved.rows,
-                "artifacts": moved.artifacts,
-                "copied": moved.copied,
-                "shared_artifacts": moved.shared_artifacts,
-                "verified": moved.problems is not None,
-                "problems": moved.problems or (),
-                "snapshot": moved.snapshot and moved.snapshot.id,
+                "url": made.url,
+                "records": made.rows,
+                "artifacts": made.artifacts,
+                "copied": made.copied,
+                "shared_artifacts": made.shared_artifacts,
+                "verified": made.problems is not None,
+                "problems": made.problems or (),
+                "snapshot": made.snapshot and made.snapshot.id,
             }
         )
     else:
-        source = f" from {moved.snapshot.id}" if moved.snapshot is not None else ""
-        checked = "" if moved.problems is None else ", and checked it"
+        source = f" from {made.snapshot.id}" if made.snapshot is not None else ""
+        checked = "" if made.problems is None else ", and checked it"
         terminal.say(
-            f"Filled {moved.url}{source} with {terminal.plural(moved.rows, 'record')} and"
-            f" {terminal.plural(moved.artifacts, 'large artifact')}{checked}."
+            f"Filled {made.url}{source} with {terminal.plural(made.rows, 'record')} and"
+            f" {terminal.plural(made.artifacts, 'large artifact')}{checked}."
         )
-        for problem in moved.problems or ():
+        for problem in made.problems or ():
             terminal.say(f"{problem.subject}: {problem.what}", style="red")
-        if moved.shared_artifacts:
+        if made.shared_artifacts:
             terminal.note(
                 "Both banks keep their large artifacts in the same place: what one of them deletes"
                 " is gone for the other."
             )
-    if moved.problems:
+    if made.problems:
         raise typer.Exit(1)
