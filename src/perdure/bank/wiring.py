@@ -15,6 +15,7 @@ from perdure.core.errors import Closed, Unsupported
 from perdure.history.artifact_uses import Uses
 from perdure.history.epochs import Epochs
 from perdure.history.forget_sessions import Forgetting
+from perdure.history.log_records import SessionRecord
 from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TurnLog, Written
@@ -105,6 +106,7 @@ def make_services(
             store,
             reader,
             services.scribe,
+            jobs,
             config,
             gateway=lambda: services.gateway,
             counter=lambda: meter.counter,
@@ -122,8 +124,14 @@ def make_services(
         return Masker(config.secrets)
 
     async def index(transaction: Transaction, written: Written) -> None:
-        await services.recall.start()
-        await services.recall.index.hook(transaction, written)
+        if written.bulk:
+            await services.recall.hook(transaction, written)
+
+    def note(written: Written) -> None:
+        services.recall.note(written)
+
+    def missed(record: SessionRecord, first: int, last: int) -> None:
+        services.recall.missed(record, first, last)
 
     services = Services(
         url=url,
@@ -154,6 +162,7 @@ def make_services(
     log.join(index)
     log.listen(meter.note, meter.missed)
     log.listen(services.scribe.note, services.scribe.missed)
+    log.listen(note, missed)
     return services
 
 

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 
 from perdure.core.errors import Corrupted
 from perdure.history.forget_sessions import ForgetScope
-from perdure.history.log_records import SharedTurns
+from perdure.history.log_records import SessionRecord, SharedTurns
 from perdure.recall.indexing.filling import RECIPE
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Group, memories_of, turns
 from perdure.search.engine import Withdrawal, has_search
+from perdure.storage.options import STRONG
 from perdure.storage.records import type_of
 from perdure.storage.transaction import Transaction
 
@@ -56,7 +57,9 @@ class IndexPlace:
         """A fork was given its parent's turns as its own: they are indexed as such."""
         if self._index.is_on:
             await self._index.prepared()
-            await self._index.filler.fill_session(session, self._index.embeddings)
+            record = await self._store.collection(SessionRecord).get(session, STRONG)
+            if record is not None:
+                await self._index.filler.fill_session(record, self._index.embeddings)
             if session in self._begun:
                 await self._index.filler.finish(self._begun.pop(session))
 
