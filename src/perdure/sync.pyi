@@ -21,8 +21,8 @@ from perdure.artifacts.artifact_references import Referrer
 from perdure.artifacts.artifact_rekeying import Failed
 from perdure.bank.backup import Backup
 from perdure.bank.bank_copy import BankCopy
-from perdure.bank.infos import Info
-from perdure.bank.infos import SessionInfo
+from perdure.bank.bank_info import BankInfo
+from perdure.bank.bank_info import SessionInfo
 from perdure.bank.session_reader import TailMessage
 from perdure.config import Config
 from perdure.context.board import BoardEntry
@@ -196,7 +196,7 @@ class SyncBank:
         verify: bool = ...,
         progress: Progress | None = ...,
     ) -> BankCopy: ...
-    def info(self) -> Info: ...
+    def info(self) -> BankInfo: ...
     def transact(self, body: Callable[[SyncTransaction], R], *options: Options) -> R: ...
 
 class SyncSession:

@@ -80,7 +80,7 @@ class _Move:
 async def keep(url: str, folder: str) -> None:
     bank = perdure.open(url, config=config_in(f"{folder}.objects"))
     await bank.store.open()
-    await backup(bank, folder, keep_last=2)
+    await backup(bank.services, folder, keep_last=2)
     await bank.store.close()
 
 

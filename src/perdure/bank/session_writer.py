@@ -384,7 +384,7 @@ class SessionWriter:
             ):
                 self.cursor.own = answer.own
             if count:
-                hooks.append(self._services.meter.now(taken.moved))
+                hooks.append(self._services.token_counts.now(taken.moved))
             written = await self._services.log.write(self.cursor, order, hooks)
         if taken.moved:
             await self.intake.confirm(taken)

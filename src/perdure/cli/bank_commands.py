@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import backups, encrypting, terminal
+from perdure.cli import backup_commands, encrypting, terminal
 from perdure.cli.bank_access import existing_bank
 from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
@@ -18,7 +18,7 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.artifacts.artifact_places import S3Address
-    from perdure.bank import Info
+    from perdure.bank import BankInfo
     from perdure.cli.diagnosis import FolderUse
     from perdure.storage.migrating import Migrated
     from perdure.storage.records import RecordType
@@ -60,10 +60,10 @@ async def info(settings: CommandSettings) -> None:
         _show(found, artifacts)
 
 
-app.command("backup")(backups.backup)
-app.command("backups")(backups.list_)
-app.command("restore")(backups.restore)
-app.command("copy")(backups.copy)
+app.command("backup")(backup_commands.backup)
+app.command("backups")(backup_commands.list_)
+app.command("restore")(backup_commands.restore)
+app.command("copy")(backup_commands.copy)
 app.command("encrypt")(encrypting.encrypt)
 app.command("decrypt")(encrypting.decrypt)
 
@@ -89,7 +89,7 @@ async def _init(settings: CommandSettings) -> dict[str, Any]:
             }
 
 
-async def _info(settings: CommandSettings) -> tuple[Info, FolderUse | S3Address]:
+async def _info(settings: CommandSettings) -> tuple[BankInfo, FolderUse | S3Address]:
     import asyncio
 
     from perdure.cli.diagnosis import folder_use
@@ -100,7 +100,7 @@ async def _info(settings: CommandSettings) -> tuple[Info, FolderUse | S3Address]
             return found, await asyncio.to_thread(folder_use, bank.artifacts.place)
 
 
-def _show(found: Info, artifacts: FolderUse | S3Address) -> None:
+def _show(found: BankInfo, artifacts: FolderUse | S3Address) -> None:
     terminal.table(
         ("", ""),
         [

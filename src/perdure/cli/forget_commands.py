@@ -93,7 +93,7 @@ async def _forget(
     yes: bool,
 ) -> Forgotten | None:
     """What was forgotten; None if it was not wanted after all."""
-    from perdure.bank.session_list import turn_numbers
+    from perdure.bank.bank_info import turn_numbers
     from perdure.cli.show_commands import position
 
     async with existing_bank(settings) as bank:

@@ -70,8 +70,8 @@ async def _renditions(
         record = None if session is None else (await find_session(bank, session)).record
         with ProgressBar("looking at renditions") as bar:
             if make and record is not None:
-                made = await bank.services.scribe.catch_up(record, bar)
-            found = await bank.services.scribe.status(None if record is None else record.id)
+                made = await bank.services.renditions.catch_up(record, bar)
+            found = await bank.services.renditions.status(None if record is None else record.id)
     return made, [each for each in found if each.turns or session is not None]
 
 

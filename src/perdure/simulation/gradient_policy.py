@@ -86,7 +86,7 @@ class GradientPolicy:
             parts = bank.services
             self._session = await bank.session(_SESSION)
             self._strategy = product.GradientStrategy(
-                parts.reader, parts.artifacts, parts.meter, parts.scribe, parts.epochs
+                parts.reader, parts.artifacts, parts.token_counts, parts.renditions, parts.epochs
             )
         return self._session, self._strategy
 
