@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 import perdure
-import perdure.artifacts.store
+import perdure.artifacts.artifact_store
 import perdure.storage.backends.postgres
 import perdure.storage.backends.sqlite
 from perdure.bank.backup import backup

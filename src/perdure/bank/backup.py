@@ -20,8 +20,7 @@ import msgspec
 
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS
-from perdure.artifacts.artifact import ALGORITHM, hash_of_key
-from perdure.artifacts.sources import PIECE
+from perdure.artifacts.artifact import ALGORITHM, PIECE, hash_of_key
 from perdure.bank.backup_folder import BackupFolder, translated
 from perdure.bank.backup_manifest import BackupCheck, BackupManifest, made_by
 from perdure.bank.bank import Bank

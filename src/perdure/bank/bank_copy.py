@@ -21,9 +21,8 @@ import msgspec
 
 from perdure import config as configuration
 from perdure.artifacts import ArtifactStore
-from perdure.artifacts.addresses import PlaceAddress, S3Address
-from perdure.artifacts.artifact import INLINE_BELOW, Place
-from perdure.artifacts.sources import PIECE
+from perdure.artifacts.artifact import INLINE_BELOW, PIECE, ArtifactPlace
+from perdure.artifacts.artifact_places import PlaceAddress, S3Address
 from perdure.bank.backup_folder import LATEST, BackupFolder, translated
 from perdure.bank.backup_manifest import BackupManifest
 from perdure.bank.bank import Bank
@@ -152,7 +151,7 @@ async def large_artifacts(store: ArtifactStore) -> list[str]:
     Listed before any of them is copied: else somebody who puts one after another could keep us
     at it for ever.
     """
-    found = [each async for each in store.located() if each.place is not Place.ROW]
+    found = [each async for each in store.located() if each.place is not ArtifactPlace.ROW]
     return list(dict.fromkeys(each.artifact for each in found))
 
 

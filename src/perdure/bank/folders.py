@@ -8,8 +8,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from perdure import config as configuration
-from perdure.artifacts import addresses
-from perdure.artifacts.addresses import S3Address
+from perdure.artifacts import artifact_places
+from perdure.artifacts.artifact_places import S3Address
 from perdure.config import ArtifactsConfig
 from perdure.core.clock import new_id
 from perdure.core.errors import AccessDenied
@@ -22,7 +22,7 @@ def artifact_place(url: str, config: ArtifactsConfig, *, temporary: bool) -> Pat
     Raises `InvalidURL` if the chosen one cannot be read.
     """
     if config.url:
-        return addresses.parse(config.url)
+        return artifact_places.parse(config.url)
     if config.folder:
         return Path(config.folder).expanduser().absolute()
     address = registry.parse(url)
@@ -36,7 +36,7 @@ def artifact_place(url: str, config: ArtifactsConfig, *, temporary: bool) -> Pat
 
 def former_place(config: ArtifactsConfig) -> Path | S3Address | None:
     """Where artifacts are looked for that are not in their place: while they are being moved."""
-    return addresses.place_of(config.former) if config.former else None
+    return artifact_places.place_of(config.former) if config.former else None
 
 
 def make_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
@@ -29,7 +29,7 @@ VerifyOption = Annotated[
 
 @common_options()
 async def backup(
-    settings: Settings,
+    settings: CommandSettings,
     folder: FolderArgument,
     *,
     keep: Annotated[
@@ -67,7 +67,7 @@ async def backup(
 
 @common_options(without=("bank",))
 async def list_(
-    settings: Settings,
+    settings: CommandSettings,
     folder: FolderArgument,
     *,
     verify: Annotated[
@@ -102,7 +102,7 @@ async def list_(
 
 @common_options()
 async def restore(
-    settings: Settings,
+    settings: CommandSettings,
     folder: FolderArgument,
     *,
     snapshot: Annotated[
@@ -137,7 +137,7 @@ async def restore(
 
 @common_options()
 async def copy(
-    settings: Settings,
+    settings: CommandSettings,
     target: Annotated[
         str,
         typer.Argument(metavar="URL", help="The address of the other bank.", show_default=False),
@@ -237,7 +237,7 @@ def _line(each: BackupCheck, *, verified: bool) -> tuple[str, ...]:
     )
 
 
-def _show_copy(settings: Settings, made: BankCopy) -> None:
+def _show_copy(settings: CommandSettings, made: BankCopy) -> None:
     if settings.json:
         terminal.emit(
             {

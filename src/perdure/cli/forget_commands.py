@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank, find_session
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -26,7 +26,7 @@ _LISTED = 20
 
 @common_options()
 async def forget(
-    settings: Settings,
+    settings: CommandSettings,
     session: Annotated[
         str | None,
         typer.Argument(metavar="SESSION", help="Its name, or a unique beginning or end of it."),
@@ -84,7 +84,7 @@ def _in_words(gone: Forgotten) -> str:
 
 
 async def _forget(
-    settings: Settings,
+    settings: CommandSettings,
     name: str | None,
     turns: list[str],
     agent: str | None,
