@@ -48,8 +48,8 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     artifacts: ArtifactStore
     log: TurnLog
     reader: TurnReader
-    meter: TokenCounts
-    scribe: RenditionService
+    token_counts: TokenCounts
+    renditions: RenditionService
     epochs: Epochs
     make_gateway: Callable[[], Gateway]
     make_recall: Callable[[], Recall]
@@ -75,7 +75,7 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     @property
     def counter(self) -> Counter:
-        return self.meter.counter
+        return self.token_counts.counter
 
     def intake(self, session: str) -> Intake:
         """What prepares the messages of a session to be written."""

@@ -32,7 +32,7 @@ def scribe_for(
         bank.store,
         TurnReader(bank.store),
         bank.artifacts,
-        bank.services.meter,
+        bank.services.token_counts,
         bank.jobs,
         config=config,
         gateway=gateway,

@@ -520,7 +520,7 @@ async def test_what_others_make_of_a_session_while_it_is_forgotten_goes_too(bank
 
         async def forget(self, scope: ForgetScope) -> None:
             await bank.collection(TurnCount).query().prefix("planner/auth/").delete()
-            bank.services.meter.missed(session.record, 1, 9)
+            bank.services.token_counts.missed(session.record, 1, 9)
             await bank.jobs.settle_idle()
 
     bank.forgetting.places.append(Busy())

@@ -43,7 +43,7 @@ from tests.history.talk import Fault, Ledger, call, chat, fill, result, work
 
 @pytest.fixture
 def scribe(bank: Bank) -> RenditionService:
-    return bank.services.scribe
+    return bank.services.renditions
 
 
 async def assert_sound(scribe: RenditionService, session: Session) -> list[RoundSizes]:
@@ -126,7 +126,7 @@ async def test_a_turn_is_closed_by_the_next(
 
 
 async def test_what_is_missing_is_made_at_once(bank: Bank, session: Session) -> None:
-    scribe = bank.services.scribe
+    scribe = bank.services.renditions
     without_scribe(bank)
     await session.append([*labour(1), *labour(2), *work(3)], count=True)
     assert not await rows(bank, session.name)
@@ -156,7 +156,7 @@ async def test_an_open_round_is_made_as_far_as_it_is_there(
 async def test_a_long_turn_is_not_read_from_its_beginning(make_bank: MakeBank) -> None:
     ledger = Ledger()
     bank = await make_bank(middleware=(ledger,))
-    scribe = bank.services.scribe
+    scribe = bank.services.renditions
     session = await bank.session("planner/auth")
     await session.append(user(LONG))
     for number in range(30):
@@ -183,7 +183,7 @@ async def test_what_another_process_left_is_found(make_bank: MakeBank) -> None:
     await session.append(labour(1))
     one.jobs._idle._last = float("inf")  # it never comes to it: it is about to die
     assert await other.collection(PendingMark).query().count() == 1
-    scribe = other.services.scribe
+    scribe = other.services.renditions
     again = await other.session("planner/auth")
     await assert_sound(scribe, again)
     await other.settle()
@@ -245,8 +245,10 @@ async def test_what_is_forgotten_while_it_is_made_is_not_stored(
 ) -> None:
     await session.append(labour(1), count=True)
     reader = TurnReader(bank.store)
-    maker = RenditionMaker(bank.store, reader, bank.artifacts, bank.services.meter, bank.jobs)
-    store = RenditionStore(bank.store, maker, bank.services.meter)
+    maker = RenditionMaker(
+        bank.store, reader, bank.artifacts, bank.services.token_counts, bank.jobs
+    )
+    store = RenditionStore(bank.store, maker, bank.services.token_counts)
     true_variant = maker.variant
 
     async def variant(messages: tuple[Message, ...], place: RoundId) -> object:
@@ -374,14 +376,14 @@ async def test_what_was_imported_is_made_in_the_background(bank: Bank, session: 
     await pieces.put(replace(piece, content=b"\xc1"))
     await bank.settle()
     assert sorted(await tinies(bank, session.name)) == [n for n in range(1, 60) if n != 30]
-    assert not await bank.services.scribe.work(lambda: True)
+    assert not await bank.services.renditions.work(lambda: True)
 
 
 async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) -> None:
     without_scribe(bank)
     for number in range(1, 60):
         await session.append(work(number), count=True)
-    scribe = bank.services.scribe
+    scribe = bank.services.renditions
     (standing,) = await scribe.status(session.name)
     assert (standing.rounds, standing.turns, standing.missing) == (118, 59, 177)
     steps = list[tuple[str, int, int]]()
@@ -409,7 +411,7 @@ async def test_a_damaged_turn_does_not_keep_others_from_theirs(
 
 async def test_moved_content_is_put_back(make_bank: MakeBank, tmp_path: Path) -> None:
     bank = await make_bank(offload_over=256)
-    scribe = bank.services.scribe
+    scribe = bank.services.renditions
     session = await bank.session("planner/auth")
     await session.append([*labour(1), user("and " + LONG * 10)])
     await bank.settle()
@@ -418,7 +420,7 @@ async def test_moved_content_is_put_back(make_bank: MakeBank, tmp_path: Path) ->
 
 
 async def test_work_stops_when_it_is_told_to(bank: Bank, session: Session) -> None:
-    scribe = bank.services.scribe
+    scribe = bank.services.renditions
     without_scribe(bank)  # no work but ours
     turns = [message for n in range(1, 9) for message in labour(n, lines=3)]
     await session.append(turns, count=True)
@@ -510,18 +512,18 @@ async def test_whatever_happens_everything_is_there(dice: random.Random) -> None
                 case "fork" if newest(await session.head()) and len(sessions) < 5:
                     sessions.append(await session.fork(f"a/{len(sessions)}"))
                 case "work":
-                    await bank.services.scribe.work(lambda: dice.random() < 0.5)
+                    await bank.services.renditions.work(lambda: dice.random() < 0.5)
                 case "sizes":
-                    await sizes(bank.services.scribe, session)
+                    await sizes(bank.services.renditions, session)
             bank.jobs._idle._last = float("inf")
         if dice.random() < 0.5:
             await bank.settle()
         for session in sessions:
-            before = await assert_sound(bank.services.scribe, session)
-            assert await sizes(bank.services.scribe, session) == before
+            before = await assert_sound(bank.services.renditions, session)
+            assert await sizes(bank.services.renditions, session) == before
         await bank.settle()
-        assert not await bank.services.scribe.work(lambda: True)
+        assert not await bank.services.renditions.work(lambda: True)
         for session in sessions:
-            await bank.services.scribe.catch_up(session.record)
-            (standing,) = await bank.services.scribe.status(session.name)
+            await bank.services.renditions.catch_up(session.record)
+            (standing,) = await bank.services.renditions.status(session.name)
             assert standing.missing == 0

@@ -13,7 +13,7 @@ from perdure.core.messages import assistant, user
 from perdure.history.import_cursors import Cursor, with_turns
 from perdure.history.log_records import TurnSpan
 from perdure.importers import Imported, SessionImport, import_files
-from perdure.importers.sessions import FORGOTTEN
+from perdure.importers.import_run import FORGOTTEN
 from tests.importers.outcomes import names
 from tests.importers.transcripts import SESSION, THREAD, Claude, Codex, lines, write
 

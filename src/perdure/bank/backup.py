@@ -20,15 +20,14 @@ import msgspec
 
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS
-from perdure.artifacts.artifact import ALGORITHM, hash_of_key
-from perdure.artifacts.sources import PIECE
+from perdure.artifacts.artifact import ALGORITHM, PIECE, hash_of_key
 from perdure.bank.backup_folder import BackupFolder, translated
 from perdure.bank.backup_manifest import BackupCheck, BackupManifest, made_by
-from perdure.bank.bank import Bank
 from perdure.bank.bank_copy import large_artifacts, silent
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, BadBackup, Corrupted, InvalidInput
 from perdure.history.turn_log import KEPT
+from perdure.services import Services
 from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot
 from perdure.storage.concurrency import in_thread
@@ -63,7 +62,7 @@ class Backup(msgspec.Struct, frozen=True):
 
 
 async def backup(
-    bank: Bank,
+    bank: Services,
     folder: Path | str,
     *,
     keep_last: int | None = None,
@@ -159,7 +158,7 @@ class _BackupRun:
     """One backup that is being made."""
 
     def __init__(
-        self, bank: Bank, place: BackupFolder, progress: Progress, *, verify: bool
+        self, bank: Services, place: BackupFolder, progress: Progress, *, verify: bool
     ) -> None:
         self._bank = bank
         self._place = place

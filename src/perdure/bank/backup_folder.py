@@ -40,9 +40,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.artifacts import disk
+from perdure.artifacts import folder_objects
+from perdure.artifacts.artifact import PIECE
 from perdure.artifacts.artifact_encryption import ArtifactSealer
-from perdure.artifacts.sources import PIECE
 from perdure.bank.backup_manifest import (
     FORMAT,
     MANIFEST,
@@ -75,7 +75,7 @@ from perdure.storage.rows import Layout
 from perdure.storage.store import Progress
 
 if TYPE_CHECKING:
-    from perdure.artifacts.contents import Contents
+    from perdure.artifacts.artifact_contents import ArtifactContents
     from perdure.storage.encryption.master_keys import MasterKeys
 
 LATEST = "latest"
@@ -150,12 +150,12 @@ class BackupFolder:
         return b"".join(derived(self._key, f"backup {name} {half}") for half in "12")
 
     @cached_property
-    def contents(self) -> Contents:
+    def contents(self) -> ArtifactContents:
         """The large artifacts of all backups."""
-        from perdure.artifacts.contents import Contents
+        from perdure.artifacts.artifact_contents import ArtifactContents
 
         sealer = None if self._key is None else ArtifactSealer(_FolderKey(self._key))
-        return Contents(self.artifacts, sealer)
+        return ArtifactContents(self.artifacts, sealer)
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class BackupFolder:
             raise InvalidInput(
                 f"The backups in {self.path} and the artifacts of the bank in {artifacts} cannot"
                 " lie in one another.",
-                hint="Name another folder, best on another disk.",
+                hint="Name another folder, best on another folder_objects.",
             )
 
     @asynccontextmanager
@@ -307,7 +307,7 @@ class BackupFolder:
         moment = max([taken, *(_moment(name) + _MILLISECOND for name in self.names())])
         stamp = f"{to_datetime(moment):%Y%m%dT%H%M%S}.{moment // _MILLISECOND % 1_000:03d}Z"
         folder = self.incoming / f"{stamp}-{new_id()[-8:]}"
-        disk.make_folders(folder, "")
+        folder_objects.make_folders(folder, "")
         return folder
 
     async def write_records(self, folder: Path, source: Snapshot) -> tuple[int, int, str]:
@@ -324,8 +324,8 @@ class BackupFolder:
         _write(folder / MANIFEST, encode_manifest(manifest))
         with suppress(OSError):  # a disk without links, such as many a USB stick
             (folder / f"{BANK}.artifacts").symlink_to(Path("..", "..", "artifacts"))
-        disk.settle(folder / BANK)
-        disk.sync_folder(folder)
+        folder_objects.settle(folder / BANK)
+        folder_objects.sync_folder(folder)
         _move(folder, self._snapshots / folder.name)
 
     async def prune(self, names: list[str]) -> None:
@@ -353,7 +353,7 @@ class BackupFolder:
         """Make the folder ready; what has to be let go in the end is in `held`."""
         with translated(self.path):
             if self.mark() is None:
-                disk.make_folders(self.path, "")
+                folder_objects.make_folders(self.path, "")
             # The lock goes with the process, however that ends.
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             held.callback(os.close, handle)
@@ -364,7 +364,7 @@ class BackupFolder:
             found = self.mark()
             if found is None:
                 fresh = self.incoming / f"{MARK}-{new_id()}"
-                disk.make_folders(fresh.parent, "")
+                folder_objects.make_folders(fresh.parent, "")
                 _write(fresh, msgspec.json.encode(mark))
                 _move(fresh, self.path / MARK)
             elif found != mark:
@@ -372,7 +372,7 @@ class BackupFolder:
             for left in (self.incoming, self.artifacts / "incoming"):
                 shutil.rmtree(left, ignore_errors=True)
             for folder in (self.incoming, self._snapshots, self.artifacts):
-                disk.make_folders(folder, "")
+                folder_objects.make_folders(folder, "")
 
     def _busy(self) -> Unavailable:
         return Unavailable(
@@ -452,4 +452,4 @@ def _write(file: Path, content: bytes) -> None:
 def _move(source: Path, target: Path) -> None:
     """Move what is finished to its place, in one step and durably."""
     source.rename(target)
-    disk.sync_folder(target.parent)
+    folder_objects.sync_folder(target.parent)

@@ -21,15 +21,15 @@ import msgspec
 
 from perdure import config as configuration
 from perdure.artifacts import ArtifactStore
-from perdure.artifacts.addresses import PlaceAddress, S3Address
-from perdure.artifacts.artifact import INLINE_BELOW, Place
-from perdure.artifacts.sources import PIECE
+from perdure.artifacts.artifact import INLINE_BELOW, PIECE, ArtifactPlace
+from perdure.artifacts.artifact_places import PlaceAddress, S3Address
+from perdure.bank.artifact_location import make_folder
 from perdure.bank.backup_folder import LATEST, BackupFolder, translated
 from perdure.bank.backup_manifest import BackupManifest
-from perdure.bank.bank import Bank
-from perdure.bank.folders import make_folder
+from perdure.bank.wiring import make_services, verify_services
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, Corrupted, InvalidInput, KeyRefused
+from perdure.services import Services
 from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot, not_empty
 from perdure.storage.concurrency import in_thread
@@ -109,7 +109,7 @@ async def restore(
 
 
 async def copy_bank(
-    source: Bank,
+    source: Services,
     url: str,
     *,
     config: Config | None = None,
@@ -152,7 +152,7 @@ async def large_artifacts(store: ArtifactStore) -> list[str]:
     Listed before any of them is copied: else somebody who puts one after another could keep us
     at it for ever.
     """
-    found = [each async for each in store.located() if each.place is not Place.ROW]
+    found = [each async for each in store.located() if each.place is not ArtifactPlace.ROW]
     return list(dict.fromkeys(each.artifact for each in found))
 
 
@@ -178,8 +178,8 @@ class _CopyTarget:
                 hint="Use sqlite:///… or postgresql://….",
             )
 
-    def bank(self) -> Bank:
-        return Bank(self.url, config=self.config, master_key=self._master_key)
+    def bank(self) -> Services:
+        return make_services(self.url, self.config, master_key=self._master_key)
 
     async def refuse(self, *, overwrite: bool) -> None:
         """Raises `Conflict` if it holds records that may not be overwritten.
@@ -249,7 +249,7 @@ class _CopyTarget:
         if verify:
             try:
                 async with self._opened() as bank:
-                    found += [problem async for problem in bank.verify(self.progress)]
+                    found += [problem async for problem in verify_services(bank, self.progress)]
             except KeyRefused as exc:
                 # The records are there, as they were; only looking into them takes the key.
                 what = f"was filled, but could not be verified: {exc.message}"
@@ -271,20 +271,20 @@ class _CopyTarget:
         return assembly.store(self.url, config, chain, master_key=self._master_key)
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Bank]:
+    async def _opened(self) -> AsyncIterator[Services]:
         """The bank, open for looking: without background work."""
         bank = self.bank()
         async with bank.store:
             yield bank
 
     @asynccontextmanager
-    async def _with_keys(self, source: Snapshot) -> AsyncIterator[Bank]:
+    async def _with_keys(self, source: Snapshot) -> AsyncIterator[Services]:
         """A bank in memory with the data keys of a snapshot, and the artifacts of the target.
 
         Objects put there are in the target's place; nothing else of the target is touched.
         """
         config = self._in_memory(self.bank().artifacts.place)
-        bank = Bank("memory://", config=config, master_key=self._master_key)
+        bank = make_services("memory://", config, master_key=self._master_key)
         await bank.store.adapter.load(await _keys_of(source))
         async with bank.store:
             yield bank

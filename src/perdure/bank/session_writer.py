@@ -60,7 +60,7 @@ class SessionWriter:
 
     def __init__(self, services: Services, record: SessionRecord, composer: Composer) -> None:
         self.intake = services.intake(record.id)
-        self.intake.recall = self._recent
+        self.intake.recent_messages = self._recent
         #: Where it stands; `record` changes when others change the session.
         self.cursor = WriteCursor(record)
         self._services = services
@@ -384,7 +384,7 @@ class SessionWriter:
             ):
                 self.cursor.own = answer.own
             if count:
-                hooks.append(self._services.meter.now(taken.moved))
+                hooks.append(self._services.token_counts.now(taken.moved))
             written = await self._services.log.write(self.cursor, order, hooks)
         if taken.moved:
             await self.intake.confirm(taken)

@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank, find_session
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _STATES = ("missing", "pending", "failed", "given_up", "stale")
 
 @common_options()
 async def renditions(
-    settings: Settings,
+    settings: CommandSettings,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -63,15 +63,15 @@ def _parsed(words: list[str]) -> tuple[bool, str | None]:
 
 
 async def _renditions(
-    settings: Settings, session: str | None, *, make: bool
+    settings: CommandSettings, session: str | None, *, make: bool
 ) -> tuple[int | None, list[RenditionStatus]]:
     made = None
     async with existing_bank(settings) as bank:
         record = None if session is None else (await find_session(bank, session)).record
         with ProgressBar("looking at renditions") as bar:
             if make and record is not None:
-                made = await bank.services.scribe.catch_up(record, bar)
-            found = await bank.services.scribe.status(None if record is None else record.id)
+                made = await bank.services.renditions.catch_up(record, bar)
+            found = await bank.services.renditions.status(None if record is None else record.id)
     return made, [each for each in found if each.turns or session is not None]
 
 

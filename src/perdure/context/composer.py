@@ -62,9 +62,9 @@ class Composer:
         name = parse_strategy(record.strategy or self._services.config.history.strategy)
         if name not in self._strategies:
             parts = self._services
-            reading = parts.reader, parts.artifacts, parts.meter
+            reading = parts.reader, parts.artifacts, parts.token_counts
             self._strategies[name] = (
-                GradientStrategy(*reading, parts.scribe, parts.epochs)
+                GradientStrategy(*reading, parts.renditions, parts.epochs)
                 if name == "gradient"
                 else RegularStrategy(*reading)
             )

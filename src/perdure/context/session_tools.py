@@ -117,7 +117,7 @@ class SessionTools:
     async def _rendering(
         self, record: SessionRecord, head: Head, position: Position, level: Level
     ) -> Rendering:
-        turn, scribe = position.turn, self._services.scribe
+        turn, scribe = position.turn, self._services.renditions
         await self._services.reader.turn(record, head, turn)
         if level == "T":
             made = await scribe.tinies(record, head, [turn])

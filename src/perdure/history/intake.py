@@ -95,7 +95,7 @@ class Intake:
         self._is_artifact_tool = _matcher(settings.artifact_tools)
         self._calls: dict[str, _Call] = {}
         #: Gives what was said last, when a result comes whose call was written by somebody else.
-        self.recall: Callable[[], Awaitable[Iterable[Message]]] | None = None
+        self.recent_messages: Callable[[], Awaitable[Iterable[Message]]] | None = None
 
     def of(self, session: str) -> Intake:
         """The same for another session."""
@@ -173,7 +173,7 @@ class Intake:
 
     async def _find_calls(self, messages: Iterable[Message]) -> None:
         """Look for the calls of results that were written through another session object."""
-        if self.recall is None:
+        if self.recent_messages is None:
             return
         unknown = [
             part.call
@@ -182,7 +182,7 @@ class Intake:
             if isinstance(part, ToolResult) and part.call not in self._calls
         ]
         if unknown:
-            self._remember(await self.recall())
+            self._remember(await self.recent_messages())
             for id in unknown:
                 if id not in self._calls:
                     self._keep(id, _Call(""))

@@ -14,8 +14,8 @@ process, and of turns that a killed process left a mark about. The mark goes whe
 which covers `TURNS`, is done. No append waits for it.
 
 A turn that refers to artifacts commits only if none of them is condemned: see
-`perdure.artifacts.collecting`. Content that was deleted between our put and our commit, because
-nothing referred to it yet, is put again.
+`perdure.artifacts.artifact_collector`. Content that was deleted between our put and our commit,
+because nothing referred to it yet, is put again.
 """
 
 from __future__ import annotations

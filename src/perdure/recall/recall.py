@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -189,6 +190,8 @@ class Recall:
         """
         question = msgspec.structs.replace(question, text=_looked_at(question.text))
         await self._prepared()
+        if question.filters.sessions or question.filters.agents:
+            await self._caught_up(question.record)
         await self._names.check(question)
         seconds = self.config.deadline if deadline is None else deadline
         found = await self._pipeline.recall(question, judged=judged, deadline=seconds)
@@ -199,6 +202,7 @@ class Recall:
     async def sees(self, record: SessionRecord, head: Head, session: str) -> bool:
         """Whether a session may see anything of another; not, if that is not there."""
         question = Question(text="", record=record, head=head, moment=self._store.now())
+        await self._caught_up(record)
         return await self._names.sees(question, session)
 
     async def memory_layer(
@@ -260,8 +264,14 @@ class Recall:
     ) -> bool:
         """Whether a session may see what stands at a place of another one's own log."""
         question = Question(text="", record=record, head=head, moment=self._store.now())
+        await self._caught_up(record)
         scope = await self._scopes.of(question)
         return scope.shows(session, position.turn, position.round or 1)
+
+    async def _caught_up(self, record: SessionRecord) -> None:
+        """Have the index know who said what by now, in any process. Damage is told by a search."""
+        with suppress(PerdureError):
+            await self.index.catch_up(record)
 
     async def _prepared(self) -> None:
         """Have the index ready. A bank that is only looked at has not started it."""

@@ -71,7 +71,12 @@ def make_recall(
         Searcher(store, ahead),
         scopes.of,
         Showing(
-            store, renditions, reader, cabinets.memories(memories), cabinets.layers(references)
+            store,
+            renditions,
+            reader,
+            cabinets.memories(memories),
+            cabinets.layers(references),
+            marked=index.marked,
         ),
         settings,
         gateway=gateway if models.filter or models.judge else None,

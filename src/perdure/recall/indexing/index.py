@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from perdure.core.errors import Corrupted, InvalidInput
+from perdure.core.errors import Corrupted, InvalidInput, PerdureError
 from perdure.history.log_records import SessionRecord, TurnPiece
 from perdure.history.turn_log import Written
 from perdure.history.turn_reader import TurnReader
@@ -233,6 +234,10 @@ class RecallIndex:
             await self.prepared()
             await self.pending.index_now(transaction, written)
 
+    def marked(self, session: str) -> list[int] | None:
+        """From which turns on others, or we, have work to do about a session, as of `catch_up`."""
+        return None if self.pending is None else self.pending.marked(session)
+
     async def catch_up(self, record: SessionRecord) -> None:
         """Index all that is written by now, by any process: what this session sees comes first."""
         if self.pending is not None:
@@ -270,7 +275,10 @@ class RecallIndex:
         return (await self.groups()).get(name)
 
     async def groups(self) -> Mapping[str, int]:
-        """The number of each group by its name; see `Groups.all`."""
+        """The number of each group by its name. What waits here to be indexed gets one first."""
+        if self.pending:
+            with suppress(PerdureError):  # whoever searches is told of damage
+                await self.pending.write()
         return await self.numbers.all()
 
     async def numbered(self, executor: Transaction | Store, name: str) -> int | None:
