@@ -21,9 +21,9 @@ from perdure.history.turn_log import Written
 from perdure.history.turn_reader import TurnReader
 from perdure.jobs import Runner, Wake
 from perdure.recall.embedders import Embedder
-from perdure.recall.indexing.embedding import Embeddings, Waiting
-from perdure.recall.indexing.filling import RECIPE, Filler
 from perdure.recall.indexing.groups import Groups
+from perdure.recall.indexing.index_filler import RECIPE, Filler
+from perdure.recall.indexing.passage_vectors import Embeddings, Waiting
 from perdure.recall.indexing.passages import document, of_text
 from perdure.recall.indexing.pending_turns import PendingTurns
 from perdure.recall.places import INDEX, Spot, spot, turns
@@ -35,7 +35,7 @@ from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:
     from perdure.config import RecallConfig
-    from perdure.recall.indexing.checking import IndexReport
+    from perdure.recall.indexing.index_check import IndexReport
 
 #: Puts again all that it has, with `RecallIndex.put`.
 Refill: TypeAlias = Callable[[], Awaitable[object]]
@@ -178,7 +178,7 @@ class RecallIndex:
 
     async def check(self, progress: Progress | None = None) -> IndexReport:
         """Compare the index with what it is about. Reads the whole log, changes nothing."""
-        from perdure.recall.indexing.checking import check
+        from perdure.recall.indexing.index_check import check
 
         return await check(self, progress)
 

@@ -18,9 +18,9 @@ from perdure.history.log_records import Owned, SessionRecord, TurnPiece, agent_o
 from perdure.history.turn_log import TURNS, Written
 from perdure.history.turn_reader import TurnReader
 from perdure.jobs import GoOn, PendingMark, Runner
-from perdure.recall.indexing.embedding import Embeddings, Waiting, always
-from perdure.recall.indexing.filling import Filler
 from perdure.recall.indexing.groups import Groups
+from perdure.recall.indexing.index_filler import Filler
+from perdure.recall.indexing.passage_vectors import Embeddings, Waiting, always
 from perdure.recall.indexing.passages import (
     Moment,
     Thread,

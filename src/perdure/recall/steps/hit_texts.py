@@ -31,7 +31,7 @@ from perdure.jobs import marks_of
 from perdure.recall import languages, words
 from perdure.recall.keys import owner_of
 from perdure.recall.languages import STOP_WORDS
-from perdure.recall.steps.cabinets import Cabinet
+from perdure.recall.steps.fetchers import Cabinet
 from perdure.recall.values import Candidate, Question
 from perdure.storage.store import Store
 
