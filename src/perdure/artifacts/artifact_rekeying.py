@@ -22,8 +22,8 @@ from perdure.artifacts.collecting import Collector, LastPut
 from perdure.artifacts.contents import Contents
 from perdure.artifacts.objects import Object
 from perdure.core.errors import ArtifactMissing, Corrupted, KeyRefused, PerdureError
+from perdure.storage.artifact_references import Condemned
 from perdure.storage.options import STRONG
-from perdure.storage.references import Condemned
 from perdure.storage.store import Progress, Store
 
 _log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from perdure.artifacts.artifact import missing
 from perdure.artifacts.collecting import LastPut
 from perdure.artifacts.contents import Contents, Incoming
 from perdure.core.errors import ArtifactMissing, Conflict, Corrupted, KeyRefused, Unavailable
+from perdure.storage.artifact_references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.records import type_of
-from perdure.storage.references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.store import Store
 
 

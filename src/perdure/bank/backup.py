@@ -31,9 +31,9 @@ from perdure.core.errors import ArtifactMissing, BadBackup, Corrupted, InvalidIn
 from perdure.history.turn_log import KEPT
 from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot
+from perdure.storage.artifact_references import row_key
 from perdure.storage.concurrency import in_thread
-from perdure.storage.references import row_key
-from perdure.storage.rows import Delivered, Entry, Row, checksum
+from perdure.storage.rows import Delivered, Row, RowCopy, checksum
 from perdure.storage.snapshots import WatchedSnapshot, closing
 from perdure.storage.store import Progress
 
@@ -216,13 +216,13 @@ class _BackupRun:
             await place.verify(manifest, self._progress, before)
         return manifest
 
-    def _see(self, collection: str, page: Sequence[Entry | Delivered]) -> None:
+    def _see(self, collection: str, page: Sequence[RowCopy | Delivered]) -> None:
         self._done[collection] = self._done.get(collection, 0) + len(page)
         if collection:
             shown = f"keeping {collection}"
             self._progress(shown, self._done[collection], self._totals[collection])
         for entry in page:
-            if not isinstance(entry, Entry):
+            if not isinstance(entry, RowCopy):
                 continue
             key = entry.row.key
             if not _is_sound(entry.row):

@@ -29,6 +29,7 @@ from perdure.history.turn_log import Hook
 from perdure.history.verify_chain import verify_chains
 from perdure.storage import registry
 from perdure.storage.collection import Collection
+from perdure.storage.memory_windows import MemoryWindows
 from perdure.storage.middleware import Middleware
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.schemas.schema_registry import SchemaRegistry
@@ -37,7 +38,6 @@ from perdure.storage.store import Progress
 from perdure.storage.subscriptions import Handler
 from perdure.storage.transaction import Transaction
 from perdure.storage.verify import Problem, verify_store
-from perdure.storage.windows import MemoryWindows
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from perdure.storage.cache import RowCache
     from perdure.storage.encryption import Encryption
     from perdure.storage.encryption.master_keys import Source
-    from perdure.storage.migrating import Migrated
+    from perdure.storage.record_migrations import Migrated
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -398,7 +398,7 @@ class Bank:
         progress: Progress | None = None,
     ) -> list[Migrated]:
         """Bring all records of a type, or of all, to their newest schema; see `migrating`."""
-        from perdure.storage.migrating import migrate
+        from perdure.storage.record_migrations import migrate
 
         return await migrate(self.store, cls, dry_run=dry_run, progress=progress)
 

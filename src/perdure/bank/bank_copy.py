@@ -32,7 +32,7 @@ from perdure.core.errors import ArtifactMissing, Corrupted, InvalidInput, KeyRef
 from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot, not_empty
 from perdure.storage.concurrency import in_thread
-from perdure.storage.rows import Delivered, Entry
+from perdure.storage.rows import Delivered, RowCopy
 from perdure.storage.snapshots import HeldCollection, HeldSnapshot, WatchedSnapshot, closing
 from perdure.storage.store import Progress, Store
 from perdure.storage.verify import Problem
@@ -293,7 +293,7 @@ class _CopyTarget:
     async def _load(self, source: Snapshot, keys: Snapshot, *, overwrite: bool) -> int:
         done: dict[str, int] = {}
 
-        def see(collection: str, page: Sequence[Entry | Delivered]) -> None:
+        def see(collection: str, page: Sequence[RowCopy | Delivered]) -> None:
             done[collection] = done.get(collection, 0) + len(page)
             what = f"loading {collection or 'events'}"
             self.progress(what, done[collection], total.get(collection, 0))

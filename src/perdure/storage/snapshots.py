@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from perdure.storage.adapter import Snapshot
-from perdure.storage.rows import Delivered, Entry, Layout
+from perdure.storage.rows import Delivered, Layout, RowCopy
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class HeldCollection(msgspec.Struct, frozen=True):
     """A collection with all its rows."""
 
     layout: Layout
-    entries: Sequence[Entry]
+    entries: Sequence[RowCopy]
 
 
 class HeldSnapshot(Snapshot):
@@ -62,7 +62,7 @@ class HeldSnapshot(Snapshot):
     async def count(self, collection: str) -> int:
         return len(self._collections[collection].entries)
 
-    async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+    async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
         for page in _pages(self._collections[collection].entries):
             yield page
 
@@ -85,7 +85,7 @@ class WatchedSnapshot(Snapshot):
     def __init__(
         self,
         inner: Snapshot,
-        see: Callable[[str, Sequence[Entry | Delivered]], None],
+        see: Callable[[str, Sequence[RowCopy | Delivered]], None],
         instead: Snapshot | None = None,
     ) -> None:
         self._inner = inner
@@ -100,7 +100,7 @@ class WatchedSnapshot(Snapshot):
     async def count(self, collection: str) -> int:
         return await (await self._of(collection)).count(collection)
 
-    async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+    async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
         source = await self._of(collection)
         async with closing(_ahead(source.entries(collection))) as pages:
             async for page in pages:
