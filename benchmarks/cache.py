@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import transcripts
 from benchmarks.harness import Report
-from perdure.simulation import Figures, read_history, simulate
+from perdure.simulation import PolicyFigures, read_history, simulate
 
 BUDGETS = (60_000, 120_000)
 _POLICIES = ("drop_oldest", "rolling_summary", "gradient")
@@ -39,7 +39,7 @@ async def run(report: Report, *, quick: bool) -> None:
             )
 
 
-def _figures(policies: dict[str, Figures]) -> dict[str, Any]:
+def _figures(policies: dict[str, PolicyFigures]) -> dict[str, Any]:
     ours = policies["gradient"]
     return {
         "hit_ratio": round(ours.hit_ratio, 4),

@@ -80,11 +80,11 @@ async def _round(folder: Path, config: Config, server: str | None) -> dict[str, 
 
     async with _looking(source, config) as bank:
         if server is not None:
-            await timed("to_postgresql", lambda: copy_bank(bank, server, verify=False))
-        await timed("backup", lambda: backup(bank, folder / "backup"))
+            await timed("to_postgresql", lambda: copy_bank(bank.services, server, verify=False))
+        await timed("backup", lambda: backup(bank.services, folder / "backup"))
     if server is not None:
         async with _looking(server, config) as bank:
-            await timed("to_sqlite", lambda: copy_bank(bank, files[0], verify=False))
+            await timed("to_sqlite", lambda: copy_bank(bank.services, files[0], verify=False))
     await timed(
         "restore", lambda: restore(folder / "backup", files[1], config=config, verify=False)
     )

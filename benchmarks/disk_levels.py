@@ -25,9 +25,9 @@ async def run(report: Report, *, quick: bool) -> None:
         async with ours.open_bank(file) as bank:
             for info in await bank.sessions(archived=True):
                 session = await bank.existing_session(info.name)
-                await bank.services.scribe.catch_up(session.record)
+                await bank.services.renditions.catch_up(session.record)
             await bank.settle()
-            missing = sum(each.missing for each in await bank.services.scribe.status())
+            missing = sum(each.missing for each in await bank.services.renditions.status())
         stored = bytes_in(Path(name))
         text = await disk_turns.text_in(file)
         async with ours.open_bank(file) as bank:

@@ -20,7 +20,7 @@ from benchmarks.peers import Peer
 from perdure.bank import Bank
 from perdure.core.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from perdure.history.intake import resolved
-from perdure.history.log_records import Piece
+from perdure.history.log_records import TurnPiece
 from perdure.history.renditions.rendition_records import Rendition, Tiny
 from perdure.storage.records import type_of
 
@@ -100,7 +100,7 @@ async def _turns(bank: Bank) -> AsyncIterator[tuple[str, list[Message]]]:
     said: list[Message] = []
     cursor: str | None = None
     while True:
-        page = await bank.collection(Piece).list(limit=_PAGE, after=cursor)
+        page = await bank.collection(TurnPiece).list(limit=_PAGE, after=cursor)
         for piece in page.values:
             found = piece.id.rpartition("/")[0], piece.turn
             if place is not None and found != place:

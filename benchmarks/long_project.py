@@ -22,7 +22,7 @@ import perdure
 from benchmarks import ours
 from benchmarks.harness import WORK, Report
 from perdure.bank import Bank
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.testing import fill_project
 
 SESSION = "team/project"
@@ -96,7 +96,7 @@ async def _shorten(bank: Bank, workers: int, number: int) -> None:
         head = await session.head()
         for first in range(1 + number * _STRIPE, head.turn + 1, workers * _STRIPE):
             turns = range(first, min(first + _STRIPE, head.turn + 1))
-            await bank.services.scribe.refresh(session.record, head, map(Place, turns))
+            await bank.services.renditions.refresh(session.record, head, map(RoundId, turns))
 
 
 def _artifacts(file: Path) -> Path:

@@ -39,7 +39,8 @@ from perdure.core.messages import user
 from perdure.core.turns import ConversationState
 from perdure.history.log_records import Head, SessionRecord, agent_of
 from perdure.history.piece_packing import RoundWritten
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
+from perdure.jobs import Runner
 from perdure.recall.embedders import Wordllama
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.indexing.passages import document, passage
@@ -76,7 +77,9 @@ class _Shelf:
     def __init__(self, store: Store, lines: Sequence[Line]) -> None:
         self.store, self.lines = store, lines
         self.embedder = Wordllama()
-        self.index = RecallIndex(store, Reader(store), RecallConfig(), self.embedder)
+        self.index = RecallIndex(
+            store, TurnReader(store), Runner(store), RecallConfig(), self.embedder
+        )
         self.scopes = Scopes(store, self.index)
         self.searcher = Searcher(store, self.embedder)
         self.steps = dict[str, list[float]]()

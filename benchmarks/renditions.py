@@ -90,7 +90,7 @@ async def _stored(report: Report, given: Transcripts) -> None:
             sessions = [await bank.existing_session(s.name) for s in await bank.sessions()]
             wall, start = perf_counter(), process_time()
             for session in sessions:
-                await bank.services.scribe.catch_up(session.record)
+                await bank.services.renditions.catch_up(session.record)
             took, wall = process_time() - start, perf_counter() - wall
     report.figures["mb_per_s_stored"] = round(text / _MB / took, 3)
     report.say(f"  {text / _MB:.2f} MB stored in {took:.2f} s of a core, {wall:.2f} s in all")

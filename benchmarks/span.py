@@ -18,7 +18,7 @@ from perdure.bank.session import Session
 from perdure.context.context import Context
 from perdure.core.messages import Message
 from perdure.core.turns import Turn
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.testing import project_turn
 
 PROMPT = "What did we decide about the tokens, and where is it written down?"
@@ -67,7 +67,7 @@ def _is_whole(turn: Turn) -> bool:
 
 def _stands(turn: Turn, context: Context) -> bool:
     """Whether the window shows it in some form."""
-    place, shown = Place(turn.number), context.shown
+    place, shown = RoundId(turn.number), context.shown
     return any(
         b.element.first.turn <= turn.number <= b.element.last.turn for b in shown.blocks
     ) or (any(native.place.turn == place.turn for native in shown.rounds))

@@ -78,7 +78,7 @@ async def make_up(bank: Bank, session: Session, turns: int) -> None:
         def shortened(_what: str, done: int, total: int) -> None:
             progress.update(task, completed=done, total=total)
 
-        await bank.services.scribe.catch_up(session.record, shortened)
+        await bank.services.renditions.catch_up(session.record, shortened)
     made = time.perf_counter() - start - written
     info = await told(bank)
     show(

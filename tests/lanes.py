@@ -3,7 +3,8 @@
 A test is in the quick lane unless one of these rules puts it into the long one:
 
 - it is marked ``@pytest.mark.slow``;
-- it runs on PostgreSQL and stands above storage, where the same test also runs on SQLite;
+- it runs on PostgreSQL, and the same test also on SQLite; not so the conformance kit, which says
+  what every backend has to do;
 - it is marked ``@pytest.mark.repeated`` and is no property: it kills processes in a loop;
 - it runs a benchmark (`tests/benchmarks`).
 
@@ -28,8 +29,8 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 QUICK, LONG, ALL = "quick", "long", "all"
-#: Folders whose tests on PostgreSQL are in the quick lane: what it stores is decided there.
-_ON_SERVERS = ("storage",)
+#: The files whose tests on PostgreSQL are in the quick lane.
+_ON_POSTGRESQL = ("test_conformance.py",)
 #: Folders whose tests all are in the long lane.
 _LONG_FOLDERS = ("benchmarks",)
 #: Files that are listed.
@@ -95,7 +96,7 @@ def lanes_of(item: pytest.Item) -> tuple[str, ...]:
     if (
         folder in _LONG_FOLDERS
         or item.get_closest_marker("slow")
-        or (folder not in _ON_SERVERS and _is_on_postgresql(item))
+        or (item.path.name not in _ON_POSTGRESQL and _is_on_postgresql(item))
         or (item.get_closest_marker("repeated") and not is_property)
     ):
         return (LONG,)

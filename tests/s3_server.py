@@ -22,8 +22,8 @@ from typing import Any, Self
 
 import msgspec
 
-from perdure.artifacts.addresses import parse
 from perdure.artifacts.artifact import Artifact, object_path
+from perdure.artifacts.artifact_places import parse
 from tests.servers import _free_port
 
 _PATIENCE = 60.0
@@ -84,7 +84,7 @@ class S3Server:
         """Put other bytes in the place of an artifact's, as only somebody else would."""
         import obstore
 
-        from perdure.artifacts.s3 import S3Objects
+        from perdure.artifacts.s3_objects import S3Objects
 
         objects = S3Objects(parse(url))
         await obstore.put_async(objects._store, object_path(artifact.hash), content)

@@ -114,7 +114,7 @@ async def the_same(url: str, other: str, config: Config | None = None) -> None:
 
 async def kept(url: str, folder: Path, config: Config | None = None, **options: object) -> Backup:
     async with looking(url, config) as bank:
-        return await backup(bank, folder, **options)  # type: ignore[arg-type]
+        return await backup(bank.services, folder, **options)  # type: ignore[arg-type]
 
 
 async def restored(folder: Path, url: str, **options: object) -> BankCopy:
@@ -378,9 +378,9 @@ async def test_artifacts_that_are_damaged_can_be_left_out(tmp_path: Path) -> Non
 async def test_the_newest_is_the_last_one_made_whatever_the_clock_says(tmp_path: Path) -> None:
     url, folder = f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "backup"
     async with looking(url) as bank:
-        first = await backup(bank, folder)
+        first = await backup(bank.services, folder)
         bank.store.now = lambda: first.snapshot.taken - 60_000_000  # type: ignore[method-assign]
-        later = [await backup(bank, folder) for _ in range(3)]
+        later = [await backup(bank.services, folder) for _ in range(3)]
     assert [each.id for each in await check_backups(folder)] == [
         each.snapshot.id for each in (first, *later)
     ]
@@ -395,7 +395,7 @@ async def test_a_full_disk_is_told_and_nothing_is_left_open(
         texts = (os.urandom(1_000).hex() for _ in range(4_000))
         papers = (Paper(f"{n:04d}", "t", text) for n, text in enumerate(texts))
         await bank.collection(Paper).put_many(papers)
-        await backup(bank, folder)
+        await backup(bank.services, folder)
         open_before, add, calls = _open_files(tmp_path), snapshots._Table.add, 0
 
         def full(table: snapshots._Table, page: Sequence[RowCopy]) -> None:
@@ -408,10 +408,10 @@ async def test_a_full_disk_is_told_and_nothing_is_left_open(
         monkeypatch.setattr(snapshots._Table, "add", full)
         for _ in range(5):
             with pytest.raises(StorageFull, match="room"):
-                await backup(bank, folder)
+                await backup(bank.services, folder)
             assert _open_files(tmp_path) == open_before
         monkeypatch.undo()
-        await backup(bank, folder)
+        await backup(bank.services, folder)
     assert len(await check_backups(folder)) == 2
 
 
@@ -450,7 +450,7 @@ async def test_a_bank_that_holds_records_is_not_overwritten_unasked(tmp_path: Pa
         await restored(folder, other)
     async with looking(url) as bank:
         with pytest.raises(Conflict, match="overwrite"):
-            await copy_bank(bank, other)
+            await copy_bank(bank.services, other)
     async with looking(other) as bank:
         assert await bank.collection(Paper).get("mine") is not None
         with pytest.raises(Unavailable, match="open"):
@@ -704,8 +704,8 @@ async def test_a_bank_with_everything_encrypted_comes_back(
     await live(url, secret("a"))
     assert LARGE not in b"".join(file.read_bytes() for file in files_in(tmp_path / "a"))
     async with looking(url, secret("a")) as bank:
-        await backup(bank, folder)
-        moved = await copy_bank(bank, postgres_url, config=secret("c"))
+        await backup(bank.services, folder)
+        moved = await copy_bank(bank.services, postgres_url, config=secret("c"))
         assert (moved.problems, moved.copied) == ((), 1)
     moved = await restored(folder, f"sqlite:///{tmp_path / 'b.db'}", config=secret("b"))
     assert (moved.problems, moved.copied) == ((), 1)
@@ -768,17 +768,20 @@ async def test_a_bank_travels_from_file_to_server_and_back(
     shown: list[str] = []
     async with looking(first) as bank:
         moved = await copy_bank(
-            bank, postgres_url, config=on_server, progress=lambda what, *_: shown.append(what)
+            bank.services,
+            postgres_url,
+            config=on_server,
+            progress=lambda what, *_: shown.append(what),
         )
         assert moved.problems == ()
         assert (moved.artifacts, moved.copied, moved.shared_artifacts) == (1, 1, False)
         with pytest.raises(Conflict):
-            await copy_bank(bank, postgres_url, config=on_server)
-        again = await copy_bank(bank, postgres_url, config=on_server, overwrite=True)
+            await copy_bank(bank.services, postgres_url, config=on_server)
+        again = await copy_bank(bank.services, postgres_url, config=on_server, overwrite=True)
         assert (again.artifacts, again.copied) == (1, 0)
-    assert {"copying artifacts", "loading papers", "loading events"} <= set(shown)
+    assert {"copying artifacts", "copying papers", "copying events"} <= set(shown)
     async with looking(postgres_url, on_server) as bank:
-        back = await copy_bank(bank, last, config=Config())
+        back = await copy_bank(bank.services, last, config=Config())
     assert back.problems == ()
     await the_same(first, last)
     await _goes_on(last, Config())
@@ -788,11 +791,11 @@ async def test_one_place_for_the_artifacts_of_both(tmp_path: Path, config: Confi
     one, other = (f"sqlite:///{tmp_path / name}.db" for name in ("a", "b"))
     await live(one, config)
     async with looking(one, config) as bank:
-        moved = await copy_bank(bank, other)
+        moved = await copy_bank(bank.services, other)
         assert moved.shared_artifacts
         assert (moved.artifacts, moved.copied, moved.problems) == (0, 0, ())
         with pytest.raises(InvalidInput, match="itself"):
-            await copy_bank(bank, one, overwrite=True)
+            await copy_bank(bank.services, one, overwrite=True)
 
 
 async def test_a_damaged_artifact_is_not_copied_and_named(tmp_path: Path) -> None:
@@ -802,7 +805,7 @@ async def test_a_damaged_artifact_is_not_copied_and_named(tmp_path: Path) -> Non
         await bank.artifacts.put(OTHER)
     _flip(artifact.hex)(tmp_path / "a.db.artifacts")
     async with looking(one) as bank:
-        moved = await copy_bank(bank, other)
+        moved = await copy_bank(bank.services, other)
     assert moved.problems is not None
     assert [problem.subject for problem in moved.problems] == [artifact.hash]
     assert moved.copied == 1
@@ -835,7 +838,7 @@ async def test_copies_and_backups_while_others_write(tmp_path: Path) -> None:
             await asyncio.sleep(0.1)
             await kept(url, folder)
             async with looking(url) as bank:
-                moved = await copy_bank(bank, f"sqlite:///{tmp_path / f'copy{number}'}.db")
+                moved = await copy_bank(bank.services, f"sqlite:///{tmp_path / f'copy{number}'}.db")
                 assert moved.problems == ()
     finally:
         ended = True

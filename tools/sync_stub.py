@@ -25,7 +25,7 @@ CLASSES = {
     "Transaction": "perdure.storage.transaction",
     "StateRecords": "perdure.storage.state_records",
     "MemoryWindows": "perdure.storage.memory_windows",
-    "ArtifactStore": "perdure.artifacts.store",
+    "ArtifactStore": "perdure.artifacts.artifact_store",
     "Memories": "perdure.recall.memories.memories",
     "References": "perdure.recall.references.references",
     "Gateway": "perdure.gateway.gateway",

@@ -2,11 +2,13 @@
 
     python tools/walk.py [append|context|recall|put …] [--json] [--show]
 
-For `append`, `context`, `recall` and `put` of a bank of 30 turns, after another process appended to
-it, so that nothing is answered from a cache of results; `--full` is a bank with memories, reference
-layers, shares and a board. `functions` counts named functions (no comprehensions, no lambdas),
-`module_switches` calls from one module into another, `storage_calls` calls of the backend and of
-the search index. `--show` lists the functions in the order of their first call.
+For the second `append`, `context`, `recall` or `put` of a process on a bank of 30 turns, after
+another process appended to it, so that nothing is answered from a cache of results. `…_full` is a
+bank with memories, reference layers, shares and a board.
+
+`functions` counts named functions (no comprehensions, no lambdas), `module_switches` calls from one
+module into another, `storage_calls` calls of the backend and of the search index. `--show` lists
+the functions in the order of their first call.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Annotated, Any
 import msgspec
 
 import perdure
+from perdure.search.engine import SearchEngine, engine_of
 from perdure.storage.adapter import Adapter
 
 WALKS = ("append", "context", "recall", "put")
@@ -84,7 +87,8 @@ class Trace:
 
 def count_calls(target: object, calls: list[str]) -> None:
     """Have public coroutines of a backend noted; those that they call themselves are not."""
-    for name, _ in inspect.getmembers(Adapter, inspect.iscoroutinefunction):
+    interface = Adapter if isinstance(target, Adapter) else SearchEngine
+    for name, _ in inspect.getmembers(interface, inspect.iscoroutinefunction):
         if not name.startswith("_") and name not in {"generation", "identity", "close"}:
             setattr(target, name, _counted(name, getattr(target, name), calls))
 
@@ -149,11 +153,22 @@ async def fill(bank: perdure.Bank) -> None:
     await session.run_tool("board_post", {"text": "Deploys wait for the token fix.", "turns": 5})
 
 
+async def step(name: str, bank: perdure.Bank, session: perdure.Session) -> None:
+    match name:
+        case "append":
+            await say(session, 1)
+        case "context":
+            await session.context("Why does the token refresh fail?", budget=20_000)
+        case "recall":
+            await session.recall("token refresh", limit=5)
+        case "put":
+            await bank.collection(Note).put(Note("one", "two"))
+
+
 async def walk(name: str, url: str) -> Trace:
     async with perdure.open(url) as bank:
         session = await bank.session("walker/main")
-        await session.turns()
-        await bank.collection(Note).put(Note("before", "one"))
+        await step(name, bank, session)  # what is made once in a process is made
         await bank.settle()
         await asyncio.to_thread(
             subprocess.run, [sys.executable, __file__, "--another", url], check=True
@@ -162,17 +177,10 @@ async def walk(name: str, url: str) -> Trace:
         await bank.settle()
         calls = list[str]()
         count_calls(bank.store.adapter, calls)
+        count_calls(engine_of(bank.store.adapter), calls)
         trace = Trace()
         with traced(trace, calls):
-            match name:
-                case "append":
-                    await say(session, 1)
-                case "context":
-                    await session.context("Why does the token refresh fail?", budget=20_000)
-                case "recall":
-                    await session.recall("token refresh", limit=5)
-                case "put":
-                    await bank.collection(Note).put(Note("after", "two"))
+            await step(name, bank, session)
         return trace
 
 

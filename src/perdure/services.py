@@ -14,10 +14,10 @@ from perdure.core.messages import Message
 from perdure.core.tokens import Counter
 from perdure.history.epochs import Epochs
 from perdure.history.intake import Intake
-from perdure.history.renditions.rendition_service import Scribe
+from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TurnLog
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.storage.assembly import Chain
@@ -47,9 +47,9 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     maintenance: StoreMaintenance
     artifacts: ArtifactStore
     log: TurnLog
-    reader: Reader
-    meter: TokenCounts
-    scribe: Scribe
+    reader: TurnReader
+    token_counts: TokenCounts
+    renditions: RenditionService
     epochs: Epochs
     make_gateway: Callable[[], Gateway]
     make_recall: Callable[[], Recall]
@@ -75,7 +75,7 @@ class Services(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     @property
     def counter(self) -> Counter:
-        return self.meter.counter
+        return self.token_counts.counter
 
     def intake(self, session: str) -> Intake:
         """What prepares the messages of a session to be written."""

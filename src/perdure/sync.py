@@ -121,7 +121,7 @@ def _call(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _bridged(value: Any) -> Any:
     """Something with async methods, wrapped; anything else as it is."""
-    if hasattr(value, "__anext__"):
+    if hasattr(value, "__anext__") and not hasattr(value, "__aenter__"):
         return _iterate(value)
     if type(value).__module__.startswith("perdure.") and _has_async(type(value)):
         return Bridge(value)

@@ -9,20 +9,20 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from datetime import timedelta
 from pathlib import Path
-from perdure.artifacts.addresses import PlaceAddress
 from perdure.artifacts.artifact import Artifact
-from perdure.artifacts.artifact import Fault
+from perdure.artifacts.artifact import ArtifactFault
+from perdure.artifacts.artifact import ArtifactInput
 from perdure.artifacts.artifact import Located
+from perdure.artifacts.artifact_collector import CollectedArtifacts
+from perdure.artifacts.artifact_contents import MovedArtifacts
+from perdure.artifacts.artifact_places import PlaceAddress
+from perdure.artifacts.artifact_references import ReferenceSource
+from perdure.artifacts.artifact_references import Referrer
 from perdure.artifacts.artifact_rekeying import Failed
-from perdure.artifacts.collecting import Collected
-from perdure.artifacts.moving import Moved
-from perdure.artifacts.references import Referrer
-from perdure.artifacts.references import Source as ReferenceSource
-from perdure.artifacts.sources import Source
 from perdure.bank.backup import Backup
 from perdure.bank.bank_copy import BankCopy
-from perdure.bank.infos import Info
-from perdure.bank.infos import SessionInfo
+from perdure.bank.bank_info import BankInfo
+from perdure.bank.bank_info import SessionInfo
 from perdure.bank.session_reader import TailMessage
 from perdure.config import Config
 from perdure.context.board import BoardEntry
@@ -49,7 +49,7 @@ from perdure.history.log_records import Head
 from perdure.history.log_records import Link
 from perdure.history.log_records import SessionRecord
 from perdure.history.streamed_answers import Partial
-from perdure.history.turn_log import Hook
+from perdure.history.turn_log import AppendHook
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memories.memory_records import Anchor
 from perdure.recall.memories.memory_records import Author
@@ -160,7 +160,7 @@ class SyncBank:
         reroot: bool = ...,
     ) -> Forgotten: ...
     def forget_agent(self, name: str, *, reroot: bool = ...) -> Forgotten: ...
-    def join(self, hook: Hook) -> None: ...
+    def join(self, hook: AppendHook) -> None: ...
     def collection(self, cls: type[T]) -> SyncCollection[T]: ...
     def transaction(self, options: Options = ...) -> SyncTransaction: ...
     def subscribe(
@@ -196,7 +196,7 @@ class SyncBank:
         verify: bool = ...,
         progress: Progress | None = ...,
     ) -> BankCopy: ...
-    def info(self) -> Info: ...
+    def info(self) -> BankInfo: ...
     def transact(self, body: Callable[[SyncTransaction], R], *options: Options) -> R: ...
 
 class SyncSession:
@@ -217,7 +217,7 @@ class SyncSession:
         key: str | None = ...,
         tags: Mapping[str, str] | None = ...,
         expected: str | int | Position | None = ...,
-        within: Hook | None = ...,
+        within: AppendHook | None = ...,
         options: Options = ...,
         count: bool = ...,
         fresh: bool = ...,
@@ -226,7 +226,11 @@ class SyncSession:
     ) -> Turn | list[Turn]: ...
     def close_turn(self) -> None: ...
     def undo(
-        self, turns: int = ..., *, numbers: Sequence[int] | None = ..., within: Hook | None = ...
+        self,
+        turns: int = ...,
+        *,
+        numbers: Sequence[int] | None = ...,
+        within: AppendHook | None = ...,
     ) -> list[int]: ...
     def resume(self, turn: str | int | Position) -> None: ...
     def describe(self, facts: Mapping[str, Any]) -> None: ...
@@ -415,7 +419,9 @@ class SyncArtifactStore:
     @property
     def root(self) -> Path: ...
     def open(self) -> int: ...
-    def put(self, data: Source, *, transaction: SyncTransaction | None = ...) -> Artifact: ...
+    def put(
+        self, data: ArtifactInput, *, transaction: SyncTransaction | None = ...
+    ) -> Artifact: ...
     def read(self, artifact: Artifact | str) -> bytes: ...
     def stream(self, artifact: Artifact | str, chunk: int = ...) -> Iterator[bytes]: ...
     def exists(self, artifact: Artifact | str) -> bool: ...
@@ -439,7 +445,7 @@ class SyncArtifactStore:
         grace: str | timedelta | float = ...,
         dry_run: bool = ...,
         progress: Progress | None = ...,
-    ) -> Collected: ...
+    ) -> CollectedArtifacts: ...
     def release(self, artifact: Artifact | str, *, own: int = ...) -> bool: ...
     def check(
         self,
@@ -448,7 +454,7 @@ class SyncArtifactStore:
         referred: bool = ...,
         orphans: bool = ...,
         progress: Progress | None = ...,
-    ) -> Iterator[Fault]: ...
+    ) -> Iterator[ArtifactFault]: ...
     def move(
         self,
         to: PlaceAddress,
@@ -456,7 +462,7 @@ class SyncArtifactStore:
         source: PlaceAddress | None = ...,
         delete: bool = ...,
         progress: Progress | None = ...,
-    ) -> Moved: ...
+    ) -> MovedArtifacts: ...
 
 class SyncMemories:
     def get(self, key: str, /, *, agent: str = ...) -> Memory | None: ...

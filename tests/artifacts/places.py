@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from perdure.artifacts import Artifact, Place, PlaceAddress
+from perdure.artifacts import Artifact, ArtifactPlace, PlaceAddress
 from perdure.artifacts.artifact import object_path
 
 
@@ -32,8 +32,8 @@ def is_there(path: Path) -> bool:
     return path.exists()
 
 
-def kind_of(place: PlaceAddress) -> Place:
-    return Place.DISK if isinstance(place, Path) else Place.S3
+def kind_of(place: PlaceAddress) -> ArtifactPlace:
+    return ArtifactPlace.DISK if isinstance(place, Path) else ArtifactPlace.S3
 
 
 def nothing_left(place: PlaceAddress) -> bool:

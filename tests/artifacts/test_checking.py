@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from perdure.artifacts import Artifact, ArtifactStore, FaultKind, Place
+from perdure.artifacts import Artifact, ArtifactPlace, ArtifactStore, FaultKind
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.store import Store
 
@@ -29,6 +29,6 @@ async def test_a_damaged_row_that_is_expected(tmp_path: Path) -> None:
     async with Store(SQLiteAdapter(url)) as store:
         found = [fault async for fault in ArtifactStore(store, place).check(expected())]
     assert [(fault.artifact, fault.place, fault.kind) for fault in found] == [
-        (damaged.hash, Place.ROW, FaultKind.DAMAGED),
+        (damaged.hash, ArtifactPlace.ROW, FaultKind.DAMAGED),
         (nowhere.hash, None, FaultKind.MISSING),
     ]

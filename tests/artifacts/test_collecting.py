@@ -20,8 +20,8 @@ from perdure.artifacts import (
     PlaceAddress,
     Referrer,
 )
-from perdure.artifacts.collecting import LastPut
-from perdure.artifacts.contents import Contents
+from perdure.artifacts.artifact_collector import LastPut
+from perdure.artifacts.artifact_contents import ArtifactContents
 from perdure.core.errors import ArtifactMissing, Conflict
 from perdure.storage import records
 from perdure.storage.artifact_references import Condemned, Referring
@@ -350,7 +350,7 @@ async def test_integrity_names_who_refers(artifacts: ArtifactStore, store: Store
 Meanwhile = Callable[[], Awaitable[object]]
 
 
-class Interrupted(Contents):
+class Interrupted(ArtifactContents):
     """Contents at which something happens right before an object is deleted, once."""
 
     meanwhile: Meanwhile | None = None

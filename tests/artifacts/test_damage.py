@@ -9,9 +9,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore, FaultKind, Place
+from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactPlace, ArtifactStore, FaultKind
 from perdure.artifacts.artifact import row_key
-from perdure.artifacts.rows import InlineArtifact
+from perdure.artifacts.artifact_rows import InlineArtifact
 from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, StorageError
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.store import Store
@@ -20,11 +20,13 @@ from tests.artifacts.places import file_of, final_files, names_in, text_in, writ
 LARGE = 1024 * 1024 + 17
 
 
-async def faults(artifacts: ArtifactStore) -> list[tuple[str, Place | None, FaultKind]]:
+async def faults(artifacts: ArtifactStore) -> list[tuple[str, ArtifactPlace | None, FaultKind]]:
     return [(fault.artifact, fault.place, fault.kind) async for fault in artifacts.check()]
 
 
-async def assert_damaged(artifacts: ArtifactStore, artifact: Artifact, place: Place) -> None:
+async def assert_damaged(
+    artifacts: ArtifactStore, artifact: Artifact, place: ArtifactPlace
+) -> None:
     with pytest.raises(Corrupted, match=artifact.hash) as caught:
         await artifacts.read(artifact)
     assert caught.value.record == artifact.hash
@@ -50,7 +52,7 @@ async def test_a_flipped_byte_in_a_file(artifacts: ArtifactStore, root: Path, at
     artifact = await artifacts.put(content)
     sound = await artifacts.put(os.urandom(INLINE_BELOW))
     flip(file_of(root, artifact), at)
-    await assert_damaged(artifacts, artifact, Place.DISK)
+    await assert_damaged(artifacts, artifact, ArtifactPlace.DISK)
     assert await artifacts.read(sound)
     await artifacts.put(content)
     assert await artifacts.read(artifact) == content
@@ -61,7 +63,7 @@ async def test_a_flipped_byte_in_a_file(artifacts: ArtifactStore, root: Path, at
 async def test_a_file_of_another_length(artifacts: ArtifactStore, root: Path, length: int) -> None:
     artifact = await artifacts.put(os.urandom(LARGE))
     os.truncate(file_of(root, artifact), length)
-    await assert_damaged(artifacts, artifact, Place.DISK)
+    await assert_damaged(artifacts, artifact, ArtifactPlace.DISK)
 
 
 async def test_a_file_truncated_while_it_is_streamed(artifacts: ArtifactStore, root: Path) -> None:
@@ -107,7 +109,7 @@ async def test_a_flipped_byte_in_the_database(root: Path, tmp_path: Path) -> Non
     db.close()
     async with Store(SQLiteAdapter(url)) as store:
         artifacts = ArtifactStore(store, root)
-        await assert_damaged(artifacts, artifact, Place.ROW)
+        await assert_damaged(artifacts, artifact, ArtifactPlace.ROW)
         for other in sound:
             assert (await artifacts.read(other)).startswith(b"sound")
         await artifacts.put(b"about to be damaged" * 100)
@@ -119,12 +121,12 @@ async def test_a_row_with_other_content_and_a_good_checksum(
 ) -> None:
     artifact = await artifacts.put(b"original")
     await store.collection(InlineArtifact).put(InlineArtifact(row_key(artifact.hash), b"forged"))
-    await assert_damaged(artifacts, artifact, Place.ROW)
+    await assert_damaged(artifacts, artifact, ArtifactPlace.ROW)
 
 
 async def test_a_row_under_a_name_that_is_none(artifacts: ArtifactStore, store: Store) -> None:
     await store.collection(InlineArtifact).put(InlineArtifact("sha256/nothing", b"lost"))
-    assert await faults(artifacts) == [("sha256/nothing", Place.ROW, FaultKind.DAMAGED)]
+    assert await faults(artifacts) == [("sha256/nothing", ArtifactPlace.ROW, FaultKind.DAMAGED)]
     assert [found async for found in artifacts.located()] == []
 
 
@@ -160,7 +162,7 @@ async def test_a_link_in_place_of_a_file_is_not_followed(
     file.symlink_to(secret)
     with pytest.raises(Corrupted, match=artifact.hash):
         await artifacts.read(artifact)
-    assert await faults(artifacts) == [(artifact.hash, Place.DISK, FaultKind.DAMAGED)]
+    assert await faults(artifacts) == [(artifact.hash, ArtifactPlace.DISK, FaultKind.DAMAGED)]
     await artifacts.put(content)  # replaces the link, not what it points to
     assert not file.is_symlink()
     assert secret.stat().st_mode & 0o777 != 0o600

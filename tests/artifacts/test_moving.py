@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore, PlaceAddress, place_of
-from perdure.artifacts.contents import Contents
+from perdure.artifacts.artifact_contents import ArtifactContents
 from perdure.core.errors import ArtifactMissing, InvalidInput
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.store import Store
@@ -108,15 +108,15 @@ async def test_what_is_put_during_a_move_is_moved_too(
     here, new = ArtifactStore(store, tmp_path / "old"), tmp_path / "new"
     await here.put(os.urandom(LARGE))
     later: list[Artifact] = []
-    listing = Contents.listed
+    listing = ArtifactContents.listed
 
-    async def listed_and_then_more(self: Contents) -> object:
+    async def listed_and_then_more(self: ArtifactContents) -> object:
         async for found in listing(self):
             yield found
         if len(later) < 3:
             later.append(await here.put(os.urandom(LARGE)))
 
-    monkeypatch.setattr(Contents, "listed", listed_and_then_more)
+    monkeypatch.setattr(ArtifactContents, "listed", listed_and_then_more)
     assert (await here.move(new)).copied == 4
     assert {path.name for path in final_files(new)} >= {artifact.hex for artifact in later}
 

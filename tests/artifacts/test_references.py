@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perdure.artifacts import Artifact, ArtifactStore
-from perdure.artifacts.references import References
+from perdure.artifacts.artifact_references import ArtifactReferences
 from perdure.core.errors import Conflict
 from perdure.storage.artifact_references import Condemned, Referring, gatherer
 from perdure.storage.options import Options
@@ -107,7 +107,7 @@ async def test_records_deleted_by_a_query_no_longer_count(
     assert await kept.count(ONE) == 0
     await papers.put(Paper("ada/3", ONE))
     assert names([*await kept.references(ONE)]) == ["papers/ada/3"]
-    assert await References(store).tidy() == 4
+    assert await ArtifactReferences(store).tidy() == 4
     assert list(await rows(store)) == ["papers/ada/3"]
 
 

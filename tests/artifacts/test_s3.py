@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.artifacts import Artifact, ArtifactStore, FaultKind, Place, place_of
+from perdure.artifacts import Artifact, ArtifactPlace, ArtifactStore, FaultKind, place_of
 from perdure.core.errors import AccessDenied, ArtifactMissing, InvalidURL, Unavailable
 from perdure.storage.store import Store
 from tests.s3_server import ACCESS_KEY, READER_KEY, SECRET_KEY, BadLine, S3Server
@@ -247,7 +247,7 @@ async def test_damage_on_s3_is_found_and_mended(
     (fault,) = [fault async for fault in artifacts.check()]
     assert (fault.artifact, fault.place, fault.kind) == (
         artifact.hash,
-        Place.S3,
+        ArtifactPlace.S3,
         FaultKind.DAMAGED,
     )
     await artifacts.put(content)

@@ -20,11 +20,11 @@ from perdure.artifacts import (
     FaultKind,
     PlaceAddress,
     artifact_encryption,
-    disk,
+    folder_objects,
 )
+from perdure.artifacts.artifact_contents import ArtifactContents, Incoming
 from perdure.artifacts.artifact_encryption import CHUNK, MARK, ArtifactSealer
-from perdure.artifacts.contents import Contents, Incoming
-from perdure.artifacts.objects import Object
+from perdure.artifacts.artifact_places import StoredObject
 from perdure.core.errors import Corrupted, KeyRefused, PerdureError, Unavailable
 from perdure.storage.store import Store
 from tests.artifacts.papers import Paper
@@ -265,17 +265,17 @@ class Meddling:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.meddle: Callable[[], Awaitable[object]] | None = None
-        receive = Contents.receive
+        receive = ArtifactContents.receive
 
         @asynccontextmanager
         async def meddled(
-            contents: Contents, source: AsyncIterator[bytes], *, sealed: bool = False
+            contents: ArtifactContents, source: AsyncIterator[bytes], *, sealed: bool = False
         ) -> AsyncIterator[Incoming]:
             async with receive(contents, source, sealed=sealed) as incoming:
                 await self.now()
                 yield incoming
 
-        monkeypatch.setattr(Contents, "receive", meddled)
+        monkeypatch.setattr(ArtifactContents, "receive", meddled)
 
     async def now(self) -> None:
         meddle, self.meddle = self.meddle, None
@@ -307,7 +307,7 @@ def test_a_file_is_not_replaced_at_the_moment_in_which_it_is_removed(
     for file in (old, new):
         file.parent.mkdir(parents=True)
         file.write_bytes(b"content")
-    removing = threading.Thread(target=disk.remove, args=(root, "sha256/00/a"))
+    removing = threading.Thread(target=folder_objects.remove, args=(root, "sha256/00/a"))
     look = os.lstat
 
     def looked(path: Path) -> os.stat_result:
@@ -318,11 +318,11 @@ def test_a_file_is_not_replaced_at_the_moment_in_which_it_is_removed(
         return found
 
     monkeypatch.setattr(os, "lstat", looked)
-    assert disk.replace(root, "incoming/b", "sha256/00/a")
+    assert folder_objects.replace(root, "incoming/b", "sha256/00/a")
     removing.join()
     assert not old.exists()
     monkeypatch.undo()
-    assert not disk.replace(root, "incoming/b", "sha256/00/a")
+    assert not folder_objects.replace(root, "incoming/b", "sha256/00/a")
     assert not old.exists()
 
 
@@ -339,12 +339,12 @@ async def test_what_is_deleted_during_the_upload_does_not_come_back(
         "collect": lambda: sealed.collect(grace=0),
     }
 
-    async def late(contents: Contents, tagged: str, found: Object) -> None:
+    async def late(contents: ArtifactContents, tagged: str, found: StoredObject) -> None:
         async with contents.receive(contents.chunks(tagged, CHUNK), sealed=True) as incoming:
             await ways[way]()
             await incoming.received.place(found.path)
 
-    monkeypatch.setattr(Contents, "seal_again", late)
+    monkeypatch.setattr(ArtifactContents, "seal_again", late)
     await sealed.seal_again(lambda name: name != "K2")
     assert not await sealed.exists(artifact)
 

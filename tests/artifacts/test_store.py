@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactStore, Place, PlaceAddress
-from perdure.artifacts.sources import PIECE, Source
+from perdure.artifacts import INLINE_BELOW, Artifact, ArtifactPlace, ArtifactStore, PlaceAddress
+from perdure.artifacts.artifact import PIECE, ArtifactInput
 from perdure.core.errors import AccessDenied, ArtifactMissing, InvalidInput
 from perdure.storage.compression import Compression
 from perdure.storage.store import Store
@@ -34,7 +34,7 @@ async def chunks_of(content: bytes, size: int) -> AsyncIterator[bytes]:
         yield content[start : start + size]
 
 
-def sources_of(content: bytes, folder: Path) -> Iterator[Source]:
+def sources_of(content: bytes, folder: Path) -> Iterator[ArtifactInput]:
     """The same content in every form that can be put."""
     given = folder / "given"
     given.write_bytes(content)
@@ -51,7 +51,7 @@ async def test_what_goes_in_comes_out(
     artifacts: ArtifactStore, place: PlaceAddress, tmp_path: Path, size: int
 ) -> None:
     content = os.urandom(size)
-    kind = Place.ROW if size < INLINE_BELOW else kind_of(place)
+    kind = ArtifactPlace.ROW if size < INLINE_BELOW else kind_of(place)
     for source in sources_of(content, tmp_path):
         artifact = await artifacts.put(source)
         assert artifact == Artifact.of(content)
@@ -67,7 +67,7 @@ async def test_what_goes_in_comes_out(
         assert b"".join(got) == content
         assert all(len(part) == chunk for part in got[:-1])
     if isinstance(place, Path):
-        assert is_there(place) == (kind is Place.DISK)
+        assert is_there(place) == (kind is ArtifactPlace.DISK)
     assert [fault async for fault in artifacts.check()] == []
 
 
@@ -236,7 +236,7 @@ async def test_many_are_listed_page_by_page(artifacts: ArtifactStore) -> None:
     "make", [lambda: "text", lambda: 7, lambda: None, lambda: [b""], io.StringIO]
 )
 async def test_what_is_not_bytes_is_refused(
-    artifacts: ArtifactStore, make: Callable[[], Source]
+    artifacts: ArtifactStore, make: Callable[[], ArtifactInput]
 ) -> None:
     with pytest.raises(InvalidInput):
         await artifacts.put(make())

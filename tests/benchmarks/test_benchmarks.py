@@ -192,7 +192,7 @@ async def test_a_long_project_is_made_once_and_given_as_a_copy(
             session = await bank.existing_session(long_project.SESSION)
             await session.append("Each has a file of its own.")
             assert (await session.head()).turn == 21
-            (standing,) = await bank.services.scribe.status(session.name)
+            (standing,) = await bank.services.renditions.status(session.name)
             assert standing.missing <= 1
     assert len(lines) == 1
     assert len(list((tmp_path / "work").iterdir())) == 1

@@ -10,7 +10,7 @@ import pytest
 import perdure
 from perdure.cli import transfer_commands
 from perdure.core.messages import assistant, user
-from perdure.history.session_export import Opening, read_export
+from perdure.history.session_export import ExportedTurn, read_export
 from tests.cli.conftest import Ask, Run, Tty
 
 
@@ -19,7 +19,7 @@ def test_to_stdout(run: Run, chat: str) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     header, entries = read_export(result.stdout.encode().splitlines())
     assert header.name == "planner/auth"
-    statuses = {each.turn: each.status for each in entries if isinstance(each, Opening)}
+    statuses = {each.turn: each.status for each in entries if isinstance(each, ExportedTurn)}
     assert sorted(statuses) == list(range(1, 26))
     assert (statuses[4], statuses[24], statuses[25]) == ("forgotten", "undone", "closed")
     assert run("export", "planner/auth", "-o", "-").stdout == result.stdout

@@ -10,7 +10,7 @@ from perdure.context.context import compose
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.gateway.calls import Tool
-from perdure.history.manifest import Injected, Native, Place, Shown
+from perdure.history.manifest import Injected, Native, RoundId, ShownHistory
 from perdure.history.strategies.epoch_planner import LEAD
 from perdure.wire import codec
 from tests.context.windows import WIRES, Story, encoded, items_of, long_talk, violations
@@ -28,7 +28,7 @@ def long_story(budget: int = 3_000, count: int = 60) -> Story:
 
 def test_system_text_and_tools_stand_where_each_api_wants_them() -> None:
     context = compose(
-        Shown(), turn=1, budget=500, prompt=(user("Hi."),), system="Be brief.", tools=[TOOL]
+        ShownHistory(), turn=1, budget=500, prompt=(user("Hi."),), system="Be brief.", tools=[TOOL]
     )
     chat, responses, messages = (encoded(context, wire) for wire in WIRES)
     assert chat["messages"][0] == {"content": "Be brief.", "role": "system"}
@@ -43,9 +43,13 @@ def test_system_text_and_tools_stand_where_each_api_wants_them() -> None:
 
 def test_system_text_of_the_history_joins_that_of_the_caller() -> None:
     logged = Message("system", (Text("Speak French."),))
-    first = Native(Place(1), (logged, user("Hi."), assistant("Salut.")), 10, 10)
+    first = Native(RoundId(1), (logged, user("Hi."), assistant("Salut.")), 10, 10)
     context = compose(
-        Shown(rounds=(first,)), turn=2, budget=500, prompt=(user("Go on."),), system="Be brief."
+        ShownHistory(rounds=(first,)),
+        turn=2,
+        budget=500,
+        prompt=(user("Go on."),),
+        system="Be brief.",
     )
     assert context.to_chat()["messages"][0]["content"] == "Be brief.\n\nSpeak French."
     assert context.to_responses()["instructions"] == "Be brief.\n\nSpeak French."
@@ -59,7 +63,7 @@ def test_system_text_of_the_history_joins_that_of_the_caller() -> None:
 
 
 def test_what_there_is_none_of_is_left_out() -> None:
-    context = compose(Shown(), turn=1, budget=500, prompt=(user("Hi."),))
+    context = compose(ShownHistory(), turn=1, budget=500, prompt=(user("Hi."),))
     assert list(context.to_chat()) == ["messages"]
     assert list(context.to_responses()) == ["input"]
     assert list(context.to_messages()) == ["messages"]
@@ -67,9 +71,9 @@ def test_what_there_is_none_of_is_left_out() -> None:
 
 def test_a_tool_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidInput, match="is no tool"):
-        compose(Shown(), turn=1, budget=500, tools=[{"nonsense": True}])
+        compose(ShownHistory(), turn=1, budget=500, tools=[{"nonsense": True}])
     native = Tool("search", native={"messages": {"type": "web_search", "name": "search"}})
-    context = compose(Shown(), turn=1, budget=500, prompt=(user("Hi."),), tools=[native])
+    context = compose(ShownHistory(), turn=1, budget=500, prompt=(user("Hi."),), tools=[native])
     assert "tools" not in context.to_chat()
     assert context.to_messages()["tools"][0]["type"] == "web_search"
 
@@ -98,9 +102,9 @@ def test_calls_of_two_rounds_with_the_same_id_are_told_apart() -> None:
         call = ToolCall("call_1", "shell", "{}")
         done = Message("tool", (ToolResult("call_1", (Text(f"done {turn}"),)),))
         messages = (user("Do."), Message("assistant", (call,)), done, assistant("Done."))
-        return Native(Place(turn), messages, 10, 10)
+        return Native(RoundId(turn), messages, 10, 10)
 
-    shown = Shown(rounds=tuple(map(worked, range(1, 4))))
+    shown = ShownHistory(rounds=tuple(map(worked, range(1, 4))))
     context = compose(shown, turn=4, budget=500, prompt=(user("Go on."),))
     for wire in WIRES:
         assert violations(context, wire) == []
@@ -114,10 +118,10 @@ def test_calls_of_two_rounds_with_the_same_id_are_told_apart() -> None:
 
 def test_a_result_that_comes_late_does_not_change_what_was_sent() -> None:
     call = ToolCall("c1", "shell", "{}")
-    asked = Native(Place(1), (user("Do."), Message("assistant", (call,))), 10, 10)
+    asked = Native(RoundId(1), (user("Do."), Message("assistant", (call,))), 10, 10)
     late = (Message("tool", (ToolResult("c1", (Text("late"),)),)), user("Well?"))
-    before = compose(Shown(rounds=(asked,)), turn=2, budget=500, prompt=late[1:])
-    shown = Shown(rounds=(asked, Native(Place(2), (*late, assistant("So.")), 10, 10)))
+    before = compose(ShownHistory(rounds=(asked,)), turn=2, budget=500, prompt=late[1:])
+    shown = ShownHistory(rounds=(asked, Native(RoundId(2), (*late, assistant("So.")), 10, 10)))
     after = compose(shown, turn=3, budget=500, prompt=(user("Next."),))
     for wire in WIRES:
         assert violations(after, wire) == []
@@ -159,10 +163,10 @@ def test_anthropic_gets_markers_where_prefixes_end() -> None:
 def test_a_callers_own_markers_do_not_add_up_with_ours() -> None:
     loud = Text("Hi.", native={"messages": {"cache_control": {"type": "ephemeral"}}})
     rounds = tuple(
-        Native(Place(n), (Message("user", (loud,), wire="messages"), assistant("Ok.")), 9, 9)
+        Native(RoundId(n), (Message("user", (loud,), wire="messages"), assistant("Ok.")), 9, 9)
         for n in range(1, 9)
     )
-    context = compose(Shown(rounds=rounds), turn=9, budget=500, prompt=(user("Go on."),))
+    context = compose(ShownHistory(rounds=rounds), turn=9, budget=500, prompt=(user("Go on."),))
     assert str(context.to_messages()).count("cache_control") <= 4
 
 
@@ -202,7 +206,7 @@ def test_what_was_handed_out_is_the_callers() -> None:
 def test_the_injection_counts_once() -> None:
     note = Injected(1, "note", 7)
     context = compose(
-        Shown(injected=(note,)), turn=1, budget=500, prompt=(user("Hi."),), injection=note
+        ShownHistory(injected=(note,)), turn=1, budget=500, prompt=(user("Hi."),), injection=note
     )
     assert context.tokens == 7 + context.prompt_tokens
-    assert context.cache_key == compose(Shown(), turn=2, budget=9).cache_key
+    assert context.cache_key == compose(ShownHistory(), turn=2, budget=9).cache_key

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perdure.context.context import Context, compose
 from perdure.context.echoes import strip_echo
 from perdure.core.messages import Message, Text, assistant, user
-from perdure.history.manifest import Injected, Shown
+from perdure.history.manifest import Injected, ShownHistory
 from perdure.wire import codec, decode
 from tests.context.windows import WIRES, Story, encoded, items_of, long_talk, turns
 
@@ -86,7 +86,7 @@ def test_an_echo_never_costs_or_adds_a_word(
 def test_injected_text_in_the_middle_is_taken_out() -> None:
     note = "<perdure-note>\nMind the gap.\n</perdure-note>"
     context = compose(
-        Shown(), turn=1, budget=500, prompt=(user("Hi."),), injection=Injected(1, note, 9)
+        ShownHistory(), turn=1, budget=500, prompt=(user("Hi."),), injection=Injected(1, note, 9)
     )
     given = (assistant("Hello."), user(f"{note}\nNext question."))
     assert strip_echo(given, context) == (assistant("Hello."), user("\nNext question."))

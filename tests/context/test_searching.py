@@ -8,8 +8,8 @@ import pytest
 
 import perdure
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
-from perdure.history.turn_reader import Reader
-from perdure.history.turn_search import Found, search
+from perdure.history.turn_reader import TurnReader
+from perdure.history.turn_search import FoundTurn, search
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ async def session() -> perdure.Session:  # type: ignore[misc]
         yield await bank.session("planner/auth")
 
 
-async def find(session: perdure.Session, query: str, limit: int = 5) -> list[Found]:
-    reader = Reader(session._services.store)
+async def find(session: perdure.Session, query: str, limit: int = 5) -> list[FoundTurn]:
+    reader = TurnReader(session._services.store)
     ignore = {"history_get_turn"}
     head = await session.head()
     return await search(reader, session.record, head, query, limit, ignore=ignore)

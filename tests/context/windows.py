@@ -18,8 +18,16 @@ from perdure.context.prompt_encoder import Encoder, Wire
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, ToolResult, words_of
 from perdure.core.tokens import EstimatedCounter, count_messages
 from perdure.core.turns import TurnSplitter, is_prompt
-from perdure.history.gradient_planner import Sized, Window, plan, total
-from perdure.history.manifest import Block, Element, Injected, Manifest, Native, Place, Shown
+from perdure.history.gradient_planner import PlannerInput, Sized, plan, total
+from perdure.history.manifest import (
+    Element,
+    EpochManifest,
+    Injected,
+    Native,
+    RoundId,
+    ShownBlock,
+    ShownHistory,
+)
 from perdure.history.turn_tags import element
 from perdure.wire import codec
 
@@ -32,20 +40,20 @@ class Story:
 
     def __init__(self, budget: int = 100_000, *, tagged: bool = True, inject: bool = True) -> None:
         self.budget, self.tagged, self.inject = budget, tagged, inject
-        self.rounds = dict[Place, tuple[Message, ...]]()
-        self.manifest = Manifest()
+        self.rounds = dict[RoundId, tuple[Message, ...]]()
+        self.manifest = EpochManifest()
         self.epochs = 0
         self.encoder = Encoder()
         self.cutter = TurnSplitter()
         self.injected = dict[int, Injected]()
         #: What was worked out before.
-        self._sizes = dict[Place, tuple[tuple[Message, ...], Sized]]()
+        self._sizes = dict[RoundId, tuple[tuple[Message, ...], Sized]]()
         self._texts = dict[Element, str]()
-        self._natives = dict[Place, Native]()
+        self._natives = dict[RoundId, Native]()
 
     def say(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            place = Place(*self.cutter.feed(message))
+            place = RoundId(*self.cutter.feed(message))
             self.rounds[place] = (*self.rounds.get(place, ()), message)
 
     def context(
@@ -60,11 +68,11 @@ class Story:
         covered = [e.last for e in self.manifest.elements if e.level == "T" or e.generation]
         live = [each for each in sized if not covered or each.place > covered[-1]]
         tiny = {each.place.turn: min(20, each.compact) for each in live}
-        told = Window(budget=self.budget, fixed=fixed, turn=turn, rounds=live, tiny=tiny)
+        told = PlannerInput(budget=self.budget, fixed=fixed, turn=turn, rounds=live, tiny=tiny)
         if total(self.manifest, told.rounds) + told.fixed > told.budget:
             planned = plan(self.manifest, told)
             about = 1 if prompt else self.cutter.round + 1
-            self.manifest = replace(planned, at=Place(turn, about))
+            self.manifest = replace(planned, at=RoundId(turn, about))
             self.epochs += 1
             self.injected = {n: one for n, one in self.injected.items() if n >= turn}
         return compose(
@@ -79,17 +87,17 @@ class Story:
             encoder=encoder or self.encoder,
         )
 
-    def shown(self, open_turn: int | None) -> Shown:
+    def shown(self, open_turn: int | None) -> ShownHistory:
         manifest = self.manifest
         native = [place for place in self.rounds if manifest.is_native(place)]
         prompt: tuple[Message, ...] = ()
         # Of a turn that was under way when this was planned, and whose first round is text.
         if manifest.at.turn == manifest.native.turn and manifest.native.round > 1:
-            first = self.rounds.get(Place(manifest.at.turn), ())
+            first = self.rounds.get(RoundId(manifest.at.turn), ())
             prompt = tuple(message for message in first if is_prompt(message))
         turns = {place.turn for place in native} | ({open_turn} if open_turn else set())
-        return Shown(
-            blocks=tuple(Block(each, self._text(each)) for each in manifest.shown()),
+        return ShownHistory(
+            blocks=tuple(ShownBlock(each, self._text(each)) for each in manifest.shown()),
             rounds=tuple(self._native(place) for place in native),
             injected=tuple(one for n, one in self.injected.items() if n in turns),
             open_turn=open_turn,
@@ -103,7 +111,7 @@ class Story:
             text = f"<perdure-note>\nA note for T-{turn}.\n</perdure-note>"
             self.injected[turn] = Injected(turn, text, COUNTER.count(text))
 
-    def _native(self, place: Place) -> Native:
+    def _native(self, place: RoundId) -> Native:
         of = tuple(message for message in self.rounds[place] if message.role != "event")
         thinking = place >= self.manifest.at
         known = self._natives.get(place)
@@ -112,7 +120,7 @@ class Story:
             known = self._natives[place] = Native(place, of, tokens, tokens, thinking=thinking)
         return known
 
-    def _sized(self, place: Place, of: tuple[Message, ...]) -> Sized:
+    def _sized(self, place: RoundId, of: tuple[Message, ...]) -> Sized:
         known = self._sizes.get(place)
         if known is None or known[0] is not of:
             raw = max(count_messages(COUNTER, of), 1)

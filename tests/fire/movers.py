@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 import perdure
-import perdure.artifacts.store
+import perdure.artifacts.artifact_store
 import perdure.storage.backends.postgres
 import perdure.storage.backends.sqlite
 from perdure.bank.backup import backup
@@ -80,7 +80,7 @@ class _Move:
 async def keep(url: str, folder: str) -> None:
     bank = perdure.open(url, config=config_in(f"{folder}.objects"))
     await bank.store.open()
-    await backup(bank, folder, keep_last=2)
+    await backup(bank.services, folder, keep_last=2)
     await bank.store.close()
 
 

@@ -36,7 +36,7 @@ def tell(_: str, done: int, __: int) -> None:
 async def work(url: str, folder: str) -> None:
     async with bank_at(url, folder) as bank:
         old = await bank.existing_session(SESSION)
-        making = asyncio.create_task(bank.services.scribe.catch_up(old.record, tell))
+        making = asyncio.create_task(bank.services.renditions.catch_up(old.record, tell))
         own = await bank.session(OWN)
         number = (await own.head()).turn
         while True:

@@ -17,7 +17,7 @@ import pytest
 
 from perdure.bank import Bank
 from perdure.bank.session import Session
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.renditions import algorithm, rendition_packing
 from perdure.history.renditions.rendition_records import Rendition, Tiny
 from tests.fire.shortening import OWN, SESSION, turn
@@ -33,7 +33,7 @@ async def prepare(url: str, folder: str) -> None:
         session = await bank.session(SESSION)
         for number in range(1, TURNS + 1):
             await session.append(turn(number), count=True)
-        bank.services.scribe._bulk.clear()  # as if it had been killed right now
+        bank.services.renditions._bulk.clear()  # as if it had been killed right now
         for kind in (Rendition, Tiny):
             await bank.collection(kind).query().prefix(f"{SESSION}/").delete()
 
@@ -46,13 +46,13 @@ async def check(bank: Bank, session: Session) -> int:
         (variant,) = row.variants
         messages = turns[row.turn][row.round - 1].messages
         texts = rendition_packing.unpack(variant.packed, rendition_packing.ground(messages))
-        assert texts == algorithm.both(messages, str(Place(row.turn, row.round)))
+        assert texts == algorithm.both(messages, str(RoundId(row.turn, row.round)))
         assert variant.messages == len(messages)
     tinies = await bank.collection(Tiny).query().prefix(f"{session.name}/").values()
     for tiny in tinies:
         (short,) = tiny.variants
         told = [round.messages for round in turns[tiny.turn]]
-        assert short.text == algorithm.tiny(told, bank.services.meter.counter)
+        assert short.text == algorithm.tiny(told, bank.services.token_counts.counter)
     return len(rows) + len(tinies)
 
 
@@ -93,10 +93,10 @@ def test_a_killed_worker_loses_nothing_and_leaves_nothing_half_made(
             for name in (SESSION, OWN):
                 session = await bank.session(name)
                 await bank.settle()
-                await bank.services.scribe.catch_up(session.record)
+                await bank.services.renditions.catch_up(session.record)
                 turns = (await session.head()).turn
                 assert await check(bank, session) == 3 * turns
-                (standing,) = await bank.services.scribe.status(name)
+                (standing,) = await bank.services.renditions.status(name)
                 assert (standing.missing, standing.turns) == (0, turns)
             assert [problem async for problem in bank.verify()] == []
 

@@ -14,7 +14,7 @@ import apsw
 import msgspec
 
 # Imported before the first fork, though each is only needed by some.
-import perdure.artifacts.objects
+import perdure.artifacts.artifact_places
 import perdure.storage.backends.postgres
 import perdure.storage.backends.sqlite
 import perdure.sync

@@ -10,10 +10,10 @@ from perdure.config import RenditionsConfig
 from perdure.core.levels import Level
 from perdure.core.messages import Message, assistant, user
 from perdure.gateway.gateway import Gateway
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.renditions.rendition_records import Rendition, Tiny
-from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
-from perdure.history.turn_reader import Reader
+from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel, RoundSizes
+from perdure.history.turn_reader import TurnReader
 from tests.history.talk import call, result
 
 END = 10**6
@@ -24,15 +24,15 @@ def scribe_for(
     bank: Bank,
     config: RenditionsConfig | None = None,
     gateway: Callable[[], Gateway] | None = None,
-) -> Scribe:
+) -> RenditionService:
     """A scribe that works in place of the bank's own."""
     without_scribe(bank)
     bank.jobs._idle._works.pop("making renditions")
-    scribe = Scribe(
+    scribe = RenditionService(
         bank.store,
-        Reader(bank.store),
+        TurnReader(bank.store),
         bank.artifacts,
-        bank.services.meter,
+        bank.services.token_counts,
         bank.jobs,
         config=config,
         gateway=gateway,
@@ -67,14 +67,16 @@ async def tinies(bank: Bank, session: str) -> dict[int, Tiny]:
     return {row.turn: row for row in found}
 
 
-async def sizes(scribe: Scribe, session: Session) -> list[Made]:
-    return await scribe.sizes(session.record, await session.head(), Place(1), Place(END, END))
+async def sizes(scribe: RenditionService, session: Session) -> list[RoundSizes]:
+    return await scribe.sizes(session.record, await session.head(), RoundId(1), RoundId(END, END))
 
 
-async def words(scribe: Scribe, session: Session, made: Sequence[Made]) -> list[list[str]]:
+async def words(
+    scribe: RenditionService, session: Session, made: Sequence[RoundSizes]
+) -> list[list[str]]:
     """R, S and C of each."""
     head = await session.head()
     levels: tuple[Level, ...] = ("R", "S", "C")
-    wanted = [Wanted(each.place, level, each.variant) for each in made for level in levels]
+    wanted = [RoundAtLevel(each.place, level, each.variant) for each in made for level in levels]
     found = await scribe.texts(session.record, head, wanted)
     return [found[at : at + 3] for at in range(0, len(found), 3)]

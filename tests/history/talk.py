@@ -11,12 +11,12 @@ from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.core.turns import Turn
 from perdure.history.log_records import (
-    Draft,
+    AnswerDraft,
     Head,
-    Piece,
     Receipt,
     SessionRecord,
     TurnCount,
+    TurnPiece,
     Use,
 )
 from perdure.jobs import PendingMark
@@ -103,7 +103,7 @@ async def problems(bank: Bank) -> list[tuple[str, str]]:
 
 _OF_THE_LOG = {
     type_of(kind).name
-    for kind in (Draft, Head, Piece, Receipt, TurnCount, SessionRecord, PendingMark, Use)
+    for kind in (AnswerDraft, Head, TurnPiece, Receipt, TurnCount, SessionRecord, PendingMark, Use)
 }
 
 

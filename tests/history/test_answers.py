@@ -12,8 +12,8 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Reasoning, Text, ToolCall, Usage, assistant, user
-from perdure.history.log_records import Draft
-from perdure.history.streamed_answers import Answer, Partial
+from perdure.history.log_records import AnswerDraft
+from perdure.history.streamed_answers import Partial, StreamedAnswer
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Delete
 from perdure.testing import ManualClock
@@ -88,7 +88,7 @@ async def test_an_answer_becomes_a_message_of_its_turn(
     assert (turn.number, turn.status) == (1, "closed")
     assert await said(session) == [user("1"), reply]
     assert await session.partials() == []
-    assert await bank.collection(Draft).query().count() == 0
+    assert await bank.collection(AnswerDraft).query().count() == 0
     assert await problems(bank) == []
 
 
@@ -125,7 +125,7 @@ async def test_heartbeats_are_not_more_frequent_than_they_have_to_be(bank: Bank)
     async with session.answer() as answer:
         for _ in range(1_000):
             await answer.text("x")
-        (row,) = await bank.collection(Draft).query().execute()
+        (row,) = await bank.collection(AnswerDraft).query().execute()
         assert row.version == 1
 
 
@@ -135,9 +135,9 @@ async def test_nothing_is_saved_while_nothing_arrives(make_bank: MakeBank) -> No
     async with session.answer() as answer:
         await answer.text("x")
         await until_drafted(session, Text("x"))
-        (before,) = await bank.collection(Draft).query().execute()
+        (before,) = await bank.collection(AnswerDraft).query().execute()
         await asyncio.sleep(4 * BEAT)
-        (after,) = await bank.collection(Draft).query().execute()
+        (after,) = await bank.collection(AnswerDraft).query().execute()
         assert after.version == before.version
 
 
@@ -442,7 +442,7 @@ async def test_a_partial_turn_is_continued_by_another_process(make_bank: MakeBan
 async def test_each_kind_of_part_goes_on_where_it_was_cut(session: Session) -> None:
     await session.append(user("1"))
 
-    async def resumed(*chunks: str) -> Answer:
+    async def resumed(*chunks: str) -> StreamedAnswer:
         (partial,) = await session.partials()
         answer = session.answer(resume=partial)
         await answer.__aenter__()
@@ -509,7 +509,7 @@ async def test_a_partial_turn_is_dropped(bank: Bank, session: Session) -> None:
     await session.drop_partial(partial)
     turn = await session.turn(1)
     assert (turn.status, texts(turn.messages)) == ("open", ["1"])
-    assert await bank.collection(Draft).query().count() == 0
+    assert await bank.collection(AnswerDraft).query().count() == 0
     await session.append(assistant("It is"))
     assert texts(await said(session)) == ["1", "It is"]
     assert await problems(bank) == []
@@ -622,5 +622,5 @@ async def test_an_answer_whose_session_is_gone_leaves_nothing(
     with pytest.raises(InvalidInput, match="does not exist any more"):
         await answer.finish()
     await answer.__aexit__(InvalidInput)
-    assert await bank.collection(Draft).query().count() == 0
+    assert await bank.collection(AnswerDraft).query().count() == 0
     assert await bank.sessions() == []

@@ -14,24 +14,24 @@ from perdure.bank.session import Session
 from perdure.core import messages as canonical
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.history import chain
-from perdure.history.log_records import Head, Piece, SessionRecord, piece_key
+from perdure.history.log_records import Head, SessionRecord, TurnPiece, piece_key
 from tests.history.conftest import everywhere
 from tests.history.talk import call, chat, fill, one, problems, result, work
 
 KEY = "perdure_turns/planner/auth/"
 
 
-async def pieces_of(bank: Bank) -> dict[int, Piece]:
+async def pieces_of(bank: Bank) -> dict[int, TurnPiece]:
     """All pieces, by their number."""
-    return {piece.number: piece for piece in await bank.collection(Piece).query().values()}
+    return {piece.number: piece for piece in await bank.collection(TurnPiece).query().values()}
 
 
-async def overwrite(bank: Bank, piece: Piece, **changes: Any) -> None:
+async def overwrite(bank: Bank, piece: TurnPiece, **changes: Any) -> None:
     """Change a piece as somebody who can write to the database does.
 
     The row is whole, and has the checksum that it should have: only the chain can tell.
     """
-    await bank.collection(Piece).put(msgspec.structs.replace(piece, **changes))
+    await bank.collection(TurnPiece).put(msgspec.structs.replace(piece, **changes))
 
 
 @everywhere
@@ -56,25 +56,25 @@ async def test_altered_content_is_named(bank: Bank, session: Session) -> None:
     ]
 
 
-async def _content(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _content(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     await overwrite(bank, pieces[3], content=pieces[2].content)
 
 
-async def _salt(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _salt(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     await overwrite(bank, pieces[3], salt=bytes(16))
 
 
-async def _both(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _both(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     """Content, salt and link of another piece: a whole one, in the wrong place."""
     other = pieces[2]
     await overwrite(bank, pieces[3], content=other.content, salt=other.salt, link=other.link)
 
 
-async def _round(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _round(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     await overwrite(bank, pieces[3], round=2)
 
 
-async def _relinked(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _relinked(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     """Somebody who knows how the chain works, and stops after one link."""
     lie = canonical.encode([user("prompt 3"), assistant("a lie")])
     commitment = chain.commit(msgspec.structs.replace(pieces[3], content=lie))
@@ -82,70 +82,70 @@ async def _relinked(bank: Bank, pieces: dict[int, Piece]) -> None:
     await overwrite(bank, pieces[3], content=lie, link=forged)
 
 
-async def _swapped(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _swapped(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     ours, theirs = pieces[3], pieces[4]
     await overwrite(bank, ours, id=theirs.id)
     await overwrite(bank, theirs, id=ours.id)
 
 
-async def _deleted(bank: Bank, pieces: dict[int, Piece]) -> None:
-    await bank.collection(Piece).delete(pieces[3].id)
+async def _deleted(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
+    await bank.collection(TurnPiece).delete(pieces[3].id)
 
 
-async def _deleted_two(bank: Bank, pieces: dict[int, Piece]) -> None:
-    await bank.collection(Piece).delete_many([pieces[2].id, pieces[3].id])
+async def _deleted_two(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
+    await bank.collection(TurnPiece).delete_many([pieces[2].id, pieces[3].id])
 
 
-async def _deleted_first(bank: Bank, pieces: dict[int, Piece]) -> None:
-    await bank.collection(Piece).delete(pieces[1].id)
+async def _deleted_first(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
+    await bank.collection(TurnPiece).delete(pieces[1].id)
 
 
-async def _deleted_last(bank: Bank, pieces: dict[int, Piece]) -> None:
-    await bank.collection(Piece).delete(pieces[5].id)
+async def _deleted_last(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
+    await bank.collection(TurnPiece).delete(pieces[5].id)
 
 
-async def _doubled(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _doubled(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     await overwrite(bank, pieces[3], id=piece_key("planner/auth", 4, 3))
 
 
-async def _moved(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _moved(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     """To another turn."""
-    await bank.collection(Piece).delete(pieces[3].id)
+    await bank.collection(TurnPiece).delete(pieces[3].id)
     await overwrite(bank, pieces[3], id=piece_key("planner/auth", 2, 3))
 
 
-async def _inserted(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _inserted(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     await overwrite(bank, pieces[5], id=piece_key("planner/auth", 6, 6))
 
 
-async def _buried(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _buried(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     """A tombstone for something that was never said."""
     await overwrite(bank, pieces[3], content=b"", salt=b"", commitment=bytes(32))
 
 
-async def _rolled_back(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _rolled_back(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     head = await bank.collection(Head).get("planner/auth")
     assert head is not None
     older = msgspec.structs.replace(head, pieces=3, link=pieces[3].link)
     await bank.collection(Head).put(older)
 
 
-async def _rolled_back_with_its_pieces(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _rolled_back_with_its_pieces(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     """The pieces are gone, and the head still counts them."""
-    await bank.collection(Piece).delete_many([pieces[4].id, pieces[5].id])
+    await bank.collection(TurnPiece).delete_many([pieces[4].id, pieces[5].id])
 
 
-async def _forged_head(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _forged_head(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     head = await bank.collection(Head).get("planner/auth")
     assert head is not None
     await bank.collection(Head).put(msgspec.structs.replace(head, link=bytes(32)))
 
 
-async def _headless(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _headless(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     await bank.collection(Head).delete("planner/auth")
 
 
-Damage = Callable[[Bank, dict[int, Piece]], Awaitable[None]]
+Damage = Callable[[Bank, dict[int, TurnPiece]], Awaitable[None]]
 HERE = "the chain is broken here"
 BEFORE = "the chain is broken before it"
 
@@ -190,8 +190,8 @@ async def test_the_first_broken_link_is_named(
     assert len(found) <= 3
 
 
-async def pieces_of_session(bank: Bank) -> dict[int, Piece]:
-    found = await bank.collection(Piece).query().prefix("planner/auth/").values()
+async def pieces_of_session(bank: Bank) -> dict[int, TurnPiece]:
+    found = await bank.collection(TurnPiece).query().prefix("planner/auth/").values()
     return {piece.number: piece for piece in found}
 
 
@@ -237,7 +237,7 @@ async def test_forks_are_tied_to_what_they_share(bank: Bank, session: Session) -
     await fill(fork, 2, first=3)
     assert await problems(bank) == []
     # Its own pieces.
-    own = await bank.collection(Piece).query().prefix("planner/fork/").values()
+    own = await bank.collection(TurnPiece).query().prefix("planner/fork/").values()
     assert [piece.number for piece in own] == [3, 4]
     await overwrite(bank, own[0], content=canonical.encode([user("a lie")]))
     assert [subject for subject, _ in await problems(bank)] == [f"perdure_turns/{own[0].id}"]
@@ -322,21 +322,21 @@ async def test_an_artifact_that_is_gone_is_reported_with_its_turn(
     assert hash_ in problem.what
 
 
-async def _times(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _times(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     await overwrite(bank, pieces[3], time=1)
 
 
-async def _tags(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _tags(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     await overwrite(bank, pieces[3], tags={"topic": "lies"})
 
 
-async def _breaks(bank: Bank, pieces: dict[int, Piece]) -> None:
+async def _breaks(bank: Bank, pieces: dict[int, TurnPiece]) -> None:
     await overwrite(bank, pieces[3], breaks=(1,))
 
 
 @pytest.mark.parametrize("change", [_times, _tags, _breaks])
 async def test_what_readers_see_beside_the_words_is_proven_too(
-    bank: Bank, session: Session, change: Callable[[Bank, dict[int, Piece]], Awaitable[None]]
+    bank: Bank, session: Session, change: Callable[[Bank, dict[int, TurnPiece]], Awaitable[None]]
 ) -> None:
     await fill(session, 4)
     await change(bank, await pieces_of(bank))

@@ -34,7 +34,15 @@ from perdure.core.messages import (
 )
 from perdure.core.turns import Round, Turn
 from perdure.history.log_records import Link, SessionRecord
-from perdure.history.session_export import End, Header, Opening, Spoken, jsonl, parse, read_export
+from perdure.history.session_export import (
+    End,
+    ExportedMessage,
+    ExportedTurn,
+    Header,
+    jsonl,
+    parse,
+    read_export,
+)
 from perdure.importers import import_files
 from perdure.testing.clock import ManualClock
 
@@ -228,9 +236,9 @@ async def test_an_answer_that_is_arriving_is_there_and_marked(bank: Bank, other:
     await answer.end_part()
     _, entries = read_export(await exported(session))
     opening, _, arriving, _ = entries
-    assert isinstance(opening, Opening)
+    assert isinstance(opening, ExportedTurn)
     assert opening.status == "partial"
-    assert isinstance(arriving, Spoken)
+    assert isinstance(arriving, ExportedMessage)
     assert arriving.message.partial
     back = await restore(other, await exported(session))
     turn = await back.turn("T-1")
@@ -321,7 +329,7 @@ async def test_an_artifact_that_is_gone(bank: Bank) -> None:
     assert [gone in error.message for error in told] == [True]
     assert any(gone.encode() in line for line in lines)
     *_, reply, _ = read_export(lines)[1]
-    assert isinstance(reply, Spoken)
+    assert isinstance(reply, ExportedMessage)
     assert reply.message == turn.messages[-1]
 
 
@@ -337,8 +345,8 @@ def test_reading_a_file() -> None:
     header, entries = read_export(GOOD)
     assert header == Header(name="a/b", agent="a")
     assert list(entries) == [
-        Opening(turn=1, status="closed", started=1, ended=2),
-        Spoken(1, 1, Message("user")),
+        ExportedTurn(turn=1, status="closed", started=1, ended=2),
+        ExportedMessage(1, 1, Message("user")),
         End(1, 1),
     ]
     text = [line.decode() + "\n" for line in GOOD]
@@ -474,7 +482,7 @@ async def test_memory_stays_small(tmp_path: Path) -> None:
             async for line in jsonl(Endless(3_000)):
                 out.write(line)
         with file.open("rb") as lines:
-            assert sum(isinstance(each, Spoken) for each in read_export(lines)[1]) == 6_000
+            assert sum(isinstance(each, ExportedMessage) for each in read_export(lines)[1]) == 6_000
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()

@@ -19,8 +19,8 @@ from perdure.core.errors import Conflict, InvalidInput, Unavailable
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.turns import Position
 from perdure.history import chain
-from perdure.history.forget_sessions import WITHOUT_CONTENT, Forgotten, Scope
-from perdure.history.log_records import Draft, Link, Piece, Receipt, TurnCount, Use
+from perdure.history.forget_sessions import WITHOUT_CONTENT, ForgetScope, Forgotten
+from perdure.history.log_records import AnswerDraft, Link, Receipt, TurnCount, TurnPiece, Use
 from perdure.storage import records
 from perdure.storage.delivery import Parked
 from perdure.storage.middleware import Call, Commit, Handler, Remove
@@ -153,9 +153,9 @@ async def test_what_a_tombstone_says_cannot_be_matched_to_what_was_said(
 ) -> None:
     """Whoever guesses the words cannot find out that the guess is right: the salt is gone."""
     await session.append(chat(1))
-    (before,) = await bank.collection(Piece).query().values()
+    (before,) = await bank.collection(TurnPiece).query().values()
     await bank.forget("planner/auth", turns=[1])
-    (after,) = await bank.collection(Piece).query().values()
+    (after,) = await bank.collection(TurnPiece).query().values()
     assert (after.content, after.salt, after.link) == (b"", b"", before.link)
     assert after.commitment == chain.commit(before)
     guess = canonical.encode(chat(1))
@@ -183,7 +183,7 @@ async def test_a_turn_in_pieces_with_everything_that_belongs_to_it(
     assert (forgotten.turns, forgotten.artifacts) == (3, 2)
     assert [place async for place in bank.artifacts.located()] == []
     assert await bank.collection(Use).query().count() == 0
-    assert await bank.collection(Draft).query().count() == 0
+    assert await bank.collection(AnswerDraft).query().count() == 0
     assert await session.partials() == []
     assert [turn.status for turn in await whole(session)] == ["forgotten"] * 3
     assert await said(session) == []
@@ -485,13 +485,13 @@ async def test_a_new_collection_is_noticed(bank: Bank) -> None:
 async def test_places_that_join_are_asked_first(bank: Bank, session: Session) -> None:
     """What is made from turns goes before them: it can be made again only while they are there."""
     await fill(session, 2)
-    asked = list[tuple[Scope, int]]()
+    asked = list[tuple[ForgetScope, int]]()
 
     class Summaries:
         collections = frozenset({"perdure_summaries_of_turns"})
 
-        async def forget(self, scope: Scope) -> None:
-            there = await bank.collection(Piece).query().prefix("planner/").values()
+        async def forget(self, scope: ForgetScope) -> None:
+            there = await bank.collection(TurnPiece).query().prefix("planner/").values()
             asked.append((scope, sum(not piece.forgotten for piece in there)))
 
     bank.forgetting.join(Summaries())
@@ -501,12 +501,12 @@ async def test_places_that_join_are_asked_first(bank: Bank, session: Session) ->
     await bank.forget_agent("planner")
     # And again afterwards: others may have been at work on what went.
     assert asked == [
-        (Scope(("planner/auth",), (1,)), 2),
-        (Scope(("planner/auth",), (1,)), 1),
-        (Scope(("planner/auth",)), 1),
-        (Scope(("planner/auth",)), 0),
-        (Scope((), agent="planner"), 0),
-        (Scope((), agent="planner"), 0),
+        (ForgetScope(("planner/auth",), (1,)), 2),
+        (ForgetScope(("planner/auth",), (1,)), 1),
+        (ForgetScope(("planner/auth",)), 1),
+        (ForgetScope(("planner/auth",)), 0),
+        (ForgetScope((), agent="planner"), 0),
+        (ForgetScope((), agent="planner"), 0),
     ]
 
 
@@ -518,9 +518,9 @@ async def test_what_others_make_of_a_session_while_it_is_forgotten_goes_too(bank
 
         collections = frozenset[str]()
 
-        async def forget(self, scope: Scope) -> None:
+        async def forget(self, scope: ForgetScope) -> None:
             await bank.collection(TurnCount).query().prefix("planner/auth/").delete()
-            bank.services.meter.missed(session.record, 1, 9)
+            bank.services.token_counts.missed(session.record, 1, 9)
             await bank.jobs.settle_idle()
 
     bank.forgetting.places.append(Busy())

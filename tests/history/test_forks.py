@@ -10,7 +10,7 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Text, assistant, user
-from perdure.history.log_records import Link, Piece
+from perdure.history.log_records import Link, TurnPiece
 from perdure.testing import ManualClock
 from tests.history.conftest import everywhere
 from tests.history.talk import (
@@ -52,9 +52,9 @@ async def assert_whole(session: Session, *wanted: int) -> None:
 @everywhere
 async def test_a_fork_shares_turns_and_goes_on_behind_them(bank: Bank, session: Session) -> None:
     await fill(session, 60)
-    before = await bank.collection(Piece).query().count()
+    before = await bank.collection(TurnPiece).query().count()
     fork = await session.fork("coder/auth", at="T-50")
-    assert await bank.collection(Piece).query().count() == before
+    assert await bank.collection(TurnPiece).query().count() == before
     assert one(await fork.append(chat(151))).id == "T-51"
     await assert_whole(fork, *range(1, 51), 151)
     await assert_whole(session, *range(1, 61))
@@ -368,7 +368,7 @@ async def test_forgetting_an_agent_orphans_no_fork_of_a_fork(
     assert [info.name for info in await bank.sessions()] == ["y/fork"]
     await assert_whole(staying, 1, 2, 13, 24)
     assert await problems(bank) == []
-    assert await bank.collection(Piece).query().prefix("x/").count() == 0
+    assert await bank.collection(TurnPiece).query().prefix("x/").count() == 0
 
 
 async def test_a_whole_tree_is_forgotten_at_once(bank: Bank, session: Session) -> None:
@@ -378,7 +378,7 @@ async def test_a_whole_tree_is_forgotten_at_once(bank: Bank, session: Session) -
     forgotten = await bank.forget_agent("planner")
     assert sorted(forgotten.sessions) == ["planner/auth", "planner/child", "planner/grandchild"]
     assert forgotten.turns == 3
-    assert await bank.collection(Piece).query().count() == 0
+    assert await bank.collection(TurnPiece).query().count() == 0
 
 
 async def test_a_long_stretch_is_rerooted_in_steps(bank: Bank, session: Session) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core.messages import ArtifactPointer, Media, Text, ToolCall, ToolResult, Unknown
-from perdure.history.gist import Outcome, asked, came, described, printed
+from perdure.history.gist import ToolOutcome, asked, came, described, printed
 
 PATCH = """apply_patch << 'P'
 *** Begin Patch
@@ -59,33 +59,33 @@ def test_arguments_that_are_no_json(arguments: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("result", "outcome"),
     [
-        (ToolResult("c"), Outcome("nothing")),
-        (ToolResult("c", (Text("  \n"),)), Outcome("1 line, 2 B")),
-        (ToolResult("c", (Text("done\n"),)), Outcome("done")),
-        (ToolResult("c", (Text("a\nb\n"), Text("c"))), Outcome("4 lines, 6 B")),
-        (ToolResult("c", (Text("x" * 2_000),)), Outcome("1 line, 2.0 KB")),
-        (ToolResult("c", (Text("No such\nfile"),), True), Outcome("failed: No such", True)),
-        (ToolResult("c", (), True), Outcome("failed", True)),
+        (ToolResult("c"), ToolOutcome("nothing")),
+        (ToolResult("c", (Text("  \n"),)), ToolOutcome("1 line, 2 B")),
+        (ToolResult("c", (Text("done\n"),)), ToolOutcome("done")),
+        (ToolResult("c", (Text("a\nb\n"), Text("c"))), ToolOutcome("4 lines, 6 B")),
+        (ToolResult("c", (Text("x" * 2_000),)), ToolOutcome("1 line, 2.0 KB")),
+        (ToolResult("c", (Text("No such\nfile"),), True), ToolOutcome("failed: No such", True)),
+        (ToolResult("c", (), True), ToolOutcome("failed", True)),
         (
             ToolResult("c", (Text('{"output": "boom\\n", "metadata": {"exit_code": 1}}'),)),
-            Outcome("failed: boom", True),
+            ToolOutcome("failed: boom", True),
         ),
         (
             ToolResult("c", (Text('{"output": "fine\\n", "metadata": {"exit_code": 0}}'),)),
-            Outcome("fine"),
+            ToolOutcome("fine"),
         ),
-        (ToolResult("c", (ArtifactPointer("sha256:0", 4_200_000),)), Outcome("4.2 MB")),
+        (ToolResult("c", (ArtifactPointer("sha256:0", 4_200_000),)), ToolOutcome("4.2 MB")),
         (
             ToolResult("c", (Text("see"), Media("image/png", data=b"1"), Unknown("chat", 1))),
-            Outcome("1 line, 3 B, 1 image, 1 other part"),
+            ToolOutcome("1 line, 3 B, 1 image, 1 other part"),
         ),
         (
             ToolResult("c", (Media("image/png", data=b"1"), Media("audio/wav", data=b"1"))),
-            Outcome("2 files"),
+            ToolOutcome("2 files"),
         ),
     ],
 )
-def test_what_came_of_it(result: ToolResult, outcome: Outcome) -> None:
+def test_what_came_of_it(result: ToolResult, outcome: ToolOutcome) -> None:
     assert came(result) == outcome
 
 

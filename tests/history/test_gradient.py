@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.levels import RANK
-from perdure.history.gradient_planner import FAN, Sized, Window, plan, total
-from perdure.history.manifest import Element, Manifest, Place, bands
+from perdure.history.gradient_planner import FAN, PlannerInput, Sized, plan, total
+from perdure.history.manifest import Element, EpochManifest, RoundId, bands
 
 
 def rounds_of(sizes: list[list[tuple[int, int, int]]]) -> list[Sized]:
     """Turns given as lists of raw, smooth and compact sizes."""
     return [
-        Sized(Place(turn, number), *size)
+        Sized(RoundId(turn, number), *size)
         for turn, of in enumerate(sizes, 1)
         for number, size in enumerate(of, 1)
     ]
@@ -26,24 +26,26 @@ def even(turns: int, rounds: int = 1, raw: int = 400) -> list[Sized]:
     return rounds_of([[(raw, raw // 2, raw // 8)] * rounds for _ in range(turns)])
 
 
-def window(rounds: list[Sized], budget: int, *, fixed: int = 50, turn: int = 0) -> Window:
+def window(rounds: list[Sized], budget: int, *, fixed: int = 50, turn: int = 0) -> PlannerInput:
     newest = rounds[-1].place.turn if rounds else 0
     tiny = {each.place.turn: min(20, each.compact) for each in rounds}
-    return Window(budget=budget, fixed=fixed, turn=turn or newest + 1, rounds=rounds, tiny=tiny)
+    return PlannerInput(
+        budget=budget, fixed=fixed, turn=turn or newest + 1, rounds=rounds, tiny=tiny
+    )
 
 
-def overflows(manifest: Manifest, told: Window) -> bool:
+def overflows(manifest: EpochManifest, told: PlannerInput) -> bool:
     return total(manifest, told.rounds) + told.fixed > told.budget
 
 
-def live(manifest: Manifest, rounds: list[Sized]) -> list[Sized]:
+def live(manifest: EpochManifest, rounds: list[Sized]) -> list[Sized]:
     """The rounds that are not merged and not at T: what a planner is told of next time."""
     covered = [e.last for e in manifest.elements if e.level == "T" or e.generation]
     last = max([manifest.hidden, *covered])
     return [each for each in rounds if each.place > last]
 
 
-def level_of(manifest: Manifest, place: Place) -> int:
+def level_of(manifest: EpochManifest, place: RoundId) -> int:
     if place <= manifest.hidden:
         return len(RANK)
     for element in manifest.elements:
@@ -52,9 +54,9 @@ def level_of(manifest: Manifest, place: Place) -> int:
     return RANK["R"] if place >= manifest.native else len(RANK)
 
 
-def replay(rounds: list[Sized], budget: int, fixed: int = 50) -> Manifest:
+def replay(rounds: list[Sized], budget: int, fixed: int = 50) -> EpochManifest:
     """A session that made an epoch whenever it had to."""
-    manifest = Manifest()
+    manifest = EpochManifest()
     for end in range(1, len(rounds) + 1):
         turn = rounds[end].place.turn if end < len(rounds) else rounds[-1].place.turn + 1
         told = window(live(manifest, rounds[:end]), budget, fixed=fixed, turn=turn)
@@ -73,12 +75,12 @@ budgets = st.integers(500, 40_000)
 
 def test_nothing_is_demoted_while_the_whole_history_fits_raw() -> None:
     rounds = even(10)
-    assert plan(Manifest(), window(rounds, 10 * 400 + 50)) == Manifest()
-    assert plan(Manifest(), window(rounds, 10 * 400 + 49)).elements
+    assert plan(EpochManifest(), window(rounds, 10 * 400 + 50)) == EpochManifest()
+    assert plan(EpochManifest(), window(rounds, 10 * 400 + 49)).elements
 
 
 def test_the_oldest_are_shortest() -> None:
-    manifest = plan(Manifest(), window(even(60), 10_000))
+    manifest = plan(EpochManifest(), window(even(60), 10_000))
     levels = [element.level for element in manifest.elements]
     assert levels == sorted(levels, key=RANK.__getitem__, reverse=True)
     assert set(levels) == {"T", "C", "S"}
@@ -86,9 +88,9 @@ def test_the_oldest_are_shortest() -> None:
 
 
 def test_turns_are_named_after_themselves_and_long_turns_by_their_rounds() -> None:
-    chats = plan(Manifest(), window(even(30), 4_000))
+    chats = plan(EpochManifest(), window(even(30), 4_000))
     assert {"T-29", "T-28"} <= {element.name for element in chats.elements}
-    long = plan(Manifest(), window(even(1, rounds=60), 4_000, turn=1))
+    long = plan(EpochManifest(), window(even(1, rounds=60), 4_000, turn=1))
     assert all(element.level in "SC" for element in long.elements)
     assert all(element.name.startswith("T-1.") for element in long.elements)
     assert any(element.generation for element in long.elements)
@@ -96,9 +98,9 @@ def test_turns_are_named_after_themselves_and_long_turns_by_their_rounds() -> No
 
 def test_a_turn_under_way_never_goes_to_tiny_but_does_when_it_is_done() -> None:
     rounds = even(3, rounds=30)
-    under_way = plan(Manifest(), window(rounds, 6_000, turn=3))
+    under_way = plan(EpochManifest(), window(rounds, 6_000, turn=3))
     assert {e.last.turn for e in under_way.elements if e.level == "T"} == {1, 2}
-    later = [*rounds, *(Sized(Place(4, n), 400, 200, 50) for n in range(1, 31))]
+    later = [*rounds, *(Sized(RoundId(4, n), 400, 200, 50) for n in range(1, 31))]
     done = plan(under_way, window(live(under_way, later), 6_000, turn=4))
     assert {e.last.turn for e in done.elements if e.level == "T"} == {1, 2, 3}
 
@@ -106,7 +108,7 @@ def test_a_turn_under_way_never_goes_to_tiny_but_does_when_it_is_done() -> None:
 def test_ranges_merge_into_wider_ranges() -> None:
     manifest = replay(even(3_000), 4_000)
     ranges = [element for element in manifest.elements if element.generation]
-    assert ranges[0].first == Place(1)
+    assert ranges[0].first == RoundId(1)
     widths = [each.last.turn - each.first.turn for each in ranges]
     assert widths[0] > FAN**2
     assert len(manifest.elements) < 60
@@ -115,10 +117,10 @@ def test_ranges_merge_into_wider_ranges() -> None:
 @pytest.mark.slow
 def test_a_hundred_thousand_turns_are_planned_from_nothing() -> None:
     rounds = even(100_000)
-    manifest = plan(Manifest(), window(rounds, 100_000))
+    manifest = plan(EpochManifest(), window(rounds, 100_000))
     shown = total(manifest, live(manifest, rounds)) + 50
     assert shown <= 100_000
-    assert manifest.elements[0].first == Place(1)
+    assert manifest.elements[0].first == RoundId(1)
 
 
 @given(histories, budgets)
@@ -127,7 +129,7 @@ def test_every_round_stands_somewhere_in_order_and_the_budget_holds(
 ) -> None:
     manifest = replay(rounds, budget)
     places = [each.place for each in rounds if each.place > manifest.hidden]
-    covered = list[Place]()
+    covered = list[RoundId]()
     for element in manifest.elements:
         inside = [place for place in places if element.first <= place <= element.last]
         assert inside, "an element that stands for nothing"
@@ -155,7 +157,7 @@ def test_a_larger_budget_never_lowers_a_level(
 
 @given(histories, budgets)
 def test_what_is_not_changed_stays_the_same_object(rounds: list[Sized], budget: int) -> None:
-    before = replay(rounds[:-1], budget) if len(rounds) > 1 else Manifest()
+    before = replay(rounds[:-1], budget) if len(rounds) > 1 else EpochManifest()
     after = plan(before, window(live(before, rounds), budget))
     kept = {id(element) for element in before.elements}
     same = [e for e in after.elements if e in before.elements]
@@ -163,9 +165,9 @@ def test_what_is_not_changed_stays_the_same_object(rounds: list[Sized], budget: 
 
 
 def test_an_oversized_round_is_reduced_inside() -> None:
-    rounds = [*even(5), Sized(Place(6), 50_000, 20_000, 2_000)]
-    manifest = plan(Manifest(), window(rounds, 10_000, turn=6))
-    cap = manifest.cap(Place(6))
+    rounds = [*even(5), Sized(RoundId(6), 50_000, 20_000, 2_000)]
+    manifest = plan(EpochManifest(), window(rounds, 10_000, turn=6))
+    cap = manifest.cap(RoundId(6))
     assert cap is not None
     assert 5_000 < cap < 10_000
     assert total(manifest, live(manifest, rounds)) + 50 <= 10_000
@@ -173,14 +175,14 @@ def test_an_oversized_round_is_reduced_inside() -> None:
 
 def test_a_prompt_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(BudgetTooSmall, match="1,000 tokens is too small: 1,120"):
-        plan(Manifest(), window(even(2), 1_000, fixed=1_000, turn=2))
+        plan(EpochManifest(), window(even(2), 1_000, fixed=1_000, turn=2))
 
 
 def test_a_pinned_turn_stands_at_its_level_wherever_the_gradient_has_it() -> None:
     rounds = even(300)
-    base = plan(Manifest(), window(rounds, 10_000))
+    base = plan(EpochManifest(), window(rounds, 10_000))
     pins = tuple(
-        Element("S", Place(turn), Place(turn), whole=True, tokens=200, raw=400)
+        Element("S", RoundId(turn), RoundId(turn), whole=True, tokens=200, raw=400)
         for turn in (2, 290, 300)
     )
     manifest = replace(base, pins=pins)
@@ -190,16 +192,16 @@ def test_a_pinned_turn_stands_at_its_level_wherever_the_gradient_has_it() -> Non
     names = [element.name for element in shown]
     assert names.index("T-2") == 1  # behind the range that covers it
     assert names.index("T-290") < names.index("T-300")
-    assert not manifest.is_native(Place(300))
+    assert not manifest.is_native(RoundId(300))
     assert sum(e.name == "T-290" for e in shown) == 1
 
 
 def test_bands_join_neighbours_of_one_level() -> None:
     joined = bands(
         [
-            ("T", Place(1), Place(4), 10, 100),
-            ("T", Place(5), Place(5), 10, 100),
-            ("R", Place(6), Place(6, 2), 50, 50),
+            ("T", RoundId(1), RoundId(4), 10, 100),
+            ("T", RoundId(5), RoundId(5), 10, 100),
+            ("R", RoundId(6), RoundId(6, 2), 50, 50),
         ]
     )
     assert [(b.level, b.first, b.last, b.tokens, b.raw) for b in joined] == [

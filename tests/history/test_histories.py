@@ -18,7 +18,7 @@ from perdure.bank.session import Session
 from perdure.config import Config, SecretsConfig
 from perdure.core.messages import Message, Role
 from perdure.core.turns import rounds
-from perdure.history.log_records import Piece
+from perdure.history.log_records import TurnPiece
 from perdure.storage.middleware import Call, Find, Get, Handler
 from tests.history.conftest import MakeBank, config_for
 from tests.history.talk import chat, numbers, one, problems, said, whole
@@ -60,7 +60,7 @@ async def test_any_history_is_kept(unmasked: Bank, messages: list[Message], cuts
     broken = [each for each in await problems(bank) if "which is missing" not in each[1]]
     assert broken == []
     await bank.forget(name)
-    assert await bank.collection(Piece).query().count() == 0
+    assert await bank.collection(TurnPiece).query().count() == 0
 
 
 # A very long one ------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from perdure.core.messages import (
     user,
 )
 from perdure.core.tokens import EstimatedCounter
-from perdure.history.log_records import Piece, Use
+from perdure.history.log_records import TurnPiece, Use
 from perdure.storage.middleware import Call, Commit, Handler
 from perdure.storage.rows import Put
 from tests.history.conftest import MakeBank, config_for, everywhere
@@ -42,7 +42,7 @@ async def located(bank: Bank) -> dict[str, str]:
 
 
 async def stored_bytes(bank: Bank) -> int:
-    rows = await bank.collection(Piece).query().values()
+    rows = await bank.collection(TurnPiece).query().values()
     return sum(len(piece.content) for piece in rows)
 
 
@@ -67,7 +67,7 @@ async def test_a_tool_result_of_fifty_megabytes(
 ) -> None:
     bank = await make_bank()
     session = await bank.session("coder/build")
-    bank.services.meter._counter = EstimatedCounter()  # counting is not what this is about
+    bank.services.token_counts._counter = EstimatedCounter()  # counting is not what this is about
     output = "0" + "compiling the next one\n" * (50 * MEGABYTE // 23)
     messages = [user("build it"), call("c1"), result("c1", text=output), assistant("done")]
     await session.append(messages)
@@ -184,7 +184,7 @@ async def test_half_surrogate_pairs_in_large_content(bank: Bank, session: Sessio
 
 async def test_memory_does_not_grow_with_copies(bank: Bank, session: Session) -> None:
     """A result is held a few times over, not once for each look at it."""
-    bank.services.meter._counter = EstimatedCounter()
+    bank.services.token_counts._counter = EstimatedCounter()
     text = "line of output\n" * (20 * MEGABYTE // 15)
     messages = [user("go"), call("c"), result("c", text=text)]
     tracemalloc.start()

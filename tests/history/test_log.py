@@ -19,7 +19,7 @@ from perdure.bank.session import Session
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, Text, assistant, event, user
 from perdure.core.turns import Position, rounds
-from perdure.history.log_records import Head, Piece, Receipt, SessionRecord
+from perdure.history.log_records import Head, Receipt, SessionRecord, TurnPiece
 from perdure.history.piece_packing import PIECE_BYTES
 from perdure.history.turn_log import Written
 from perdure.storage.middleware import Commit
@@ -227,7 +227,7 @@ async def test_long_turns_are_stored_in_several_pieces(bank: Bank, session: Sess
     for number in range(30):
         long += [call(f"c{number}"), result(f"c{number}", text=f"{number} " * 5_000)]
     await session.append([*long, assistant("done"), *chat(2)])
-    pieces = await bank.collection(Piece).query().values()
+    pieces = await bank.collection(TurnPiece).query().values()
     assert len(pieces) > 3
     assert max(len(piece.content) for piece in pieces) <= PIECE_BYTES
     assert [piece.number for piece in pieces] == list(range(1, len(pieces) + 1))

@@ -164,9 +164,9 @@ async def test_what_nobody_counted_is_found_at_the_next_opening(
     await fill(session, 3)
     await dying.settle()
     await fill(session, 4, first=4)
-    dying.services.meter._noted.clear()  # as it is after kill -9; see tests/fire for a real one
+    dying.services.token_counts._noted.clear()
     dying.jobs._marks._own.clear()
-    dying.services.scribe._noted.clear()
+    dying.services.renditions._noted.clear()
     await dying.close()
 
     bank = await make_bank()
@@ -189,9 +189,9 @@ async def test_gaps_that_a_dead_process_left_are_found(
     await dying.settle()
     await lost.append(result("c"))
     await seen.append(chat(3))
-    dying.services.meter._noted.clear()
+    dying.services.token_counts._noted.clear()
     dying.jobs._marks._own.clear()
-    dying.services.scribe._noted.clear()
+    dying.services.renditions._noted.clear()
     await dying.close()
 
     bank = await make_bank()
@@ -318,10 +318,10 @@ async def test_models_are_calibrated_from_what_their_providers_count(bank: Bank)
         )
         await session.append([user("go"), reply])
     await bank.settle()
-    calibration = await bank.services.meter.calibrations.of("acme/large")
+    calibration = await bank.services.token_counts.calibrations.of("acme/large")
     assert calibration.samples == 4
     assert calibration.factor == pytest.approx(1.25, rel=0.01)
-    assert (await bank.services.meter.calibrations.of("unheard of")).samples == 0
+    assert (await bank.services.token_counts.calibrations.of("unheard of")).samples == 0
 
 
 async def test_samples_that_compare_different_things_are_left_out(bank: Bank) -> None:
@@ -340,7 +340,7 @@ async def test_samples_that_compare_different_things_are_left_out(bank: Bank) ->
     for model in ("", "a//b"):  # which cannot be a key
         await session.append([user("go"), Message("assistant", (text,), model=model, usage=usage)])
     await bank.settle()
-    assert (await bank.services.meter.calibrations.of("m")).samples == 0
+    assert (await bank.services.token_counts.calibrations.of("m")).samples == 0
 
 
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)

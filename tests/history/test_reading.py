@@ -15,7 +15,7 @@ from perdure.bank.session_reader import TailMessage
 from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, Text, assistant, user
 from perdure.core.turns import Position
-from perdure.history.log_records import Piece
+from perdure.history.log_records import TurnPiece
 from perdure.testing import ManualClock
 from tests.conftest import DURABLE
 from tests.history.conftest import MakeBank, everywhere
@@ -260,9 +260,9 @@ async def test_reading_does_not_see_what_comes_after_its_head(bank: Bank, sessio
 
 async def test_a_piece_that_is_damaged_is_named(bank: Bank, session: Session) -> None:
     await session.append(chat(1))
-    pieces = bank.collection(Piece)
+    pieces = bank.collection(TurnPiece)
     (piece,) = await pieces.query().values()
-    broken = Piece(id=piece.id, content=b"\xc1", link=piece.link, round=1, time=1, ended=1)
+    broken = TurnPiece(id=piece.id, content=b"\xc1", link=piece.link, round=1, time=1, ended=1)
     await pieces.put(broken)
     with pytest.raises(Exception, match=r"planner/auth/00000001.00000001 cannot be read"):
         await session.turns()

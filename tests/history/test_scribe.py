@@ -19,18 +19,18 @@ from perdure.core.tokens import o200k
 from perdure.history.log_records import (
     Head,
     Owned,
-    Piece,
     TurnCount,
+    TurnPiece,
     newest,
     turn_key,
 )
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.renditions import algorithm
 from perdure.history.renditions.rendition_maker import RenditionMaker
 from perdure.history.renditions.rendition_records import Rendition, Tiny, Work, working
-from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
-from perdure.history.renditions.rendition_store import RenditionStore, Wish
-from perdure.history.turn_reader import Reader
+from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel, RoundSizes
+from perdure.history.renditions.rendition_store import MakeRequest, RenditionStore
+from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_tags import escape
 from perdure.jobs import PendingMark
 from perdure.storage.middleware import Call, Commit, Find
@@ -42,11 +42,11 @@ from tests.history.talk import Fault, Ledger, call, chat, fill, result, work
 
 
 @pytest.fixture
-def scribe(bank: Bank) -> Scribe:
-    return bank.services.scribe
+def scribe(bank: Bank) -> RenditionService:
+    return bank.services.renditions
 
 
-async def assert_sound(scribe: Scribe, session: Session) -> list[Made]:
+async def assert_sound(scribe: RenditionService, session: Session) -> list[RoundSizes]:
     """Every round has what the algorithm makes of it, counted as a prompt would carry it."""
     made = await sizes(scribe, session)
     texts = await words(scribe, session, made)
@@ -65,7 +65,7 @@ async def assert_sound(scribe: Scribe, session: Session) -> list[Made]:
 
 @everywhere
 async def test_renditions_are_there_after_settling(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append(labour(1))
     await session.append(chat(2))
@@ -92,7 +92,7 @@ async def test_renditions_appear_by_themselves(bank: Bank, session: Session) -> 
 
 
 async def test_a_round_is_made_when_it_is_complete(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     steps: list[tuple[Message, list[str], list[int]]] = [
         (user(LONG), [], []),
@@ -112,7 +112,9 @@ async def test_a_round_is_made_when_it_is_complete(
     assert [each.variant for each in made] == [0, 0, 0]
 
 
-async def test_a_turn_is_closed_by_the_next(bank: Bank, session: Session, scribe: Scribe) -> None:
+async def test_a_turn_is_closed_by_the_next(
+    bank: Bank, session: Session, scribe: RenditionService
+) -> None:
     await session.append(call("a"))
     await bank.settle()
     assert not await rows(bank, session.name)
@@ -124,7 +126,7 @@ async def test_a_turn_is_closed_by_the_next(bank: Bank, session: Session, scribe
 
 
 async def test_what_is_missing_is_made_at_once(bank: Bank, session: Session) -> None:
-    scribe = bank.services.scribe
+    scribe = bank.services.renditions
     without_scribe(bank)
     await session.append([*labour(1), *labour(2), *work(3)], count=True)
     assert not await rows(bank, session.name)
@@ -133,12 +135,12 @@ async def test_what_is_missing_is_made_at_once(bank: Bank, session: Session) -> 
     head = await session.head()
     found = await scribe.tinies(session.record, head, range(1, 4))
     assert list(found) == [1, 2, 3]
-    part = await scribe.sizes(session.record, head, Place(1, 2), Place(2, 1))
+    part = await scribe.sizes(session.record, head, RoundId(1, 2), RoundId(2, 1))
     assert [str(each.place) for each in part] == ["T-1.2", "T-2.1"]
 
 
 async def test_an_open_round_is_made_as_far_as_it_is_there(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append([user(LONG * 5), call("a")])
     (before,) = await assert_sound(scribe, session)
@@ -154,7 +156,7 @@ async def test_an_open_round_is_made_as_far_as_it_is_there(
 async def test_a_long_turn_is_not_read_from_its_beginning(make_bank: MakeBank) -> None:
     ledger = Ledger()
     bank = await make_bank(middleware=(ledger,))
-    scribe = bank.services.scribe
+    scribe = bank.services.renditions
     session = await bank.session("planner/auth")
     await session.append(user(LONG))
     for number in range(30):
@@ -181,7 +183,7 @@ async def test_what_another_process_left_is_found(make_bank: MakeBank) -> None:
     await session.append(labour(1))
     one.jobs._idle._last = float("inf")  # it never comes to it: it is about to die
     assert await other.collection(PendingMark).query().count() == 1
-    scribe = other.services.scribe
+    scribe = other.services.renditions
     again = await other.session("planner/auth")
     await assert_sound(scribe, again)
     await other.settle()
@@ -214,7 +216,7 @@ class _RenditionFault(Fault):
 
 
 async def test_undone_and_forgotten_turns_have_none(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append([*labour(1), *labour(2), *labour(3)])
     await bank.settle()
@@ -228,7 +230,9 @@ async def test_undone_and_forgotten_turns_have_none(
     assert {each.place.turn for each in made} == {2}
     now = await session.head()
     assert list(await scribe.tinies(session.record, now, [1, 2, 3])) == [2]
-    texts = await scribe.texts(session.record, head, [Wanted(each.place, "C") for each in before])
+    texts = await scribe.texts(
+        session.record, head, [RoundAtLevel(each.place, "C") for each in before]
+    )
     assert [bool(text) for text in texts] == [False, False, True, True, True, True]
     assert await scribe.tiny_texts(session.record, head, [(1, 0)]) == [""]
     await bank.forget(session.name)
@@ -240,19 +244,23 @@ async def test_what_is_forgotten_while_it_is_made_is_not_stored(
     bank: Bank, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await session.append(labour(1), count=True)
-    reader = Reader(bank.store)
-    maker = RenditionMaker(bank.store, reader, bank.artifacts, bank.services.meter, bank.jobs)
-    store = RenditionStore(bank.store, maker, bank.services.meter)
+    reader = TurnReader(bank.store)
+    maker = RenditionMaker(
+        bank.store, reader, bank.artifacts, bank.services.token_counts, bank.jobs
+    )
+    store = RenditionStore(bank.store, maker, bank.services.token_counts)
     true_variant = maker.variant
 
-    async def variant(messages: tuple[Message, ...], place: Place) -> object:
+    async def variant(messages: tuple[Message, ...], place: RoundId) -> object:
         monkeypatch.setattr(maker, "variant", true_variant)
         await bank.forget(session.name, turns=[1])
         return await true_variant(messages, place)
 
     monkeypatch.setattr(maker, "variant", variant)
     head = await session.head()
-    found = await store.make(Owned(session.name, 1, 1), head, Wish(incomplete=True, tiny=True))
+    found = await store.make(
+        Owned(session.name, 1, 1), head, MakeRequest(incomplete=True, tiny=True)
+    )
     assert not found
     assert not await bank.collection(Rendition).query().count()
     assert not await bank.collection(Tiny).query().count()
@@ -262,7 +270,7 @@ async def test_what_is_forgotten_while_it_is_made_is_not_stored(
 
 
 async def test_a_fork_uses_what_its_parent_has(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append([*labour(1), *labour(2)])
     await bank.settle()
@@ -279,7 +287,7 @@ async def test_a_fork_uses_what_its_parent_has(
 
 
 async def test_a_shared_turn_that_went_on_without_the_fork(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append([user(LONG * 5), call("a")])
     fork = await session.fork("coder/auth")
@@ -297,7 +305,7 @@ async def test_a_shared_turn_that_went_on_without_the_fork(
 
 
 async def test_a_rerooted_fork_keeps_what_it_shared(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append(labour(1))
     await session.append([user(LONG * 5), call("a")])
@@ -322,7 +330,7 @@ async def test_a_rerooted_fork_keeps_what_it_shared(
 
 
 async def test_a_new_recipe_makes_only_what_is_shown_anew(
-    bank: Bank, session: Session, scribe: Scribe, monkeypatch: pytest.MonkeyPatch
+    bank: Bank, session: Session, scribe: RenditionService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await session.append([*labour(1), *labour(2)])
     await bank.settle()
@@ -334,18 +342,18 @@ async def test_a_new_recipe_makes_only_what_is_shown_anew(
     assert (standing.stale, standing.missing) == (6, 0)
     assert await sizes(scribe, session) == before
     head = await session.head()
-    assert await scribe.refresh(session.record, head, [Place(2, 1)]) == 2
+    assert await scribe.refresh(session.record, head, [RoundId(2, 1)]) == 2
     after = await sizes(scribe, session)
     assert [each.variant for each in after] == [0, 0, 1, 1]
     assert await words(scribe, session, before) == texts
     assert (await words(scribe, session, after))[2][1:] == ["S T-2.1", "C"]
     (standing,) = await scribe.status(session.name)
     assert standing.stale == 3
-    assert await scribe.refresh(session.record, head, [Place(2, 1)]) == 0
+    assert await scribe.refresh(session.record, head, [RoundId(2, 1)]) == 0
 
 
 async def test_a_rendition_that_cannot_be_read_is_made_anew(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append(labour(1))
     made = await assert_sound(scribe, session)
@@ -355,7 +363,7 @@ async def test_a_rendition_that_cannot_be_read_is_made_anew(
         (variant,) = row.variants
         await records.put(replace(row, variants=(replace(variant, packed=b"\x01rubbish"),)))
     assert await words(scribe, session, made) == texts
-    ghost = Made(Place(1, 1), 0, 0, 0, 200)
+    ghost = RoundSizes(RoundId(1, 1), 0, 0, 0, 200)
     assert await words(scribe, session, [ghost]) == texts[:1]
 
 
@@ -363,19 +371,19 @@ async def test_what_was_imported_is_made_in_the_background(bank: Bank, session: 
     bank.jobs._idle._last = float("inf")  # it has to wait
     for number in range(1, 60):
         await session.append(work(number), count=True)
-    pieces = bank.collection(Piece)
+    pieces = bank.collection(TurnPiece)
     piece = (await pieces.query().prefix(f"{session.name}/00000030.").values())[0]
     await pieces.put(replace(piece, content=b"\xc1"))
     await bank.settle()
     assert sorted(await tinies(bank, session.name)) == [n for n in range(1, 60) if n != 30]
-    assert not await bank.services.scribe.work(lambda: True)
+    assert not await bank.services.renditions.work(lambda: True)
 
 
 async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) -> None:
     without_scribe(bank)
     for number in range(1, 60):
         await session.append(work(number), count=True)
-    scribe = bank.services.scribe
+    scribe = bank.services.renditions
     (standing,) = await scribe.status(session.name)
     assert (standing.rounds, standing.turns, standing.missing) == (118, 59, 177)
     steps = list[tuple[str, int, int]]()
@@ -389,11 +397,11 @@ async def test_catching_up_with_what_nobody_noted(bank: Bank, session: Session) 
 
 
 async def test_a_damaged_turn_does_not_keep_others_from_theirs(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     without_scribe(bank)
     await fill(session, 5)
-    pieces = bank.collection(Piece)
+    pieces = bank.collection(TurnPiece)
     piece = (await pieces.query().prefix(f"{session.name}/00000003.").values())[0]
     await pieces.put(replace(piece, content=b"\xc1"))
     scribe.missed(session.record, 1, 5)
@@ -403,7 +411,7 @@ async def test_a_damaged_turn_does_not_keep_others_from_theirs(
 
 async def test_moved_content_is_put_back(make_bank: MakeBank, tmp_path: Path) -> None:
     bank = await make_bank(offload_over=256)
-    scribe = bank.services.scribe
+    scribe = bank.services.renditions
     session = await bank.session("planner/auth")
     await session.append([*labour(1), user("and " + LONG * 10)])
     await bank.settle()
@@ -412,7 +420,7 @@ async def test_moved_content_is_put_back(make_bank: MakeBank, tmp_path: Path) ->
 
 
 async def test_work_stops_when_it_is_told_to(bank: Bank, session: Session) -> None:
-    scribe = bank.services.scribe
+    scribe = bank.services.renditions
     without_scribe(bank)  # no work but ours
     turns = [message for n in range(1, 9) for message in labour(n, lines=3)]
     await session.append(turns, count=True)
@@ -441,7 +449,9 @@ async def test_appends_that_never_pause_do_not_starve_it(
     assert number > 1
 
 
-async def test_a_session_that_is_gone(bank: Bank, session: Session, scribe: Scribe) -> None:
+async def test_a_session_that_is_gone(
+    bank: Bank, session: Session, scribe: RenditionService
+) -> None:
     await session.append(labour(1))
     await bank.forget(session.name)
     await bank.settle()
@@ -452,9 +462,9 @@ async def test_a_session_that_is_gone(bank: Bank, session: Session, scribe: Scri
     assert await sizes_of(scribe, session) == []
 
 
-async def sizes_of(scribe: Scribe, session: Session) -> list[Made]:
+async def sizes_of(scribe: RenditionService, session: Session) -> list[RoundSizes]:
     head = Head(session.name)
-    return await scribe.sizes(session.record, head, Place(1), Place(9))
+    return await scribe.sizes(session.record, head, RoundId(1), RoundId(9))
 
 
 async def test_the_key_of_a_count_is_that_of_a_tiny(bank: Bank, session: Session) -> None:
@@ -464,7 +474,7 @@ async def test_the_key_of_a_count_is_that_of_a_tiny(bank: Bank, session: Session
 
 
 async def test_a_forks_variant_does_not_end_what_waits_for_a_model(
-    bank: Bank, session: Session, scribe: Scribe
+    bank: Bank, session: Session, scribe: RenditionService
 ) -> None:
     await session.append([user(LONG * 5), call("a")])
     fork = await session.fork("coder/auth")
@@ -502,18 +512,18 @@ async def test_whatever_happens_everything_is_there(dice: random.Random) -> None
                 case "fork" if newest(await session.head()) and len(sessions) < 5:
                     sessions.append(await session.fork(f"a/{len(sessions)}"))
                 case "work":
-                    await bank.services.scribe.work(lambda: dice.random() < 0.5)
+                    await bank.services.renditions.work(lambda: dice.random() < 0.5)
                 case "sizes":
-                    await sizes(bank.services.scribe, session)
+                    await sizes(bank.services.renditions, session)
             bank.jobs._idle._last = float("inf")
         if dice.random() < 0.5:
             await bank.settle()
         for session in sessions:
-            before = await assert_sound(bank.services.scribe, session)
-            assert await sizes(bank.services.scribe, session) == before
+            before = await assert_sound(bank.services.renditions, session)
+            assert await sizes(bank.services.renditions, session) == before
         await bank.settle()
-        assert not await bank.services.scribe.work(lambda: True)
+        assert not await bank.services.renditions.work(lambda: True)
         for session in sessions:
-            await bank.services.scribe.catch_up(session.record)
-            (standing,) = await bank.services.scribe.status(session.name)
+            await bank.services.renditions.catch_up(session.record)
+            (standing,) = await bank.services.renditions.status(session.name)
             assert standing.missing == 0

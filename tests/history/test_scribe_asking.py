@@ -25,11 +25,11 @@ from perdure.config import (
 )
 from perdure.core.clock import SECOND
 from perdure.core.messages import Message, assistant, user
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.renditions import model_renditions, rendition_service
 from perdure.history.renditions.rendition_records import Rendition, Tiny
-from perdure.history.renditions.rendition_service import Scribe, Wanted
-from perdure.history.renditions.rendition_status import Standing
+from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel
+from perdure.history.renditions.rendition_status import RenditionStatus
 from perdure.testing import (
     ManualClock,
     ReceivedRequest,
@@ -45,15 +45,17 @@ from tests.history.talk import call, result
 class Desk:
     """A bank with a model, a scribe, and a session."""
 
-    def __init__(self, bank: Bank, model: ScriptedModel, scribe: Scribe, session: Session) -> None:
+    def __init__(
+        self, bank: Bank, model: ScriptedModel, scribe: RenditionService, session: Session
+    ) -> None:
         self.bank, self.model, self.scribe, self.session = bank, model, scribe, session
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> RenditionStatus:
         await self.bank.gateway.settle()
         (found,) = await self.scribe.status(self.session.name)
         return found
 
-    async def settle(self) -> Standing:
+    async def settle(self) -> RenditionStatus:
         await self.bank.settle()
         await self.scribe.settle()
         return await self.standing()
@@ -145,7 +147,7 @@ async def test_what_a_model_makes_takes_over(make_desk: MakeDesk) -> None:
     assert [each.variant for each in after] == [1, 1]
     assert [each.smooth for each in after] == [each.smooth for each in before]
     head = await desk.session.head()
-    wanted = [Wanted(Place(1, 1), "C", 1), Wanted(Place(1, 1), "C", 0)]
+    wanted = [RoundAtLevel(RoundId(1, 1), "C", 1), RoundAtLevel(RoundId(1, 1), "C", 0)]
     new, old = await desk.scribe.texts(desk.session.record, head, wanted)
     assert new == "User: the build failed in src/auth/login.py."
     assert old != new
@@ -252,7 +254,7 @@ async def test_whatever_else_a_model_does_changes_nothing(
     assert {each[0] for each in (await desk.recipes()).values()} == {"a1"}
     # It is for good: showing it does not begin it anew.
     head = await desk.session.head()
-    await desk.scribe.refresh(desk.session.record, head, [Place(1, 1)])
+    await desk.scribe.refresh(desk.session.record, head, [RoundId(1, 1)])
     assert (await desk.settle()).given_up == standing.given_up
 
 
@@ -402,7 +404,7 @@ async def test_only_what_is_shown_of_an_old_history_is_asked_for(make_desk: Make
     assert (standing.by_algorithm, standing.pending) == (15, 0)
     assert not desk.model.requests
     head = await desk.session.head()
-    await desk.scribe.refresh(desk.session.record, head, [Place(4), Place(5, 2)])
+    await desk.scribe.refresh(desk.session.record, head, [RoundId(4), RoundId(5, 2)])
     standing = await desk.settle()
     assert (standing.by_algorithm, standing.by_model) == (9, 6)
     # A newer prompt makes what it made stale, and nothing is asked before it is shown.
@@ -420,7 +422,7 @@ async def test_a_new_prompt_makes_old_ones_stale(
     standing = await desk.settle()
     assert (standing.stale, len(desk.model.requests)) == (3, 1)
     head = await desk.session.head()
-    await desk.scribe.refresh(desk.session.record, head, [Place(1)])
+    await desk.scribe.refresh(desk.session.record, head, [RoundId(1)])
     standing = await desk.settle()
     assert (standing.stale, len(desk.model.requests)) == (0, 2)
     assert (await desk.recipes())["1.1"] == ["a1", "m1 ours/small", "m2 ours/small"]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from perdure.artifacts import Artifact, FaultKind
-from perdure.artifacts.contents import Contents
+from perdure.artifacts.artifact_contents import ArtifactContents
 from perdure.bank import Bank
 from perdure.core import messages as canonical
 from perdure.core.messages import assistant, user
@@ -113,14 +113,14 @@ async def test_a_turn_never_refers_to_what_is_being_deleted(
     bank = await make_bank(middleware=(before,))
     session = await bank.session("a/b")
     artifact = Artifact.of(LONG.encode())
-    delete = Contents.delete
+    delete = ArtifactContents.delete
 
-    async def late(self: Contents, path: str) -> None:
+    async def late(self: ArtifactContents, path: str) -> None:
         counted.set()
         await told.wait()
         await delete(self, path)
 
-    monkeypatch.setattr(Contents, "delete", late)
+    monkeypatch.setattr(ArtifactContents, "delete", late)
     releasing = list[asyncio.Task[bool]]()
 
     async def release() -> None:

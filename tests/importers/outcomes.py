@@ -9,7 +9,7 @@ from perdure.bank import Bank
 from perdure.core.messages import Message
 from perdure.core.turns import Turn
 from perdure.history.log_records import SessionRecord
-from perdure.importers.steps import PIECE
+from perdure.importers.importer import PIECE
 
 #: The status of a turn, and its messages, pieces of a reply put together.
 Shown = tuple[str, list[tuple[str, str, str, tuple[Any, ...]]]]

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 from perdure.core.messages import Message
 from perdure.core.turns import TurnSplitter
-from perdure.importers import Reader, Say, Step, Undo
+from perdure.importers import Say, Step, TranscriptReader, Undo
 from tests.importers.transcripts import Record, lines
 
 T = TypeVar("T", bound=Step)
 
 
-def steps(reader: Reader, records: Iterable[Record | str | bytes]) -> list[Step]:
+def steps(reader: TranscriptReader, records: Iterable[Record | str | bytes]) -> list[Step]:
     """What the records come to, those that are held back at the end included."""
     found = list[Step]()
     for line in lines(records).splitlines():
@@ -21,7 +21,7 @@ def steps(reader: Reader, records: Iterable[Record | str | bytes]) -> list[Step]
     return [*found, *reader.finish()]
 
 
-def said(reader: Reader, records: Iterable[Record], to: str = "") -> list[Message]:
+def said(reader: TranscriptReader, records: Iterable[Record], to: str = "") -> list[Message]:
     return messages(steps(reader, records), to)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.core.messages import Message
 from perdure.importers import Importer, Say, Transcript, importer_for
-from perdure.importers.chat import ChatReader
+from perdure.importers.chat_files import ChatReader
 from tests.importers.reading import steps
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}

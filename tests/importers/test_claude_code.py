@@ -11,7 +11,7 @@ from perdure.core.messages import Reasoning, Text, ToolCall
 from perdure.core.turns import is_prompt
 from perdure.importers import Begun, Describe, Spawn
 from perdure.importers.claude_code import ClaudeCodeImporter
-from perdure.importers.claude_code.reader import ClaudeCodeReader
+from perdure.importers.claude_code.claude_reader import ClaudeCodeReader
 from tests.importers.reading import messages, of, places, said, steps, undone
 from tests.importers.transcripts import SESSION, Claude, write
 

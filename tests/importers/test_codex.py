@@ -12,8 +12,8 @@ from perdure.core.messages import Reasoning, Text, ToolCall
 from perdure.core.turns import is_prompt
 from perdure.importers import Begun, Describe, Spawn
 from perdure.importers.codex import CodexImporter
-from perdure.importers.codex.outputs import failed
-from perdure.importers.codex.reader import CodexReader
+from perdure.importers.codex.codex_reader import CodexReader
+from perdure.importers.codex.codex_replies import failed
 from tests.importers.reading import messages, of, places, said, steps, undone
 from tests.importers.transcripts import THREAD, Codex, write
 

@@ -18,7 +18,7 @@ from perdure.history.import_cursors import bury_cursors
 from perdure.history.log_records import Link
 from perdure.history.session_export import jsonl
 from perdure.importers import import_files
-from perdure.importers.sessions import FORGOTTEN
+from perdure.importers.import_run import FORGOTTEN
 from tests.importers.outcomes import names
 
 

@@ -11,9 +11,9 @@ import perdure
 from perdure.bank import Bank
 from perdure.core.messages import assistant, user
 from perdure.history.import_cursors import Cursor, with_turns
-from perdure.history.log_records import Span
+from perdure.history.log_records import TurnSpan
 from perdure.importers import Imported, SessionImport, import_files
-from perdure.importers.sessions import FORGOTTEN
+from perdure.importers.import_run import FORGOTTEN
 from tests.importers.outcomes import names
 from tests.importers.transcripts import SESSION, THREAD, Claude, Codex, lines, write
 
@@ -76,8 +76,8 @@ async def test_files_in_one_session_take_back_their_own(bank: Bank, tmp_path: Pa
 
 def test_numbers_of_turns_are_kept_in_spans() -> None:
     own = with_turns((), [1, 2, 3, 7])
-    assert own == (Span(1, 3), Span(7, 7))
-    assert with_turns(own, [7, 8, 10]) == (Span(1, 3), Span(7, 8), Span(10, 10))
+    assert own == (TurnSpan(1, 3), TurnSpan(7, 7))
+    assert with_turns(own, [7, 8, 10]) == (TurnSpan(1, 3), TurnSpan(7, 8), TurnSpan(10, 10))
     assert list(Cursor("a/b/c", own=own).turns) == [7, 3, 2, 1]
 
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import perdure
 from perdure.core.messages import encode
-from perdure.history.import_cursors import Place
+from perdure.history.import_cursors import FilePosition
 from perdure.importers import import_files, importer_for
-from perdure.importers.feed import FAILED, Feed
-from perdure.importers.steps import Say, Step
+from perdure.importers.importer import Say, Step
+from perdure.importers.step_feed import FAILED, StepFeed
 from tests.importers.outcomes import everything
 from tests.importers.transcripts import SESSION, THREAD, Claude, Codex, Record, lines
 
@@ -44,7 +44,7 @@ def steps(format_: str, content: bytes) -> list[Step]:
         path = Path(folder) / FILES[format_]
         path.write_bytes(content)
         (transcript,) = importer.transcripts(path)
-        feed = Feed(importer, transcript, Place())
+        feed = StepFeed(importer, transcript, FilePosition())
         try:
             found = list[Step]()
             more = True

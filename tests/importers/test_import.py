@@ -19,7 +19,7 @@ import perdure
 from perdure.bank import Bank
 from perdure.core.errors import InvalidInput, Unavailable
 from perdure.history.log_records import Link
-from perdure.importers import Imported, SessionImport, import_files, watch
+from perdure.importers import Imported, SessionImport, file_import, import_files
 from perdure.storage.middleware import Call, Commit, Handler
 from tests.importers.outcomes import conversation, everything, names, output_tokens
 from tests.importers.test_chat import CHAT, MESSAGES
@@ -426,9 +426,9 @@ async def test_names_of_files_become_names_of_sessions(bank: Bank, tmp_path: Pat
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Watches often, and takes a short silence for a long one."""
-    monkeypatch.setattr(watch, "_POLL", 0.02)
-    monkeypatch.setattr(watch, "_LOOK", 0.05)
-    monkeypatch.setattr(watch, "_SILENCE", 0.3)
+    monkeypatch.setattr(file_import, "_POLL", 0.02)
+    monkeypatch.setattr(file_import, "_LOOK", 0.05)
+    monkeypatch.setattr(file_import, "_SILENCE", 0.3)
 
 
 @contextlib.asynccontextmanager
@@ -548,7 +548,7 @@ def eventful(folder: Path) -> Path:
 async def test_a_failure_at_any_commit_loses_and_doubles_nothing(
     tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.importers.feed.USED_BYTES", 500)  # many commits
+    monkeypatch.setattr("perdure.importers.step_feed.USED_BYTES", 500)  # many commits
     path = eventful(tmp_path)
     async with perdure.open("memory://") as bank:
         await import_files(bank, "claude-code", [path])

@@ -12,19 +12,19 @@ import pytest
 from perdure.core.errors import InvalidInput
 from perdure.importers import (
     Importer,
-    Reader,
     Transcript,
+    TranscriptReader,
     formats,
     importer_for,
+    importer_registry,
     register,
-    registry,
     unregister,
 )
 
 
 class Mine(Importer):
-    def reader(self, transcript: Transcript) -> Reader:
-        return Reader()
+    def reader(self, transcript: Transcript) -> TranscriptReader:
+        return TranscriptReader()
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_registered_formats() -> None:
 
 def test_installed_formats(installed: Path) -> None:
     assert {"theirs", "ready"} <= set(formats())
-    assert metadata.entry_points(group=registry.GROUP, name="theirs")
+    assert metadata.entry_points(group=importer_registry.GROUP, name="theirs")
     assert type(importer_for("theirs")).__name__ == "Theirs"
     assert type(importer_for("ready")).__name__ == "Theirs"
     assert type(importer_for("codex")).__name__ == "CodexImporter"

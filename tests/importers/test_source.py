@@ -7,13 +7,18 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from perdure.importers.decoding import Broken, decode, moment
-from perdure.importers.documents import Document
-from perdure.importers.source import Line, Source
+from perdure.importers.transcript_source import (
+    Broken,
+    JsonDocument,
+    SourceLine,
+    TranscriptSource,
+    decode,
+    moment,
+)
 
 
-def read(path: Path, limit: int = 100) -> list[Line]:
-    with Source(path, limit) as source:
+def read(path: Path, limit: int = 100) -> list[SourceLine]:
+    with TranscriptSource(path, limit) as source:
         return list(source.lines())
 
 
@@ -56,7 +61,7 @@ def test_lines_that_are_too_long_are_passed_over(tmp_path: Path) -> None:
 def test_a_file_can_be_followed(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"one\ntw")
-    with Source(path) as source:
+    with TranscriptSource(path) as source:
         _, cut = list(source.lines())
         source.step_back(cut)
         assert [line.data for line in source.lines()] == [b"tw"]
@@ -76,10 +81,10 @@ def test_binary_files_are_seen(tmp_path: Path) -> None:
         (b"\xff\xfe", False),
     ]:
         path.write_bytes(content)
-        with Source(path) as source:
+        with TranscriptSource(path) as source:
             assert source.binary() is binary
     path.write_bytes(b"\x28\xb5\x2f\xfdnot really compressed")
-    with Source(path) as source:
+    with TranscriptSource(path) as source:
         assert source.binary()
 
 
@@ -99,7 +104,7 @@ def test_binary_files_are_seen(tmp_path: Path) -> None:
 def test_documents_are_told_from_lines(tmp_path: Path, content: bytes, is_document: bool) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(content)
-    with Document(path, limit=100) as source:
+    with JsonDocument(path, limit=100) as source:
         found = list(source.lines())
     assert any(line.document for line in found) is is_document
     if is_document:

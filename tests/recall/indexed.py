@@ -12,7 +12,7 @@ import pytest
 from perdure.bank import Bank
 from perdure.config import ArtifactsConfig, Config, RecallConfig
 from perdure.core.errors import ProviderDown
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.recall.embedders import Embedder
 from perdure.recall.indexing import embedding
 from perdure.recall.indexing import index as indexing
@@ -67,12 +67,14 @@ async def indexed(
         await bank.settle()  # its own index, which is off, says so half a second later otherwise
         index = RecallIndex(
             bank.store,
-            Reader(bank.store),
+            TurnReader(bank.store),
+            bank.services.jobs,
             RecallConfig(on=on),
             embedder or Letters(),
             encrypts=encrypts,
         )
         bank.services.log.join(index.hook)
+        bank.services.log.listen(index.note, index.missed)
         place = IndexPlace(index)
         bank.forgetting.join(place)
         bank.forgetting.rerooting.append(place.inherit)
@@ -88,12 +90,17 @@ async def indexed(
 
 def embed_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is embedded before an index is told to settle, however slow the test is."""
-    for pause in ("_IDLE", "_PATIENCE"):
-        monkeypatch.setattr(embedding, pause, 3_600.0)
+
+    async def nothing(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(embedding.Embeddings, "_in_a_pause", nothing)
 
 
 async def found(index: RecallIndex, words: str) -> list[tuple[str, Spot]]:
     """Where all terms of these words stand: the group's name, and the place taken apart."""
+    if index.pending is not None:
+        await index.pending.write()
     search = TextSearch(index=INDEX.name, terms=tuple(dict.fromkeys(terms(words))))
     answer = await engine_of(index.store.adapter).search_text(search, DEFAULT)
     places = [{int(row[0]) for row in posting.found} for posting in answer.terms]
@@ -109,6 +116,8 @@ async def turns_found(index: RecallIndex, words: str) -> list[str]:
 
 async def note_at(index: RecallIndex, session: str, turn: int, round: int = 1) -> Note:
     """What is noted beside a round."""
+    if index.pending is not None:
+        await index.pending.write()
     number = await index.group(session)
     assert number is not None
     place = Spot(number, turn, round).place

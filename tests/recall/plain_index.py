@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.history.forget_sessions import Scope as Forgetting
+from perdure.history.forget_sessions import ForgetScope as Forgetting
 from perdure.history.turn_log import Written
 from perdure.recall.places import Spot, covers, memories_of, turns
 from perdure.recall.scoping.scope import Scope

@@ -16,7 +16,7 @@ from perdure.recall.values import Note
 from perdure.search.engine import VectorSearch, engine_of
 from perdure.storage.options import DEFAULT
 from tests.conftest import BACKENDS
-from tests.recall.indexed import Letters, embed_later, indexed
+from tests.recall.indexed import Letters, embed_later, indexed, turns_found
 
 everywhere = pytest.mark.parametrize("store_url", BACKENDS, indirect=True)
 
@@ -77,7 +77,8 @@ async def test_more_than_may_wait_is_read_again(
     embedder = Letters()
     async with indexed(store_url, tmp_path, embedder=embedder) as (bank, index):
         await _say(await bank.session("planner/auth"), 40)
-        assert index.embeddings.waiting == 10
+        assert await turns_found(index, "zebra 7") == ["planner/auth#T-8.1"]
+        assert 0 < index.embeddings.waiting <= 10
         await index.settle()
         assert (await index.check()).unembedded == 0
         assert sorted(embedder.embedded) == sorted({f"zebra {n}\nYes" for n in range(40)})

@@ -15,8 +15,8 @@ from perdure.context.injection_records import Injection
 from perdure.core.errors import Conflict, InvalidInput, TooLarge
 from perdure.core.messages import assistant, user
 from perdure.core.turns import ConversationState
-from perdure.history.forget_sessions import Scope
-from perdure.history.log_records import Head, Piece, SessionRecord, Stretch
+from perdure.history.forget_sessions import ForgetScope
+from perdure.history.log_records import Head, SessionRecord, SharedTurns, TurnPiece
 from perdure.recall.memories.contradictions import leads, line, said
 from perdure.recall.memories.memories import Memories
 from perdure.recall.memories.memory_forgetting import MemoryTraces
@@ -78,7 +78,7 @@ async def has_sessions(store: Store, *names: str, **forks: tuple[str, int]) -> N
         await sessions.put(SessionRecord(id=name, type="session", agent=name.partition("/")[0]))
         await store.collection(Head).put(Head(name, ConversationState(turn=300)))
     for name, (parent, turn) in forks.items():
-        line = (Stretch(parent, turn, 1),)
+        line = (SharedTurns(parent, turn, 1),)
         await sessions.put(
             SessionRecord(id=f"{name}/fork", type="session", agent=name, parent=parent, line=line)
         )
@@ -760,8 +760,8 @@ async def test_an_agent_is_forgotten_with_its_memories(
     await memories.merge(["planner/M-2", "planner/M-3"], by=ADA)
     await memories.merge(["planner/M-4", "planner/M-2"], by=ADA)
     await memories.add("coder", "own", shared=["planner"])
-    assert await traces.forget(Scope(("planner/a",), agent="planner")) == 5
-    assert await traces.forget(Scope(("planner/a",), agent="planner")) == 0
+    assert await traces.forget(ForgetScope(("planner/a",), agent="planner")) == 5
+    assert await traces.forget(ForgetScope(("planner/a",), agent="planner")) == 0
     (left,) = await memories.list(status=None)
     assert (left.name, left.shared, left.is_shared) == ("coder/M-1", (), False)
     assert list(shelf.texts) == [(memories_of("coder"), 1)]
@@ -782,7 +782,7 @@ async def test_forgotten_turns_take_what_came_from_them_alone(
     await memories.add("planner", "of another turn", provenance=["planner/a#T-2"])
     await memories.add("coder", "of another agent", provenance=["planner/a#T-1"])
     await memories.add("planner", "of nowhere")
-    await traces.forget(Scope(("planner/a",), (1,)))
+    await traces.forget(ForgetScope(("planner/a",), (1,)))
     left = {memory.text: memory.provenance for memory in await memories.list(status=None)}
     assert left == {
         "elsewhere too": ("planner/b#T-1",),
@@ -793,7 +793,7 @@ async def test_forgotten_turns_take_what_came_from_them_alone(
     }
     assert await memories.history("planner/M-4") == []  # that was a machine's
     assert sorted(number for _, number in shelf.texts) == [2, 3, 4, 5, 6]
-    await traces.forget(Scope(("planner/a",)))
+    await traces.forget(ForgetScope(("planner/a",)))
     assert sorted(await texts(memories)) == ["a person's", "edited", "elsewhere too", "of nowhere"]
 
 
@@ -803,11 +803,11 @@ async def test_what_was_put_together_goes_with_any_of_its_turns(
     await memories.add("planner", "cats purr", provenance=["planner/a#T-1"])
     await memories.add("planner", "dogs bark", provenance=["planner/a#T-2"])
     await memories.merge(["planner/M-1", "planner/M-2"], text="cats purr, dogs bark")
-    await traces.forget(Scope(("planner/a",), (1,)))
+    await traces.forget(ForgetScope(("planner/a",), (1,)))
     (left,) = await memories.list("planner", status=None)
     assert (left.text, left.status, left.provenance) == ("dogs bark", "active", ("planner/a#T-2",))
     await memories.edit(left.name, text="dogs bark at cats", provenance=["planner/b#T-4"])
-    await traces.forget(Scope(("planner/b",)))
+    await traces.forget(ForgetScope(("planner/b",)))
     assert await texts(memories) == []
 
 
@@ -816,7 +816,7 @@ async def test_a_fork_remembers_nothing_of_a_forgotten_turn(
 ) -> None:
     await has_sessions(store, tester=("planner/a", 10))
     await memories.add("tester", "seen there", provenance=["tester/fork#T-5"])
-    await traces.forget(Scope(("planner/a",), (5,)))
+    await traces.forget(ForgetScope(("planner/a",), (5,)))
     assert await texts(memories, "tester") == []
 
 
@@ -852,7 +852,7 @@ async def test_what_a_fork_keeps_is_still_remembered(store_url: str) -> None:
 
 
 async def test_what_is_forgotten_while_a_fork_inherits_stays_so(store_url: str) -> None:
-    former, pieces = type_of(FormerMemory).name, type_of(Piece).name
+    former, pieces = type_of(FormerMemory).name, type_of(TurnPiece).name
     seen = list[str]()
 
     async def forgets(call: Call, handle: Handler) -> object:

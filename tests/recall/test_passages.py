@@ -18,7 +18,7 @@ from perdure.core.messages import (
     event,
     user,
 )
-from perdure.history.log_records import Piece, piece_key
+from perdure.history.log_records import TurnPiece, piece_key
 from perdure.history.piece_packing import RoundWritten
 from perdure.recall.indexing.passages import (
     Passage,
@@ -165,8 +165,8 @@ def test_long_tags_do_not_stand_beside_every_passage() -> None:
 def test_pieces_are_cut_as_appends_wrote_them() -> None:
     from perdure.core import messages as canonical
 
-    def piece(turn: int, number: int, round: int, *said: Message, **more: object) -> Piece:
-        return Piece(
+    def piece(turn: int, number: int, round: int, *said: Message, **more: object) -> TurnPiece:
+        return TurnPiece(
             id=piece_key("a/b", turn, number),
             content=canonical.encode(said),
             link=b"",

@@ -13,7 +13,7 @@ import pytest
 from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.scoping.scope import Scopes
@@ -35,9 +35,9 @@ class Desk:
 
     def __init__(self, bank: Bank, index: RecallIndex, **further: Any) -> None:
         self.bank, self.index = bank, index
-        reader = Reader(bank.store)
+        reader = TurnReader(bank.store)
         scopes = Scopes(bank.store, index)
-        self.showing = Showing(bank.store, bank.services.scribe, reader)
+        self.showing = Showing(bank.store, bank.services.renditions, reader)
         self.pipeline = Pipeline(
             Searcher(bank.store, index.embedder),
             scopes.of,
@@ -258,8 +258,8 @@ async def test_layers_have_the_name_that_they_are_fetched_by(tmp_path: Path) -> 
         layers = [candidate(n, 0.9, kind="reference", key=str(n)) for n in (1, 2)]
         showing = Showing(
             bank.store,
-            bank.services.scribe,
-            Reader(bank.store),
+            bank.services.renditions,
+            TurnReader(bank.store),
             references=cabinet({"1": "All about parrots. " * 20}),
         )
 

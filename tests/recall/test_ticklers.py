@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from perdure.core.clock import SECOND
-from perdure.history.forget_sessions import Scope
+from perdure.history.forget_sessions import ForgetScope
 from perdure.recall.ticklers import HEAVIEST, LIGHTEST, Habit, Ticklers
 from perdure.storage.store import Store
 from perdure.testing.clock import ManualClock
@@ -83,11 +83,11 @@ async def test_forgetting_reaches_them(store: Store) -> None:
 
     for agent in ("ada", "bob"):
         await ticklers.shown(agent, keys)
-    await ticklers.forget(Scope(sessions=("ada/chat",), turns=(12,)))
+    await ticklers.forget(ForgetScope(sessions=("ada/chat",), turns=(12,)))
     assert await left("ada") == await left("bob") == sorted(set(keys) - {KEY})
-    await ticklers.forget(Scope(sessions=("ada/chat",)))
+    await ticklers.forget(ForgetScope(sessions=("ada/chat",)))
     assert await left("bob") == ["ada/M-7", "ada/chat2#T-12.1", "oauth"]
-    await ticklers.forget(Scope(agent="bob"))
+    await ticklers.forget(ForgetScope(agent="bob"))
     assert await left("bob") == []
     assert await left("ada") == ["ada/M-7", "ada/chat2#T-12.1", "oauth"]
     assert ticklers.collections == {"perdure_recall_habits"}

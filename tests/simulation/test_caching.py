@@ -6,16 +6,23 @@ from hypothesis import strategies as st
 
 from perdure.core.errors import InvalidInput
 from perdure.gateway.prices import DOLLAR, Prices
-from perdure.simulation.caching import RULES, Block, Cache, Charge, common_blocks, rules_for
+from perdure.simulation.prompt_cache import (
+    RULES,
+    CacheBlock,
+    Charge,
+    SimulatedCache,
+    common_blocks,
+    rules_for,
+)
 from tests.simulation.tiny import PLAIN
 
 
-def blocks(*tokens: int, named: str = "abcdefgh") -> list[Block]:
-    return [Block(name.encode(), count) for name, count in zip(named, tokens, strict=False)]
+def blocks(*tokens: int, named: str = "abcdefgh") -> list[CacheBlock]:
+    return [CacheBlock(name.encode(), count) for name, count in zip(named, tokens, strict=False)]
 
 
 def test_what_two_requests_begin_with_is_read() -> None:
-    cache = Cache(PLAIN, system=50)
+    cache = SimulatedCache(PLAIN, system=50)
     first = cache.send(blocks(10, 20))
     assert (first.charge, first.extends, first.tokens) == (Charge(0, 80, 0), True, 30)
     second = cache.send(blocks(10, 20, 30))
@@ -27,13 +34,13 @@ def test_what_two_requests_begin_with_is_read() -> None:
 
 
 def test_what_is_injected_is_neither_read_nor_written() -> None:
-    cache = Cache(PLAIN)
+    cache = SimulatedCache(PLAIN)
     assert cache.send(blocks(10), behind=7).charge == Charge(0, 10, 7)
     assert cache.send(blocks(10, 20), behind=7).charge == Charge(10, 20, 7)
 
 
 def test_a_short_beginning_is_not_cached() -> None:
-    cache = Cache(RULES["anthropic"])
+    cache = SimulatedCache(RULES["anthropic"])
     assert cache.send(blocks(1_023)).charge == Charge(0, 0, 1_023)
     assert cache.send(blocks(1_023, 1)).charge == Charge(0, 1_024, 0)
     assert cache.send(blocks(1_023, 1, 10)).charge == Charge(1_024, 10, 0)
@@ -41,10 +48,10 @@ def test_a_short_beginning_is_not_cached() -> None:
 
 
 def test_openai_reads_in_steps_and_takes_no_fee_for_writing() -> None:
-    cache = Cache(RULES["openai"])
+    cache = SimulatedCache(RULES["openai"])
     assert cache.send(blocks(1_200)).charge == Charge(0, 0, 1_200)
     assert cache.send(blocks(1_200, 100)).charge == Charge(1_152, 0, 148)
-    newer = Cache(RULES["openai-5.6"])
+    newer = SimulatedCache(RULES["openai-5.6"])
     assert newer.send(blocks(1_200)).charge == Charge(0, 1_200, 0)
     assert newer.send(blocks(1_200, 100)).charge == Charge(1_152, 148, 0)
 
@@ -77,7 +84,7 @@ def test_rules_that_are_none() -> None:
 
 @given(st.lists(st.integers(0, 2), max_size=600), st.integers(0, 600), st.integers(0, 9))
 def test_common_beginnings(keys: list[int], cut: int, more: int) -> None:
-    first = [Block(b"%d" % key, 1) for key in keys]
-    second = [*first[:cut], *(Block(b"new", 1) for _ in range(more))]
+    first = [CacheBlock(b"%d" % key, 1) for key in keys]
+    second = [*first[:cut], *(CacheBlock(b"new", 1) for _ in range(more))]
     assert common_blocks(first, second) == min(cut, len(first))
     assert common_blocks(second, first) == min(cut, len(first))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.core.turns import Position
 from perdure.simulation import History, simulate
-from perdure.simulation.gradient import Gradient
-from perdure.simulation.replay import Figures
-from perdure.simulation.setting import Request, Setting
+from perdure.simulation.gradient_policy import GradientPolicy
+from perdure.simulation.policy_replay import PolicyFigures
+from perdure.simulation.replay_input import ReplaySetting, SimulatedRequest
 
 WORDS = ("the", "parser", "fails", "on", "line", "12", "of", "src/engine/lexer.py", "because", "it")
 
@@ -44,15 +44,15 @@ def history(turns: Sequence[Sequence[tuple[int, int]]]) -> History:
     return History.of(rounds)
 
 
-async def requests(given: History, budget: int) -> list[Request]:
-    policy = Gradient(Setting(calls=given.calls, budget=budget))
+async def requests(given: History, budget: int) -> list[SimulatedRequest]:
+    policy = GradientPolicy(ReplaySetting(calls=given.calls, budget=budget))
     try:
         return [await policy.request(number) for number in range(len(given.calls))]
     finally:
         await policy.close()
 
 
-async def run(given: History, budget: int, name: str = "gradient") -> Figures:
+async def run(given: History, budget: int, name: str = "gradient") -> PolicyFigures:
     return (await simulate(given, budget=budget, policies=[name])).policies[name]
 
 

@@ -11,28 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core.errors import BudgetTooSmall
-from perdure.simulation.caching import common_blocks
-from perdure.simulation.policies import POLICIES, UNMASKED
-from perdure.simulation.replay import Figures, replay
-from perdure.simulation.setting import Request
-from perdure.simulation.transcripts import Call
+from perdure.simulation.history_policies import POLICIES, UNMASKED
+from perdure.simulation.policy_replay import PolicyFigures, replay
+from perdure.simulation.prompt_cache import common_blocks
+from perdure.simulation.replay_input import Call, SimulatedRequest
 from tests.simulation.tiny import BILL, call, calls, setting
 
 #: Ours needs words, not sizes: see test_gradient.py.
 COMMON = [name for name in POLICIES if name != "gradient"]
 
 
-async def run(name: str, history: list[Call], budget: int = 10**9) -> Figures:
+async def run(name: str, history: list[Call], budget: int = 10**9) -> PolicyFigures:
     given = setting(history, budget)
     return await replay(POLICIES[name](given), given, BILL, system=50)
 
 
-async def requests(name: str, history: list[Call], budget: int = 10**9) -> list[Request]:
+async def requests(name: str, history: list[Call], budget: int = 10**9) -> list[SimulatedRequest]:
     policy = POLICIES[name](setting(history, budget))
     return [await policy.request(number) for number in range(len(history))]
 
 
-def keys(request: Request) -> list[str]:
+def keys(request: SimulatedRequest) -> list[str]:
     return [block.key.decode(errors="replace") for block in request.blocks]
 
 

@@ -5,10 +5,10 @@ import pytest
 
 from perdure.core.errors import BudgetTooSmall, InvalidInput
 from perdure.gateway.prices import Prices
-from perdure.simulation import RULES, History, Request, simulate
-from perdure.simulation.caching import Block
-from perdure.simulation.replay import Bill, replay
-from perdure.simulation.setting import Setting
+from perdure.simulation import RULES, History, SimulatedRequest, simulate
+from perdure.simulation.policy_replay import Bill, replay
+from perdure.simulation.prompt_cache import CacheBlock
+from perdure.simulation.replay_input import ReplaySetting
 from tests.simulation.tiny import BILL, PLAIN, call, calls, setting
 
 OTHERS = ("unlimited", "drop_oldest", "drop_half", "rolling_summary", "masking")
@@ -17,11 +17,13 @@ OTHERS = ("unlimited", "drop_oldest", "drop_half", "rolling_summary", "masking")
 class Liar:
     """Rewrites everything each time, and does not say so."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: ReplaySetting) -> None:
         self._setting = setting
 
-    async def request(self, number: int) -> Request:
-        return Request([Block(b"%d" % number, 100), *self._setting.calls[number].prompt])
+    async def request(self, number: int) -> SimulatedRequest:
+        return SimulatedRequest(
+            [CacheBlock(b"%d" % number, 100), *self._setting.calls[number].prompt]
+        )
 
     async def close(self) -> None:
         pass

@@ -12,8 +12,8 @@ from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant
 from perdure.core.tokens import count_message, count_messages, o200k
 from perdure.core.turns import Position
 from perdure.simulation import History, read_history
-from perdure.simulation.formats import format_of, tell
-from perdure.simulation.transcripts import PLACEHOLDER
+from perdure.simulation.replay_input import PLACEHOLDER
+from perdure.simulation.transcript_formats import detect_format, format_of
 from tests.importers.transcripts import SESSION, Claude, write
 
 LONG = "a line of what the tool said\n" * 40
@@ -193,15 +193,15 @@ def test_a_folder_of_one_format_is_read_as_a_whole(tmp_path: Path) -> None:
     # A run of the program's own, which the importer leaves out.
     write(claude / SESSION / "subagents" / "agent-acompact-1.jsonl", Claude().turn("Sum up.", "1"))
     (claude / "notes.json").write_text("[]")  # no name of a transcript of Claude Code
-    assert tell(claude).formats == {claude: "claude-code"}
-    assert tell(claude).unread == ()
+    assert detect_format(claude).formats == {claude: "claude-code"}
+    assert detect_format(claude).unread == ()
     codex = tmp_path / "codex"
     file = write(codex / "kept.jsonl", [{"type": "response_item", "payload": FLAT}])
-    assert tell(codex).formats == {file: "codex"}  # which its importer would not look for
+    assert detect_format(codex).formats == {file: "codex"}  # which its importer would not look for
     chats = tmp_path / "chats"
     write(chats / "a.jsonl", ANTHROPIC)
     chat(chats / "b.jsonl", "Hi.", "Yes?")
-    assert tell(chats).formats == {chats: "anthropic"}
+    assert detect_format(chats).formats == {chats: "anthropic"}
 
 
 def test_files_that_are_not_of_the_format_given(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_files_that_are_not_of_the_format_given(tmp_path: Path) -> None:
     other = write(tmp_path / "b.jsonl", Claude().turn("One.", "1"))
     empty = tmp_path / "c.jsonl"
     empty.touch()
-    told = tell(tmp_path, "anthropic")
+    told = detect_format(tmp_path, "anthropic")
     assert (told.formats, told.unread) == ({tmp_path: "anthropic"}, (other, empty))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -386,16 +386,18 @@ async def test_wrapped_snapshots(tmp_path: Path) -> None:
     )
     over = HeldSnapshot([HeldCollection(Layout("b"), rows[:1]), HeldCollection(Layout("c"), [])])
     seen: dict[str, int] = {}
+    told: list[tuple[str, int, int]] = []
 
-    def see(collection: str, page: object) -> None:
-        seen[collection] = seen.get(collection, 0) + len(page)  # type: ignore[arg-type]
+    def see(collection: str, page: Sequence[RowCopy]) -> None:
+        seen[collection] = seen.get(collection, 0) + len(page)
 
-    both = WatchedSnapshot(under, see, over)
+    both = WatchedSnapshot(under, lambda *args: told.append(args), see=see, instead=over)
     assert [layout.name for layout in await both.layouts()] == ["a", "b", "c"]
     assert [await both.count(name) for name in "abc"] == [2_500, 1, 0]
     adapter = await opened(f"sqlite:///{tmp_path / 'x.db'}")
     assert await adapter.load(both) == 2_501
-    assert seen == {"a": 2_500, "b": 1, "": 1}
+    assert seen == {"a": 2_500, "b": 1}
+    assert told[-3:] == [("copying a", 2_500, 2_500), ("copying b", 1, 1), ("copying events", 1, 0)]
     assert await both.last_event() == 5
     await adapter.close()
 
@@ -405,6 +407,9 @@ async def test_an_error_of_the_source_passes_through_the_wrapper() -> None:
         async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
             yield []
             raise Corrupted("no more")
+
+        async def count(self, collection: str) -> int:
+            return 0
 
     watched = WatchedSnapshot(Broken([]), lambda *_: None)
     with pytest.raises(Corrupted, match="no more"):

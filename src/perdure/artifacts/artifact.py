@@ -8,15 +8,19 @@ spellings of one hash (upper case, say) cannot become two files on one disk and 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import io
 import re
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from perdure.core.clock import new_id
-from perdure.core.errors import ArtifactMissing, Corrupted, InvalidInput
+from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, InvalidInput
 from perdure.storage.artifact_references import Reference
 
 #: An artifact of fewer bytes is a row in the bank. Changing it is safe at any time: reading looks
@@ -68,7 +72,7 @@ class Artifact(Reference, frozen=True):
         return self.hash
 
 
-class Place(StrEnum):
+class ArtifactPlace(StrEnum):
     """Where an artifact's bytes are."""
 
     ROW = "row"
@@ -84,7 +88,7 @@ class Located(msgspec.Struct, frozen=True):
     """
 
     artifact: str
-    place: Place
+    place: ArtifactPlace
     modified_us: int
     bytes: int = 0
 
@@ -104,14 +108,14 @@ class FaultKind(StrEnum):
     ORPHAN = "orphan"
 
 
-class Fault(msgspec.Struct, frozen=True):
+class ArtifactFault(msgspec.Struct, frozen=True):
     """What is wrong with an artifact. `place` is None if it has none.
 
     `artifact` is its tagged hash, or the stored key where that is damaged itself.
     """
 
     artifact: str
-    place: Place | None
+    place: ArtifactPlace | None
     kind: FaultKind
     what: str
     #: Who refers to it, where that is what is wrong.
@@ -186,3 +190,102 @@ def damaged(tagged: str, what: str) -> Corrupted:
         " damage.",
         record=tagged,
     )
+
+
+PIECE = 1024 * 1024  # at least INLINE_BELOW, or a first piece would tell nothing
+
+
+@runtime_checkable
+class ReadableFile(Protocol):
+    """A file opened for reading bytes, or anything that reads like one."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+ArtifactInput: TypeAlias = (
+    bytes | bytearray | memoryview | Path | ReadableFile | AsyncIterable[bytes]
+)
+
+
+async def pieces(source: ArtifactInput) -> AsyncGenerator[bytes, None]:
+    """The bytes of a source, in order; no piece is empty.
+
+    A file-like object is read from where it stands to its end, and left open.
+
+    Raises `InvalidInput` if the source is not one, or yields something else than bytes, and
+    `AccessDenied` if it is a file that may not be read. What an async iterable raises goes through.
+    """
+    if isinstance(source, bytes | bytearray | memoryview):
+        content = bytes(source)
+        for start in range(0, len(content), PIECE):
+            yield content[start : start + PIECE]
+    elif isinstance(source, Path):
+        file = await asyncio.to_thread(_open, source)
+        try:
+            async for piece in _gathered(_read(file)):
+                yield piece
+        finally:
+            await asyncio.to_thread(file.close)
+    elif isinstance(source, AsyncIterable):
+        async for piece in _gathered(source):
+            yield piece
+    elif isinstance(source, ReadableFile):
+        async for piece in _gathered(_read(source)):
+            yield piece
+    else:
+        raise InvalidInput(
+            f"A {type(source).__name__} cannot be an artifact.",
+            hint="Give bytes, a Path, a file opened in binary mode, or an async stream of bytes.",
+        )
+
+
+async def resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """A stream whose first piece was taken off already."""
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+async def _gathered(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Chunks of any size as pieces: one hop to the disk for each piece, not for each chunk."""
+    held = bytearray()
+    async for chunk in chunks:
+        if not isinstance(chunk, bytes | bytearray | memoryview):
+            raise InvalidInput(
+                f"A stream of bytes gave a {type(chunk).__name__}.",
+                hint="Open the file in binary mode, or encode what the stream yields.",
+            )
+        held += chunk
+        while len(held) >= PIECE:
+            yield bytes(held[:PIECE])
+            del held[:PIECE]
+    if held:
+        yield bytes(held)
+
+
+async def _read(file: ReadableFile) -> AsyncIterator[bytes]:
+    while True:
+        chunk = await asyncio.to_thread(_read_some, file)
+        yield chunk  # the empty one at the end, too: it shows whether this is a file of bytes
+        if not chunk:
+            return
+
+
+def _read_some(file: ReadableFile) -> bytes:
+    try:
+        return file.read(PIECE)
+    except OSError as exc:
+        raise AccessDenied(
+            f"The file to be stored cannot be read: {exc.strerror or exc}.", hint="Try it again."
+        ) from exc
+
+
+def _open(path: Path) -> io.FileIO:
+    try:
+        return io.FileIO(path)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError) as exc:
+        raise InvalidInput(f"There is no file {str(path)!r}.", hint="Check the path.") from exc
+    except OSError as exc:
+        raise AccessDenied(
+            f"The file {str(path)!r} cannot be read: {exc.strerror}.", hint="Check who may read it."
+        ) from exc

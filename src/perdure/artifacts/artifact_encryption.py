@@ -32,8 +32,7 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Protocol
 
-from perdure.artifacts.artifact import damaged
-from perdure.artifacts.sources import resumed
+from perdure.artifacts.artifact import damaged, resumed
 from perdure.core.errors import KeyRefused, Unsupported
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 What is deleted meanwhile must not come back. In a folder it cannot: deleting and replacing exclude
 each other. On S3 an object may be deleted while its new form is on its way up. So afterwards the
 store is asked: whoever deletes an artifact removes the note of its last put, or has condemned it
-and is about to. Then it is released, by the rules of `collecting`, and goes unless something refers
-to it.
+and is about to. Then it is released, by the rules of `artifact_collector`, and goes unless
+something refers to it.
 
 What is left: on S3, an object without such a note (restored from a backup, or put before there were
 notes) that `delete` takes away during the upload comes back; and so does any that `delete` takes
@@ -18,9 +18,9 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from perdure.artifacts.collecting import Collector, LastPut
-from perdure.artifacts.contents import Contents
-from perdure.artifacts.objects import Object
+from perdure.artifacts.artifact_collector import ArtifactCollector, LastPut
+from perdure.artifacts.artifact_contents import ArtifactContents
+from perdure.artifacts.artifact_places import StoredObject
 from perdure.core.errors import ArtifactMissing, Corrupted, KeyRefused, PerdureError
 from perdure.storage.artifact_references import Condemned
 from perdure.storage.options import STRONG
@@ -35,7 +35,9 @@ Failed = Callable[[str, PerdureError], None]
 class Resealing:
     """Encrypts objects anew. Others may read, put and delete meanwhile."""
 
-    def __init__(self, store: Store, places: Sequence[Contents], collector: Collector) -> None:
+    def __init__(
+        self, store: Store, places: Sequence[ArtifactContents], collector: ArtifactCollector
+    ) -> None:
         self._store = store
         self._places = places
         self._collector = collector
@@ -61,7 +63,7 @@ class Resealing:
                     progress("encrypting artifacts", done, 0)
         return done
 
-    async def _seal_again(self, place: Contents, tagged: str, found: Object) -> None:
+    async def _seal_again(self, place: ArtifactContents, tagged: str, found: StoredObject) -> None:
         if not self._collector.can_collect():
             await place.seal_again(tagged, found)
             return

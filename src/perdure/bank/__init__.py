@@ -9,7 +9,7 @@ give; `backup` and `restoring` keep and copy whole banks.
 """
 
 from perdure.bank.bank import Bank, open
-from perdure.bank.infos import Info, SessionInfo
+from perdure.bank.bank_info import BankInfo, SessionInfo
 from perdure.bank.session import Session
 
-__all__ = ["Bank", "Info", "Session", "SessionInfo", "open"]
+__all__ = ["Bank", "BankInfo", "Session", "SessionInfo", "open"]

@@ -5,9 +5,8 @@ are copied beside it, in two passes. The first comes before the snapshot of the 
 most of the work. The second comes after it and finds what was put meanwhile: an artifact is there
 before a record refers to it. What is deleted between the passes was copied by the first; it stays
 in the backup, since records of the snapshot may still refer to it. Only an artifact that came and
-went within that time can be missed. It is named in the manifest if the snapshot refers to it. What
-is damaged or gone in the bank, and sound in the folder since an earlier backup, is part of the new
-one, too.
+went within that time can be missed. What is damaged or gone in the bank, and sound in the folder
+since an earlier backup, is part of the new one, too.
 """
 
 from __future__ import annotations
@@ -21,19 +20,18 @@ import msgspec
 
 from perdure import config as configuration
 from perdure.artifacts import ARTIFACT_ROWS
-from perdure.artifacts.artifact import ALGORITHM, hash_of_key
-from perdure.artifacts.sources import PIECE
-from perdure.bank.backup_folder import BackupCheck, BackupFolder, Manifest, made_by, translated
-from perdure.bank.bank import Bank
+from perdure.artifacts.artifact import ALGORITHM, PIECE, hash_of_key
+from perdure.bank.backup_folder import BackupFolder, translated
+from perdure.bank.backup_manifest import BackupCheck, BackupManifest, made_by
 from perdure.bank.bank_copy import large_artifacts, silent
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, BadBackup, Corrupted, InvalidInput
 from perdure.history.turn_log import KEPT
+from perdure.services import Services
 from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot
-from perdure.storage.artifact_references import row_key
 from perdure.storage.concurrency import in_thread
-from perdure.storage.rows import Delivered, Row, RowCopy, checksum
+from perdure.storage.rows import RowCopy, checksum
 from perdure.storage.snapshots import WatchedSnapshot, closing
 from perdure.storage.store import Progress
 
@@ -51,7 +49,7 @@ class Backup(msgspec.Struct, frozen=True):
     """A backup that was made."""
 
     folder: str
-    snapshot: Manifest
+    snapshot: BackupManifest
     #: Whether it can be read only with the master key.
     encrypted: bool
     #: Artifacts that were not in the folder before, or damaged there, and their size.
@@ -64,7 +62,7 @@ class Backup(msgspec.Struct, frozen=True):
 
 
 async def backup(
-    bank: Bank,
+    bank: Services,
     folder: Path | str,
     *,
     keep_last: int | None = None,
@@ -149,54 +147,46 @@ async def check_backups(
     return found
 
 
-def _older(place: BackupFolder, count: int, newest: Manifest) -> list[str]:
+def _older(place: BackupFolder, count: int, newest: BackupManifest) -> list[str]:
     """All backups of this bank but so many of the newest. Those of other banks stay."""
     listed = place.list_backups()
-    return [each.id for each in listed if each.manifest and each.manifest.bank == newest.bank][
-        :-count
-    ]
+    own = [each.id for each in listed if each.manifest and each.manifest.bank == newest.bank]
+    return own[:-count]
 
 
 class _BackupRun:
     """One backup that is being made."""
 
     def __init__(
-        self, bank: Bank, place: BackupFolder, progress: Progress, *, verify: bool
+        self, bank: Services, place: BackupFolder, progress: Progress, *, verify: bool
     ) -> None:
         self._bank = bank
         self._place = place
         self._progress = progress
         self._verify = verify
         self._artifacts: dict[str, int] = {}
-        self._done: dict[str, int] = {}  # rows, by collection
         self._broken: list[str] = []  # records
         self._damaged: list[str] = []  # artifacts
         self._rows: set[str] = set()  # artifacts that are rows
-        self._used: set[str] = set()  # by turns
-        self._referred: set[str] = set()  # by records, of which some may be gone
+        self._referred: set[str] = set()  # by turns, and by records, of which some may be gone
         #: Artifacts that were not in the folder before, or damaged there, and their sizes.
         self.copied: dict[str, int] = {}
 
-    async def make(self) -> Manifest:
+    async def make(self) -> BackupManifest:
         place, adapter = self._place, self._bank.store.adapter
         await self._copy_artifacts()
         async with adapter.snapshot() as snapshot:
             taken = self._bank.store.now()
             folder = await in_thread(place.begin, taken)
-            self._totals = {
-                layout.name: await snapshot.count(layout.name)
-                for layout in await snapshot.layouts()
-            }
-            rows, size, digest = await place.write_records(
-                folder, WatchedSnapshot(snapshot, self._see)
-            )
+            watched = WatchedSnapshot(snapshot, self._progress, see=self._see)
+            rows, size, digest = await place.write_records(folder, watched)
         await self._copy_artifacts()
-        async with place.records_in(folder, taken) as written:
-            if self._verify:
-                await self._read_back(written)
-            missing = await self._missing(written)
+        if self._verify:
+            async with place.records(folder.name, taken) as written:
+                await self._read_back(written, rows)
+        missing = await self._missing()
         rescued = [each for each in (*self._damaged, *missing) if await self._rescue(each)]
-        manifest = Manifest(
+        manifest = BackupManifest(
             id=folder.name,
             taken=taken,
             made_by=made_by(),
@@ -216,54 +206,37 @@ class _BackupRun:
             await place.verify(manifest, self._progress, before)
         return manifest
 
-    def _see(self, collection: str, page: Sequence[RowCopy | Delivered]) -> None:
-        self._done[collection] = self._done.get(collection, 0) + len(page)
-        if collection:
-            shown = f"keeping {collection}"
-            self._progress(shown, self._done[collection], self._totals[collection])
-        for entry in page:
-            if not isinstance(entry, RowCopy):
-                continue
-            key = entry.row.key
-            if not _is_sound(entry.row):
-                self._broken.append(f"{collection}/{key}")
-            if collection == _REFERENCES:
-                self._referred.update(name for name, _ in entry.tags)
-            elif collection == ARTIFACT_ROWS:
-                self._rows.add(hash_of_key(key) or "")
-            elif collection == _USES and not key.startswith(KEPT):  # see `history.uses`
-                self._used.add(f"{ALGORITHM}:{key[-_DIGITS:]}")
+    def _see(self, collection: str, page: Sequence[RowCopy]) -> None:
+        self._broken += _damaged_rows(collection, page)
+        keys = [entry.row.key for entry in page]
+        if collection == _REFERENCES:
+            self._referred.update(name for entry in page for name, _ in entry.tags)
+        elif collection == ARTIFACT_ROWS:
+            self._rows.update(hash_of_key(key) or "" for key in keys)
+        elif collection == _USES:  # see `history.uses`
+            used = (key[-_DIGITS:] for key in keys if not key.startswith(KEPT))
+            self._referred.update(f"{ALGORITHM}:{digits}" for digits in used)
 
-    async def _read_back(self, written: Snapshot) -> None:
+    async def _read_back(self, written: Snapshot, rows: int) -> None:
         """Raises `BadBackup` if the file does not give back what was put into it."""
-        done, broken = dict.fromkeys(self._done, 0), list[str]()
+        done, broken = 0, list[str]()
         for layout in await written.layouts():
             async with closing(written.entries(layout.name)) as pages:
                 async for page in pages:
-                    done[layout.name] += len(page)
-                    broken += [
-                        f"{layout.name}/{entry.row.key}"
-                        for entry in page
-                        if not _is_sound(entry.row)
-                    ]
-                    shown = f"checking {layout.name}"
-                    self._progress(shown, done[layout.name], self._done[layout.name])
-        async with closing(written.events()) as outbox:
-            async for events in outbox:
-                done[""] += len(events)
-        if (done, sorted(broken)) != (self._done, sorted(self._broken)):
+                    broken += _damaged_rows(layout.name, page)
+                    done += len(page)
+                    self._progress("checking the backup's records", done, rows)
+        if (done, sorted(broken)) != (rows, sorted(self._broken)):
             raise BadBackup(
                 f"What was written to {self._place.path} does not come back as it was.",
                 hint="Check the disk, and try again. Earlier snapshots are as they were.",
             )
 
-    async def _missing(self, written: Snapshot) -> list[str]:
+    async def _missing(self) -> list[str]:
         """The artifacts that the backup refers to, and that the bank has not."""
-        there = self._rows | self._artifacts.keys() | set(self._damaged)
-        referred = self._referred - there
-        if referred:
-            referred = await _of_records(written, referred)
-        return sorted(self._used - there | referred)
+        gone = self._referred - self._rows - self._artifacts.keys() - set(self._damaged)
+        # What deletes records by a query leaves behind what they referred to.
+        return sorted([tagged for tagged in gone if await self._bank.artifacts.count(tagged)])
 
     async def _rescue(self, tagged: str) -> bool:
         """Take what an earlier backup has kept of an artifact, if it is sound."""
@@ -285,7 +258,7 @@ class _BackupRun:
             except Corrupted:
                 if tagged not in self._damaged:
                     self._damaged.append(tagged)
-            self._progress("keeping artifacts", done, len(new))
+            self._progress("copying artifacts", done, len(new))
 
     async def _copy(self, tagged: str, size: int) -> None:
         if not await self._has(tagged, size):
@@ -308,29 +281,13 @@ class _BackupRun:
         return not self._verify or await contents.is_sound(tagged)
 
 
-async def _of_records(written: Snapshot, artifacts: set[str]) -> set[str]:
-    """Those of the artifacts that records of the backup refer to.
-
-    What deletes records by a query leaves behind what they referred to.
-    """
-    keys: dict[str, set[str]] = {}
-    async with closing(written.entries(_REFERENCES)) as pages:
-        async for page in pages:
-            for entry in page:
-                if found := artifacts & {name for name, _ in entry.tags}:
-                    keys[entry.row.key] = found
-    referred = set[str]()
-    for layout in await written.layouts():
-        if any(key.startswith(f"{layout.name}/") for key in keys):
-            async with closing(written.entries(layout.name)) as pages:
-                async for page in pages:
-                    for entry in page:
-                        referred |= keys.get(row_key(layout.name, entry.row.key), set())
-    return referred
-
-
-def _is_sound(row: Row) -> bool:
-    return row.checksum == checksum(row.key, row.content_type, row.schema, row.value)
+def _damaged_rows(collection: str, page: Sequence[RowCopy]) -> list[str]:
+    rows = (entry.row for entry in page)
+    return [
+        f"{collection}/{row.key}"
+        for row in rows
+        if row.checksum != checksum(row.key, row.content_type, row.schema, row.value)
+    ]
 
 
 def _named(broken: list[str]) -> list[str]:

@@ -32,17 +32,31 @@ import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from perdure.artifacts import folder_objects
+from perdure.artifacts.artifact import PIECE
 from perdure.artifacts.artifact_encryption import ArtifactSealer
-from perdure.artifacts.sources import PIECE
+from perdure.bank.backup_manifest import (
+    FORMAT,
+    MANIFEST,
+    MARK,
+    BackupCheck,
+    BackupManifest,
+    BackupMark,
+    WrappedKey,
+    damaged_file,
+    encode_manifest,
+    made_by,
+    read_manifest,
+    read_mark,
+)
 from perdure.core.clock import from_datetime, new_id, to_datetime
 from perdure.core.errors import (
     AccessDenied,
@@ -61,88 +75,20 @@ from perdure.storage.rows import Layout
 from perdure.storage.store import Progress
 
 if TYPE_CHECKING:
-    from perdure.artifacts.contents import Contents
+    from perdure.artifacts.artifact_contents import ArtifactContents
     from perdure.storage.encryption.master_keys import MasterKeys
 
-#: Raised when the files change; a newer one than ours is refused.
-FORMAT = 2
 LATEST = "latest"
-BANK, MARK, MANIFEST = "bank.db", "perdure-backup.json", "manifest.json"
+BANK = "bank.db"
 
 _ABOUT = b"perdure backup"
 _MILLISECOND = 1_000
 #: What a run that was killed before it could leave its mark has made at most.
 _BEFORE_MARK = {"lock", "incoming"}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DENIED = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EROFS}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}").fullmatch
 _CONSTANT = re.compile(r"[A-Za-z0-9_.-]*").fullmatch
-
-
-class WrappedKey(msgspec.Struct, frozen=True):
-    """The key of a folder in base64, and the fingerprint of the master key that wraps it."""
-
-    wrapped: str
-    master: str
-
-
-class Mark(msgspec.Struct, frozen=True):
-    """What says that a folder holds backups of ours."""
-
-    format: int
-    made_by: str = ""
-    #: The key of an encrypted folder.
-    key: WrappedKey | None = None
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup holds."""
-
-    #: Its name: the time in UTC (or, if the clock was set back, one just behind the last one's),
-    #: and a few characters that make it unique.
-    id: str
-    #: When its records were as they are in it, in microseconds since 1970.
-    taken: int
-    #: The program, the kind of bank, and where that was, without a password.
-    made_by: str
-    backend: str
-    bank: str
-    rows: int
-    #: The size of bank.db, and its SHA-256; in an encrypted folder, an HMAC.
-    bytes: int
-    digest: str
-    #: The large artifacts that it needs, and their sizes.
-    artifacts: dict[str, int]
-    #: Records and artifacts that were damaged in the bank already; records are kept as they were.
-    damaged: tuple[str, ...] = ()
-    #: Artifacts that the bank lacked already, though something refers to them.
-    missing: tuple[str, ...] = ()
-    #: Of the damaged and missing, the artifacts that are in it all the same: the folder had them.
-    rescued: tuple[str, ...] = ()
-
-    @property
-    def artifact_bytes(self) -> int:
-        return sum(self.artifacts.values())
-
-
-class _Signed(msgspec.Struct, frozen=True):
-    """A manifest as it is written: with its format, and a hash over its own bytes."""
-
-    format: int
-    sha256: str = ""
-    manifest: msgspec.Raw = msgspec.Raw()
-
-
-class BackupCheck(msgspec.Struct, frozen=True):
-    """A backup in a folder, and what is wrong with it."""
-
-    id: str
-    #: None if it cannot even be read.
-    manifest: Manifest | None
-    error: str = ""
-
-    @property
-    def sound(self) -> bool:
-        return not self.error
 
 
 class BackupFolder:
@@ -161,18 +107,18 @@ class BackupFolder:
         """Get ready to read. Raises `BadBackup` for another folder, `KeyRefused` without its key"""
         await self._use((await in_thread(self.check)).key, masters)
 
-    async def prepare(self, masters: MasterKeys | None, *, plain: bool) -> Mark:
+    async def prepare(self, masters: MasterKeys | None, *, plain: bool) -> BackupMark:
         """Get ready to write. Returns the folder's mark, or that of one to be made."""
         mark = await in_thread(self.mark)
         if mark is None:
             if masters is None or plain:
-                return Mark(FORMAT, made_by())
+                return BackupMark(FORMAT, made_by())
             from perdure.storage.encryption.master_keys import KEY_BYTES
 
             self._key = os.urandom(KEY_BYTES)
             master = await masters.current()
             wrapped = base64.b64encode(master.wrap(self._key, _ABOUT)).decode()
-            return Mark(FORMAT, made_by(), WrappedKey(wrapped, master.fingerprint))
+            return BackupMark(FORMAT, made_by(), WrappedKey(wrapped, master.fingerprint))
         if mark.key is None and masters is not None and not plain:
             raise InvalidInput(
                 f"The bank has a master key, and the backups in {self.path} are not encrypted.",
@@ -193,7 +139,7 @@ class BackupFolder:
         try:
             self._key = master.unwrap(base64.b64decode(kept.wrapped, validate=True), _ABOUT)
         except (ValueError, Corrupted) as exc:
-            raise damaged(self.path / MARK, "has a key that cannot be read") from exc
+            raise damaged_file(self.path / MARK, "has a key that cannot be read") from exc
 
     def _key_of(self, name: str) -> bytes | None:
         """The key of one backup's file."""
@@ -204,36 +150,29 @@ class BackupFolder:
         return b"".join(derived(self._key, f"backup {name} {half}") for half in "12")
 
     @cached_property
-    def contents(self) -> Contents:
+    def contents(self) -> ArtifactContents:
         """The large artifacts of all backups."""
-        from perdure.artifacts.contents import Contents
+        from perdure.artifacts.artifact_contents import ArtifactContents
 
         sealer = None if self._key is None else ArtifactSealer(_FolderKey(self._key))
-        return Contents(self.artifacts, sealer)
+        return ArtifactContents(self.artifacts, sealer)
 
     # Reading ----------------------------------------------------------------------------------
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> BackupMark | None:
         """What the folder says of itself; None if it is empty or not there.
 
         Raises `BadBackup` if it holds something else, or backups of another format.
         """
         file = self.path / MARK
         with translated(self.path):
-            try:
-                mark = msgspec.json.decode(file.read_bytes(), type=Mark)
-            except FileNotFoundError:
-                if self.path.exists() and {each.name for each in self.path.iterdir()} - (
-                    _BEFORE_MARK
-                ):
-                    raise self._foreign("holds other files") from None
-                return None
-            except msgspec.DecodeError as exc:
-                raise damaged(file, "cannot be read") from exc
-        _check_format(mark.format, file)
-        return mark
+            if file.exists():
+                return read_mark(file)
+            if self.path.exists() and {each.name for each in self.path.iterdir()} - _BEFORE_MARK:
+                raise self._foreign("holds other files")
+        return None
 
-    def check(self) -> Mark:
+    def check(self) -> BackupMark:
         """Its mark. Raises `BadBackup` if this is no folder of backups that this version reads."""
         mark = self.mark()
         if mark is None:
@@ -258,63 +197,37 @@ class BackupFolder:
                 found.append(BackupCheck(name, None, exc.message))
         return found
 
-    def choose(self, name: str = LATEST) -> Manifest:
+    def choose(self, name: str = LATEST) -> BackupManifest:
         """The manifest of a backup, or of the newest one.
 
         Raises `BadBackup` if there is none, or if it cannot be used: no other takes its place.
         """
         names = self.names()
-        if not names:
+        if name not in names and (name != LATEST or not names):
             raise BadBackup(
-                f"There is no snapshot in {self.path}.", hint="Make one with `perdure bank backup`."
+                f"There is no snapshot {'' if name == LATEST else repr(name) + ' '}in {self.path}.",
+                hint="`perdure bank backups` lists them, and `perdure bank backup` makes one.",
             )
-        name = names[-1] if name == LATEST else name
-        if name not in names:
-            raise BadBackup(
-                f"There is no snapshot {name!r} in {self.path}.",
-                hint=f"The newest is {names[-1]}; `perdure bank backups` lists all.",
-            )
-        return self.manifest(name)
+        return self.manifest(names[-1] if name == LATEST else name)
 
-    def manifest(self, name: str) -> Manifest:
-        """Raises `BadBackup` if it is missing, damaged, or of another format."""
-        file = self._snapshots / name / MANIFEST
-        try:
-            signed = msgspec.json.decode(file.read_bytes(), type=_Signed)
-            _check_format(signed.format, file)
-            if hashlib.sha256(bytes(signed.manifest)).hexdigest() != signed.sha256:
-                raise ValueError("its own hash does not fit")
-            manifest = msgspec.json.decode(bytes(signed.manifest), type=Manifest)
-            if manifest.id != name:
-                raise ValueError(f"it is the manifest of {manifest.id}")
-        except (OSError, ValueError) as exc:
-            reason = "it is missing" if isinstance(exc, FileNotFoundError) else str(exc)
-            raise BadBackup(
-                f"The snapshot {name} cannot be read: {file} is damaged: {reason}.",
-                hint="Restore another one; `perdure bank backups` lists them.",
-            ) from exc
-        return manifest
+    def manifest(self, name: str) -> BackupManifest:
+        return read_manifest(self._snapshots / name)
 
     @asynccontextmanager
-    async def records(self, manifest: Manifest) -> AsyncIterator[Snapshot]:
-        """The records of a backup."""
-        async with self.records_in(self._snapshots / manifest.id, manifest.taken) as found:
-            yield found
-
-    @asynccontextmanager
-    async def records_in(self, folder: Path, taken: int) -> AsyncIterator[Snapshot]:
-        """The same, of one that may be unfinished."""
+    async def records(self, name: str, taken: int) -> AsyncIterator[Snapshot]:
+        """The records of a backup that was taken at this moment; it may be unfinished."""
         from perdure.storage.backends.sqlite import snapshots
 
-        file = folder / BANK
-        async with snapshots.read_file(file, taken, self._key_of(folder.name)) as found:
+        folder = self._snapshots / name
+        file = (folder if folder.exists() else self.incoming / name) / BANK
+        async with snapshots.read_file(file, taken, self._key_of(name)) as found:
             if not all(map(_is_harmless, await found.layouts())):
-                raise damaged(file, "declares a collection that cannot be one")
+                raise damaged_file(file, "declares a collection that cannot be one")
             yield found
 
     async def verify(
         self,
-        manifest: Manifest,
+        manifest: BackupManifest,
         progress: Progress,
         sound: set[str] | None = None,
         *,
@@ -329,39 +242,28 @@ class BackupFolder:
         file = self._snapshots / manifest.id / BANK
         with translated(self.path):
             try:
-                digest, size = await in_thread(self._digest, file)
+                found = await in_thread(self._digest, file)
             except FileNotFoundError:
-                raise damaged(file, "is missing") from None
-        if size != manifest.bytes:
-            raise damaged(file, f"has {size:,} bytes and not {manifest.bytes:,}")
-        if digest != manifest.digest:
-            raise damaged(file, "has another content than was written")
+                raise damaged_file(file, "is missing") from None
+        if found != (manifest.digest, manifest.bytes):
+            raise damaged_file(file, "has another content than was written")
         progress("checking the backup's records", manifest.rows, manifest.rows)
-        for done, (tagged, size) in enumerate(manifest.artifacts.items(), 1):
+        for done, tagged in enumerate(manifest.artifacts, 1):
             if tagged not in sound:
-                if what := await self._fault(tagged, size):
-                    if faults is None:
-                        raise BadBackup(f"The backup is damaged: {what}", hint=_MEND)
-                    faults[tagged] = what
-                else:
+                try:
+                    async for _ in self.contents.chunks(tagged, PIECE):
+                        pass
                     sound.add(tagged)
+                except (ArtifactMissing, Corrupted, InvalidInput, KeyRefused) as exc:
+                    if faults is None:
+                        what = f"The backup is damaged: {exc.message}"
+                        raise BadBackup(what, hint=_MEND) from exc
+                    faults[tagged] = exc.message
             progress("checking the backup's artifacts", done, len(manifest.artifacts))
-
-    async def _fault(self, tagged: str, size: int) -> str:
-        """What is wrong with an artifact; empty if it is sound."""
-        found = 0
-        try:
-            async with aclosing(self.contents.chunks(tagged, PIECE)) as pieces:
-                async for piece in pieces:
-                    found += len(piece)
-        except (ArtifactMissing, Corrupted, InvalidInput, KeyRefused) as exc:
-            return exc.message
-        return "" if found == size else f"The artifact {tagged} has another size than was written."
 
     def _digest(self, file: Path) -> tuple[str, int]:
         """Of a file, and its size. Links are not followed."""
-        key = self._key
-        found = hashlib.sha256() if key is None else hmac.new(key, digestmod=hashlib.sha256)
+        found = hmac.new(self._key, digestmod="sha256") if self._key else hashlib.sha256()
         size = 0
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as source:
             while piece := source.read(PIECE):
@@ -381,11 +283,11 @@ class BackupFolder:
             raise InvalidInput(
                 f"The backups in {self.path} and the artifacts of the bank in {artifacts} cannot"
                 " lie in one another.",
-                hint="Name another folder, best on another disk.",
+                hint="Name another folder, best on another folder_objects.",
             )
 
     @asynccontextmanager
-    async def writing(self, mark: Mark) -> AsyncIterator[None]:
+    async def writing(self, mark: BackupMark) -> AsyncIterator[None]:
         """Make the folder if need be, and keep others from writing to it.
 
         What an earlier run left unfinished is removed. `mark` is what `prepare` returned.
@@ -405,7 +307,7 @@ class BackupFolder:
         moment = max([taken, *(_moment(name) + _MILLISECOND for name in self.names())])
         stamp = f"{to_datetime(moment):%Y%m%dT%H%M%S}.{moment // _MILLISECOND % 1_000:03d}Z"
         folder = self.incoming / f"{stamp}-{new_id()[-8:]}"
-        _make_folder(folder)
+        folder_objects.make_folders(folder, "")
         return folder
 
     async def write_records(self, folder: Path, source: Snapshot) -> tuple[int, int, str]:
@@ -417,15 +319,13 @@ class BackupFolder:
         digest, size = await in_thread(self._digest, file)
         return rows, size, digest
 
-    def finish(self, folder: Path, manifest: Manifest) -> None:
+    def finish(self, folder: Path, manifest: BackupManifest) -> None:
         """Write the manifest, and let the backup be one."""
-        raw = msgspec.json.encode(manifest)
-        signed = _Signed(FORMAT, hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw))
-        _write(folder / MANIFEST, msgspec.json.encode(signed))
+        _write(folder / MANIFEST, encode_manifest(manifest))
         with suppress(OSError):  # a disk without links, such as many a USB stick
             (folder / f"{BANK}.artifacts").symlink_to(Path("..", "..", "artifacts"))
-        _sync(folder / BANK)
-        _sync(folder)
+        folder_objects.settle(folder / BANK)
+        folder_objects.sync_folder(folder)
         _move(folder, self._snapshots / folder.name)
 
     async def prune(self, names: list[str]) -> None:
@@ -449,11 +349,11 @@ class BackupFolder:
             _move(self._snapshots / name, self.incoming / f"gone-{name}")
             shutil.rmtree(self.incoming / f"gone-{name}", ignore_errors=True)
 
-    def _seize(self, mark: Mark, held: ExitStack) -> None:
+    def _seize(self, mark: BackupMark, held: ExitStack) -> None:
         """Make the folder ready; what has to be let go in the end is in `held`."""
         with translated(self.path):
             if self.mark() is None:
-                _make_folder(self.path)
+                folder_objects.make_folders(self.path, "")
             # The lock goes with the process, however that ends.
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             held.callback(os.close, handle)
@@ -464,7 +364,7 @@ class BackupFolder:
             found = self.mark()
             if found is None:
                 fresh = self.incoming / f"{MARK}-{new_id()}"
-                _make_folder(fresh.parent)
+                folder_objects.make_folders(fresh.parent, "")
                 _write(fresh, msgspec.json.encode(mark))
                 _move(fresh, self.path / MARK)
             elif found != mark:
@@ -472,7 +372,7 @@ class BackupFolder:
             for left in (self.incoming, self.artifacts / "incoming"):
                 shutil.rmtree(left, ignore_errors=True)
             for folder in (self.incoming, self._snapshots, self.artifacts):
-                _make_folder(folder)
+                folder_objects.make_folders(folder, "")
 
     def _busy(self) -> Unavailable:
         return Unavailable(
@@ -508,50 +408,19 @@ _MEND = (
 )
 
 
-def damaged(file: Path, what: str) -> BadBackup:
-    """The error for a file of a backup that is not what was written."""
-    return BadBackup(
-        f"The backup is damaged: {file} {what}.",
-        hint="Restore another snapshot (`perdure bank backups` lists them), or bring this file back"
-        " from a copy of the folder.",
-    )
-
-
-def made_by() -> str:
-    """This program and its version."""
-    with suppress(metadata.PackageNotFoundError):  # run from a folder of sources
-        return f"perdure {metadata.version('perdure')}"
-    return "perdure"
-
-
 @contextmanager
 def translated(folder: Path) -> Iterator[None]:
     """Turns errors of the disk into errors that say what to do."""
     try:
         yield
     except OSError as exc:
+        kind, hint = StorageError, "Check the disk, and try again."
         if exc.errno in _FULL:
-            raise StorageFull(
-                f"There is no room left for the backup in {folder}.",
-                hint="Free some disk space, or keep fewer snapshots, and try again.",
-            ) from exc
-        if isinstance(exc, PermissionError | NotADirectoryError) or exc.errno == errno.EROFS:
-            raise AccessDenied(
-                f"The backup in {folder} may not be read or written: {exc.strerror}.",
-                hint="Choose a folder of yours, or mend its permissions.",
-            ) from exc
-        raise StorageError(
-            f"The backup in {folder} could not be read or written: {exc}.",
-            hint="Check the disk, and try again.",
-        ) from exc
-
-
-def _check_format(found: int, file: Path) -> None:
-    if found != FORMAT:
-        raise BadBackup(
-            f"{file} has format {found}; this version reads {FORMAT}.",
-            hint="Use the version of Perdure that made it. Nothing was changed.",
-        )
+            kind, hint = StorageFull, "Free some disk space, or keep fewer snapshots."
+        elif exc.errno in _DENIED:
+            kind, hint = AccessDenied, "Choose a folder of yours, or mend its permissions."
+        what = f"The backup in {folder} cannot be read or written: {exc.strerror or exc}."
+        raise kind(what, hint=hint) from exc
 
 
 def _is_harmless(layout: Layout) -> bool:
@@ -572,14 +441,6 @@ def _moment(name: str) -> int:
     return from_datetime(found)
 
 
-def _make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, for the owner alone."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
-        _sync(each.parent)
-
-
 def _write(file: Path, content: bytes) -> None:
     """Write a private file durably, under a name that nobody looks at."""
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
@@ -591,13 +452,4 @@ def _write(file: Path, content: bytes) -> None:
 def _move(source: Path, target: Path) -> None:
     """Move what is finished to its place, in one step and durably."""
     source.rename(target)
-    _sync(target.parent)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file's bytes, or the names in a folder, are on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    folder_objects.sync_folder(target.parent)

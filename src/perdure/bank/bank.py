@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from perdure import config as configuration
-from perdure.artifacts import ARTIFACT_ROWS
-from perdure.bank import session_list
-from perdure.bank.folders import make_folder
-from perdure.bank.infos import Info, SessionInfo
+from perdure.bank import bank_info
+from perdure.bank.artifact_location import make_folder
+from perdure.bank.bank_info import BankInfo, SessionInfo
 from perdure.bank.session import Session
 from perdure.bank.validation import budget_in
-from perdure.bank.wiring import is_temporary, make_forgetting, make_services
+from perdure.bank.wiring import is_temporary, make_forgetting, make_services, verify_services
 from perdure.config import Config
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, KeyRefused, PerdureError
@@ -25,8 +24,7 @@ from perdure.core.turns import Position
 from perdure.history.forget_sessions import Forgetting, Forgotten
 from perdure.history.log_records import Link, SessionRecord
 from perdure.history.strategies.strategy import parse_strategy
-from perdure.history.turn_log import Hook
-from perdure.history.verify_chain import verify_chains
+from perdure.history.turn_log import AppendHook
 from perdure.storage import registry
 from perdure.storage.collection import Collection
 from perdure.storage.memory_windows import MemoryWindows
@@ -37,7 +35,7 @@ from perdure.storage.state_records import StateRecord, StateRecords
 from perdure.storage.store import Progress
 from perdure.storage.subscriptions import Handler
 from perdure.storage.transaction import Transaction
-from perdure.storage.verify import Problem, verify_store
+from perdure.storage.verify import Problem
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
@@ -131,7 +129,7 @@ class Bank:
             await self.artifacts.open()
             await self.jobs.start()
             services.maintenance.schedule()
-            await services.scribe.start()
+            await services.renditions.start()
             # Nobody who only opens or reads a bank waits for recall.
             self._starting_recall = asyncio.create_task(self._start_recall(), name="perdure-recall")
         except BaseException:
@@ -145,7 +143,7 @@ class Bank:
         self._is_open, self._was_closed = False, True
         services = self.services
         try:
-            await services.scribe.stop()
+            await services.renditions.stop()
             await self._stop_lazy()
             await self.jobs.stop(self.config.jobs.grace)
             with suppress(PerdureError, TimeoutError):  # leases run out by themselves
@@ -180,7 +178,7 @@ class Bank:
         """Wait until background work that is due is done."""
         services = self.services
         await self.jobs.settle_idle()
-        await services.scribe.settle()
+        await services.renditions.settle()
         await services.recall.start()
         await services.recall.settle()
         if services.made("gateway"):
@@ -281,7 +279,7 @@ class Bank:
         if strategy is not None:
             parse_strategy(strategy)
         budget = budget_in(budget)
-        record = await session_list.open_or_create(
+        record = await bank_info.open_or_create(
             self.store,
             self.services.mask_data,
             name,
@@ -299,13 +297,13 @@ class Bank:
 
     async def existing_session(self, name: str) -> Session:
         """The session of this name. Raises `InvalidInput` if there is none."""
-        return self._session(await session_list.existing_session(self.store, name))
+        return self._session(await bank_info.existing_session(self.store, name))
 
     async def sessions(
         self, *, agent: str | None = None, archived: bool = False
     ) -> list[SessionInfo]:
         """The sessions there are, the most recently used first; archived ones only if asked."""
-        return await session_list.list_sessions(self.store, agent=agent, archived=archived)
+        return await bank_info.list_sessions(self.store, agent=agent, archived=archived)
 
     async def forget(
         self,
@@ -323,7 +321,7 @@ class Bank:
         found = await self.existing_session(session)
         if turns is not None:
             return await self.forgetting.turns(
-                found.record, session_list.turn_numbers(turns, found.record)
+                found.record, bank_info.turn_numbers(turns, found.record)
             )
         return await self.forgetting.sessions([session], reroot=reroot)
 
@@ -331,7 +329,7 @@ class Bank:
         """Forget an agent for good: its sessions and whatever is kept under its name."""
         return await self.forgetting.agent(name, reroot=reroot)
 
-    def join(self, hook: Hook) -> None:
+    def join(self, hook: AppendHook) -> None:
         """Have a hook run inside the transaction of every append: see `history.log`."""
         self.services.log.join(hook)
 
@@ -381,14 +379,9 @@ class Bank:
 
     # Care -------------------------------------------------------------------------------------
 
-    async def verify(self, progress: Progress | None = None) -> AsyncIterator[Problem]:
+    def verify(self, progress: Progress | None = None) -> AsyncIterator[Problem]:
         """Check every record and artifact; yields what is damaged."""
-        async for problem in verify_store(self.store, progress, skip=ARTIFACT_ROWS):
-            yield problem
-        async for problem in verify_chains(self.store, progress):
-            yield problem
-        async for fault in self.artifacts.check(referred=True):
-            yield Problem(fault.referrer or fault.artifact, fault.what)
+        return verify_services(self.services, progress)
 
     async def migrate(
         self,
@@ -415,7 +408,7 @@ class Bank:
         from perdure.bank.backup import backup
 
         return await backup(
-            self,
+            self.services,
             folder,
             keep_last=keep_last,
             verify=verify,
@@ -437,7 +430,7 @@ class Bank:
         from perdure.bank.bank_copy import copy_bank
 
         return await copy_bank(
-            self,
+            self.services,
             url,
             config=config,
             overwrite=overwrite,
@@ -446,9 +439,9 @@ class Bank:
             progress=progress,
         )
 
-    async def info(self) -> Info:
+    async def info(self) -> BankInfo:
         """What this bank is and holds."""
-        return Info(
+        return BankInfo(
             url=registry.shown(self.url),
             backend=type(self.store.adapter).__name__,
             capabilities=sorted(self.store.adapter.capabilities),

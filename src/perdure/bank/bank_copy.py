@@ -12,7 +12,7 @@ after that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,18 +21,18 @@ import msgspec
 
 from perdure import config as configuration
 from perdure.artifacts import ArtifactStore
-from perdure.artifacts.addresses import PlaceAddress, S3Address
-from perdure.artifacts.artifact import INLINE_BELOW, Place
-from perdure.artifacts.sources import PIECE
-from perdure.bank.backup_folder import LATEST, BackupFolder, Manifest, translated
-from perdure.bank.bank import Bank
-from perdure.bank.folders import make_folder
+from perdure.artifacts.artifact import INLINE_BELOW, PIECE, ArtifactPlace
+from perdure.artifacts.artifact_places import PlaceAddress, S3Address
+from perdure.bank.artifact_location import make_folder
+from perdure.bank.backup_folder import LATEST, BackupFolder, translated
+from perdure.bank.backup_manifest import BackupManifest
+from perdure.bank.wiring import make_services, verify_services
 from perdure.config import Config
 from perdure.core.errors import ArtifactMissing, Corrupted, InvalidInput, KeyRefused
+from perdure.services import Services
 from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot, not_empty
 from perdure.storage.concurrency import in_thread
-from perdure.storage.rows import Delivered, RowCopy
 from perdure.storage.snapshots import HeldCollection, HeldSnapshot, WatchedSnapshot, closing
 from perdure.storage.store import Progress, Store
 from perdure.storage.verify import Problem
@@ -60,7 +60,7 @@ class BankCopy(msgspec.Struct, frozen=True):
     #: What the check found in the end; None if it was left out.
     problems: tuple[Problem, ...] | None = None
     #: The backup that was restored.
-    snapshot: Manifest | None = None
+    snapshot: BackupManifest | None = None
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -83,9 +83,8 @@ async def restore(
 
     First every file of the backup is checked; nothing is changed if one is damaged. With
     `skip_damaged`, artifacts that are damaged or missing in the backup are left out, and named in
-    `BankCopy.problems`; records are all there or none. A bank that holds records is only written to
-    if `overwrite` says so: they are all gone then. Nobody may have it open. With `verify`, the
-    restored bank is checked, too.
+    `BankCopy.problems`. A bank that holds records is only written to if `overwrite` says so: they
+    are all gone then. Nobody may have it open. With `verify`, the restored bank is checked, too.
 
     Interrupted, even by kill -9, the target has all records or is as it was before, apart from
     artifacts that nothing refers to. One case is left: an artifact that the target had already,
@@ -104,13 +103,13 @@ async def restore(
         await target.refuse(overwrite=overwrite)
         sizes = {tagged: n for tagged, n in manifest.artifacts.items() if tagged not in faults}
         content: Content = lambda tagged: place.contents.chunks(tagged, PIECE)  # noqa: E731
-        async with place.records(manifest) as records:
+        async with place.records(manifest.id, manifest.taken) as records:
             made = await target.fill(records, sizes, content, faults, overwrite=overwrite)
     return await target.checked(made, verify=verify, snapshot=manifest)
 
 
 async def copy_bank(
-    source: Bank,
+    source: Services,
     url: str,
     *,
     config: Config | None = None,
@@ -153,7 +152,7 @@ async def large_artifacts(store: ArtifactStore) -> list[str]:
     Listed before any of them is copied: else somebody who puts one after another could keep us
     at it for ever.
     """
-    found = [each async for each in store.located() if each.place is not Place.ROW]
+    found = [each async for each in store.located() if each.place is not ArtifactPlace.ROW]
     return list(dict.fromkeys(each.artifact for each in found))
 
 
@@ -179,8 +178,8 @@ class _CopyTarget:
                 hint="Use sqlite:///… or postgresql://….",
             )
 
-    def bank(self) -> Bank:
-        return Bank(self.url, config=self.config, master_key=self._master_key)
+    def bank(self) -> Services:
+        return make_services(self.url, self.config, master_key=self._master_key)
 
     async def refuse(self, *, overwrite: bool) -> None:
         """Raises `Conflict` if it holds records that may not be overwritten.
@@ -243,14 +242,14 @@ class _CopyTarget:
         *,
         verify: bool,
         shared_artifacts: bool = False,
-        snapshot: Manifest | None = None,
+        snapshot: BackupManifest | None = None,
     ) -> BankCopy:
         """With what could not be delivered and, if asked for, what is wrong with the target."""
         found = list(self._problems)
         if verify:
             try:
                 async with self._opened() as bank:
-                    found += [problem async for problem in bank.verify(self.progress)]
+                    found += [problem async for problem in verify_services(bank, self.progress)]
             except KeyRefused as exc:
                 # The records are there, as they were; only looking into them takes the key.
                 what = f"was filled, but could not be verified: {exc.message}"
@@ -272,34 +271,26 @@ class _CopyTarget:
         return assembly.store(self.url, config, chain, master_key=self._master_key)
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Bank]:
+    async def _opened(self) -> AsyncIterator[Services]:
         """The bank, open for looking: without background work."""
         bank = self.bank()
         async with bank.store:
             yield bank
 
     @asynccontextmanager
-    async def _with_keys(self, source: Snapshot) -> AsyncIterator[Bank]:
+    async def _with_keys(self, source: Snapshot) -> AsyncIterator[Services]:
         """A bank in memory with the data keys of a snapshot, and the artifacts of the target.
 
         Objects put there are in the target's place; nothing else of the target is touched.
         """
         config = self._in_memory(self.bank().artifacts.place)
-        bank = Bank("memory://", config=config, master_key=self._master_key)
+        bank = make_services("memory://", config, master_key=self._master_key)
         await bank.store.adapter.load(await _keys_of(source))
         async with bank.store:
             yield bank
 
     async def _load(self, source: Snapshot, keys: Snapshot, *, overwrite: bool) -> int:
-        done: dict[str, int] = {}
-
-        def see(collection: str, page: Sequence[RowCopy | Delivered]) -> None:
-            done[collection] = done.get(collection, 0) + len(page)
-            what = f"loading {collection or 'events'}"
-            self.progress(what, done[collection], total.get(collection, 0))
-
-        watched = WatchedSnapshot(source, see, keys)
-        total = {each.name: await watched.count(each.name) for each in await watched.layouts()}
+        watched = WatchedSnapshot(source, self.progress, instead=keys)
         async with self._store() as store:
             return await store.adapter.load(watched, replace=overwrite)
 

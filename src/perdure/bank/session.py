@@ -29,10 +29,10 @@ from perdure.core.turns import Position, Turn
 from perdure.gateway.calls import Tool
 from perdure.history.epochs import Epoch
 from perdure.history.log_records import Head, SessionRecord
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.strategies.strategy import parse_strategy
-from perdure.history.streamed_answers import Answer, Partial
-from perdure.history.turn_log import Hook
+from perdure.history.streamed_answers import Partial, StreamedAnswer
+from perdure.history.turn_log import AppendHook
 from perdure.history.turn_reader import position
 from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.values import Recalled
@@ -90,7 +90,7 @@ class Session:
         key: str | None = None,
         tags: Mapping[str, str] | None = None,
         expected: str | int | Position | None = None,
-        within: Hook | None = None,
+        within: AppendHook | None = None,
         options: Options = DEFAULT,
         count: bool = False,
         fresh: bool = False,
@@ -140,7 +140,7 @@ class Session:
         turns: int = 1,
         *,
         numbers: Sequence[int] | None = None,
-        within: Hook | None = None,
+        within: AppendHook | None = None,
     ) -> list[int]:
         """Take back the newest turns, or those of these numbers; returns what was undone now.
 
@@ -175,7 +175,7 @@ class Session:
 
     # Answers that arrive piece by piece -------------------------------------------------------
 
-    def answer(self, *, model: str = "", resume: Partial | None = None) -> Answer:
+    def answer(self, *, model: str = "", resume: Partial | None = None) -> StreamedAnswer:
         """An answer to the open turn that arrives piece by piece; see `streamed_answers`.
 
         With `resume`, it goes on where a partial one stopped.
@@ -332,7 +332,7 @@ class Session:
         """
         place = position(at, self.record)
         record, head = await self._writer.current_state()
-        return await self._composer.past(record, head, Place(place.turn, place.round or 1))
+        return await self._composer.past(record, head, RoundId(place.turn, place.round or 1))
 
     async def set_fidelity(
         self, id: str | int | Position, level: Level | str, *, now: bool = False

@@ -19,13 +19,13 @@ from perdure.core import clock
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message, assistant
 from perdure.core.turns import ConversationState, Position, Round, Turn
-from perdure.history.answer_drafts import Drafting, Pen
-from perdure.history.intake import Taken, resolved
+from perdure.history.answer_drafts import AnswerDrafts, DraftWriter
+from perdure.history.intake import IntakeResult, resolved
 from perdure.history.log_records import (
-    Draft,
+    AnswerDraft,
     Head,
     SessionRecord,
-    Span,
+    TurnSpan,
     agent_of,
     line_at,
     newest,
@@ -33,8 +33,8 @@ from perdure.history.log_records import (
     undone_at,
 )
 from perdure.history.strategies.raw_rounds import prompt_of
-from perdure.history.streamed_answers import Answer, Partial, unpacked
-from perdure.history.turn_log import Hook, Order, Writer, Written
+from perdure.history.streamed_answers import Partial, StreamedAnswer, unpacked
+from perdure.history.turn_log import AppendHook, AppendRequest, WriteCursor, Written
 from perdure.recall.scoping.lines import note_undone
 from perdure.services import Services
 from perdure.storage.options import Options
@@ -60,9 +60,9 @@ class SessionWriter:
 
     def __init__(self, services: Services, record: SessionRecord, composer: Composer) -> None:
         self.intake = services.intake(record.id)
-        self.intake.recall = self._recent
+        self.intake.recent_messages = self._recent
         #: Where it stands; `record` changes when others change the session.
-        self.cursor = Writer(record)
+        self.cursor = WriteCursor(record)
         self._services = services
         self._composer = composer
         #: Held while this writer writes: its place in the conversation moves with each append.
@@ -97,7 +97,7 @@ class SessionWriter:
         key: str | None,
         tags: Mapping[str, str] | None,
         expected: str | int | Position | None,
-        within: Hook | None,
+        within: AppendHook | None,
         options: Options,
         count: bool,
         fresh: bool,
@@ -114,7 +114,7 @@ class SessionWriter:
             raise InvalidInput("There are no messages to append.", hint="Give at least one.")
         newest = None if expected is None else turn_number(expected)
         taken = await self.intake.take(decoded)
-        order = Order(
+        order = AppendRequest(
             messages=taken.messages,
             tags=self.intake.plain(tags_of(tags)) if tags else {},
             masked=taken.masked if masked is None else dict(masked),
@@ -148,7 +148,7 @@ class SessionWriter:
         self.cursor.own = ConversationState(head.turn)
 
     async def undo(
-        self, turns: int, numbers: Sequence[int] | None, within: Hook | None
+        self, turns: int, numbers: Sequence[int] | None, within: AppendHook | None
     ) -> list[int]:
         turns = count_in(turns, "undone") if numbers is None else turns
         undone = list[int]()
@@ -160,7 +160,7 @@ class SessionWriter:
             else:
                 given = sorted({n for n in numbers if 0 < n <= head.turn}, reverse=True)
                 undone[:] = [n for n in given if not head.is_undone(n)]
-            spans = [Span(first, last) for first, last in runs(reversed(undone))]
+            spans = [TurnSpan(first, last) for first, last in runs(reversed(undone))]
             return msgspec.structs.replace(
                 head,
                 undone=(*head.undone, *spans),
@@ -170,7 +170,7 @@ class SessionWriter:
 
         async def inside(transaction: Transaction, head: Head) -> None:
             for turn in undone:
-                await transaction.collection(Draft).delete(turn_key(self.record.id, turn))
+                await transaction.collection(AnswerDraft).delete(turn_key(self.record.id, turn))
             await note_undone(transaction, head)
             if within is not None:
                 await within(transaction, Written(self.record, head, (), ()))
@@ -209,14 +209,16 @@ class SessionWriter:
 
     # Answers that arrive piece by piece -------------------------------------------------------
 
-    def answer(self, model: str, resume: Partial | None) -> Answer:
-        drafting = Drafting(self._pen)
+    def answer(self, model: str, resume: Partial | None) -> StreamedAnswer:
+        drafting = AnswerDrafts(self._pen)
         heartbeat = self._services.config.history.heartbeat
-        return Answer(drafting, drafting.place, model=model, heartbeat=heartbeat, resumed=resume)
+        return StreamedAnswer(
+            drafting, drafting.place, model=model, heartbeat=heartbeat, resumed=resume
+        )
 
     async def partials(self) -> list[Partial]:
         head = await self.head()
-        drafts = self._services.store.collection(Draft)
+        drafts = self._services.store.collection(AnswerDraft)
         found = await drafts.get_many([turn_key(self.record.id, turn) for turn in head.answering])
         return [
             Partial(turn, unpacked(draft.content), draft.started, draft.updated)
@@ -225,15 +227,15 @@ class SessionWriter:
         ]
 
     async def close_partial(self, partial: Partial) -> Turn:
-        return await Drafting(self._pen).close(partial)
+        return await AnswerDrafts(self._pen).close(partial)
 
     async def drop_partial(self, partial: Partial) -> None:
-        await Drafting(self._pen).drop(partial)
+        await AnswerDrafts(self._pen).drop(partial)
 
     @property
-    def _pen(self) -> Pen:
+    def _pen(self) -> DraftWriter:
         services = self._services
-        return Pen(
+        return DraftWriter(
             services.store,
             services.log,
             services.reader,
@@ -367,9 +369,9 @@ class SessionWriter:
 
     async def _write(
         self,
-        order: Order,
-        taken: Taken,
-        within: Hook | None = None,
+        order: AppendRequest,
+        taken: IntakeResult,
+        within: AppendHook | None = None,
         *,
         count: bool = False,
         answer: _Answer | None = None,
@@ -382,7 +384,7 @@ class SessionWriter:
             ):
                 self.cursor.own = answer.own
             if count:
-                hooks.append(self._services.meter.now(taken.moved))
+                hooks.append(self._services.token_counts.now(taken.moved))
             written = await self._services.log.write(self.cursor, order, hooks)
         if taken.moved:
             await self.intake.confirm(taken)

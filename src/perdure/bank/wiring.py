@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from perdure.artifacts import ArtifactStore
+from perdure.artifacts import ARTIFACT_ROWS, ArtifactStore
 from perdure.bank.artifact_keys import SealedObjects, object_sealer
-from perdure.bank.folders import artifact_place, former_place
+from perdure.bank.artifact_location import artifact_place, former_place
 from perdure.config import Config
 from perdure.context.context_forgetting import ContextForgetting
-from perdure.core.clock import Clock
+from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, Unsupported
 from perdure.history.artifact_uses import Uses
 from perdure.history.epochs import Epochs
 from perdure.history.forget_sessions import Forgetting
-from perdure.history.renditions.rendition_service import Scribe
+from perdure.history.log_records import SessionRecord
+from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TurnLog, Written
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
+from perdure.history.verify_chain import verify_chains
 from perdure.jobs import Runner
 from perdure.jobs.store_maintenance import StoreMaintenance
 from perdure.services import Services
@@ -28,6 +30,7 @@ from perdure.storage.middleware import Middleware
 from perdure.storage.store import Progress, Store
 from perdure.storage.subscriptions import Subscriptions
 from perdure.storage.transaction import Transaction
+from perdure.storage.verify import Problem, verify_store
 
 if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
@@ -59,11 +62,11 @@ def make_services(
     url: str,
     config: Config,
     *,
-    middleware: Sequence[Middleware],
-    master_key: Source | None,
-    progress: Progress | None,
-    clock: Clock,
-    is_open: Callable[[], bool],
+    middleware: Sequence[Middleware] = (),
+    master_key: Source | None = None,
+    progress: Progress | None = None,
+    clock: Clock = now,
+    is_open: Callable[[], bool] = lambda: False,
 ) -> Services:
     """The services of the bank at a URL. `is_open` says whether models may be called.
 
@@ -84,9 +87,9 @@ def make_services(
     artifacts.join(Uses(store))
     if chain.encryption is not None:
         chain.encryption.join(SealedObjects(artifacts))
-    reader = Reader(store)
+    reader = TurnReader(store)
     jobs = Runner(store, concurrency=config.jobs.concurrency)
-    meter = TokenCounts(store, reader, artifacts, jobs)
+    token_counts = TokenCounts(store, reader, artifacts, jobs)
     log, epochs = TurnLog(store, artifacts, jobs), Epochs(store)
     subscriptions = Subscriptions(store)
     maintenance = StoreMaintenance(store, chain, subscriptions, jobs, config)
@@ -104,10 +107,11 @@ def make_services(
         return make_recall(
             store,
             reader,
-            services.scribe,
+            services.renditions,
+            jobs,
             config,
             gateway=lambda: services.gateway,
-            counter=lambda: meter.counter,
+            counter=lambda: token_counts.counter,
             plain=services.mask_data,
             scrub=maintenance.scrub,
             withdraw=ContextForgetting(store, epochs).forget_memories,
@@ -122,8 +126,14 @@ def make_services(
         return Masker(config.secrets)
 
     async def index(transaction: Transaction, written: Written) -> None:
-        await services.recall.start()
-        await services.recall.index.hook(transaction, written)
+        if written.bulk:
+            await services.recall.hook(transaction, written)
+
+    def note(written: Written) -> None:
+        services.recall.note(written)
+
+    def missed(record: SessionRecord, first: int, last: int) -> None:
+        services.recall.missed(record, first, last)
 
     services = Services(
         url=url,
@@ -136,12 +146,12 @@ def make_services(
         artifacts=artifacts,
         log=log,
         reader=reader,
-        meter=meter,
-        scribe=Scribe(
+        token_counts=token_counts,
+        renditions=RenditionService(
             store,
             reader,
             artifacts,
-            meter,
+            token_counts,
             jobs,
             config=config.renditions,
             gateway=(lambda: services.gateway) if config.gateway.models.compress else None,
@@ -152,8 +162,9 @@ def make_services(
         make_masker=make_masker,
     )
     log.join(index)
-    log.listen(meter.note, meter.missed)
-    log.listen(services.scribe.note, services.scribe.missed)
+    log.listen(token_counts.note, token_counts.missed)
+    log.listen(services.renditions.note, services.renditions.missed)
+    log.listen(note, missed)
     return services
 
 
@@ -173,6 +184,18 @@ def make_forgetting(services: Services) -> Forgetting:
     services.recall.join(made)
     made.join(ContextForgetting(services.store, services.epochs))
     return made
+
+
+async def verify_services(
+    services: Services, progress: Progress | None = None
+) -> AsyncIterator[Problem]:
+    """Check every record and artifact; yields what is damaged."""
+    async for problem in verify_store(services.store, progress, skip=ARTIFACT_ROWS):
+        yield problem
+    async for problem in verify_chains(services.store, progress):
+        yield problem
+    async for fault in services.artifacts.check(referred=True):
+        yield Problem(fault.referrer or fault.artifact, fault.what)
 
 
 def _check_backend(url: str, store: Store) -> None:

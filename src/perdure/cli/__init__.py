@@ -1,8 +1,9 @@
 """The command ``perdure``: one module per group of commands.
 
-`app` ties the groups together and is where errors become one line on stderr; `options` holds what
-all commands take, `places` finds the bank they mean, `terminal` is how they print. A command
-imports what it works with inside its function, so that ``perdure --help`` loads no database.
+`app` ties the groups together and is where errors become one line on stderr; `command_options`
+holds what all commands take, `bank_access` finds the bank they mean, `terminal` is how they print.
+A command imports what it works with inside its function, so that ``perdure --help`` loads no
+database.
 """
 
 from __future__ import annotations

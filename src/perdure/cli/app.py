@@ -32,7 +32,7 @@ from perdure.cli import (
     terminal,
     transfer_commands,
 )
-from perdure.cli.options import BankOption, ConfigOption, DebugOption, Settings
+from perdure.cli.command_options import BankOption, CommandSettings, ConfigOption, DebugOption
 from perdure.core.errors import PerdureError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Border(TyperGroup):
         try:
             return super().invoke(ctx)
         except PerdureError as exc:
-            settings = ctx.obj if isinstance(ctx.obj, Settings) else Settings()
+            settings = ctx.obj if isinstance(ctx.obj, CommandSettings) else CommandSettings()
             if settings.debug:
                 raise
             terminal.complain(exc)
@@ -115,7 +115,7 @@ def _global_options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    ctx.obj = Settings(bank, config, debug=debug)
+    ctx.obj = CommandSettings(bank, config, debug=debug)
 
 
 #: By the words that call a command.

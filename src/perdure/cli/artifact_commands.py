@@ -9,16 +9,16 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from perdure.artifacts import Fault, PlaceAddress
-    from perdure.artifacts.collecting import Collected
-    from perdure.artifacts.moving import Moved
+    from perdure.artifacts import ArtifactFault, PlaceAddress
+    from perdure.artifacts.artifact_collector import CollectedArtifacts
+    from perdure.artifacts.artifact_contents import MovedArtifacts
 
 app = typer.Typer(
     help="Look at artifacts: content that is kept by its hash.",
@@ -32,7 +32,7 @@ _LISTED = 50
 @app.command("list")
 @common_options()
 async def list_(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="Show at most so many; 0 shows all.")
@@ -66,7 +66,7 @@ async def list_(
 @app.command()
 @common_options()
 async def check(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     orphans: Annotated[
         bool, typer.Option("--orphans", help="Also name what nothing refers to.")
@@ -93,7 +93,7 @@ async def check(
 @app.command()
 @common_options()
 async def collect(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     grace: Annotated[
         str,
@@ -122,7 +122,7 @@ async def collect(
 @app.command()
 @common_options()
 async def move(
-    settings: Settings,
+    settings: CommandSettings,
     place: Annotated[
         str, typer.Argument(metavar="PLACE", help="A folder, or s3://bucket/prefix?region=….")
     ],
@@ -174,7 +174,7 @@ async def move(
         raise typer.Exit(1)
 
 
-async def _list(settings: Settings, limit: int) -> dict[str, Any]:
+async def _list(settings: CommandSettings, limit: int) -> dict[str, Any]:
     from perdure.cli import readable
     from perdure.core.clock import to_datetime
 
@@ -201,8 +201,8 @@ async def _list(settings: Settings, limit: int) -> dict[str, Any]:
     return {"place": place, "count": count, "bytes": size, "artifacts": shown}
 
 
-async def _check(settings: Settings, *, orphans: bool) -> tuple[int, list[Fault]]:
-    faults: list[Fault] = []
+async def _check(settings: CommandSettings, *, orphans: bool) -> tuple[int, list[ArtifactFault]]:
+    faults: list[ArtifactFault] = []
     checked = 0
 
     with ProgressBar("checking artifacts") as bar:
@@ -221,15 +221,17 @@ async def _check(settings: Settings, *, orphans: bool) -> tuple[int, list[Fault]
     return checked, faults
 
 
-async def _collect(settings: Settings, grace: str | float, *, dry_run: bool) -> Collected:
+async def _collect(
+    settings: CommandSettings, grace: str | float, *, dry_run: bool
+) -> CollectedArtifacts:
     with ProgressBar("looking at artifacts") as bar:
         async with existing_bank(settings) as bank:
             return await bank.artifacts.collect(grace=grace, dry_run=dry_run, progress=bar)
 
 
 async def _move(
-    settings: Settings, to: PlaceAddress, source: PlaceAddress | None, *, delete: bool
-) -> Moved:
+    settings: CommandSettings, to: PlaceAddress, source: PlaceAddress | None, *, delete: bool
+) -> MovedArtifacts:
     with ProgressBar("copying artifacts") as bar:
         async with existing_bank(settings) as bank:
             return await bank.artifacts.move(to, source=source, delete=delete, progress=bar)

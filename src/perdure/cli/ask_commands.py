@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.core.errors import InvalidInput, StreamBroken
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class AskComplexity(StrEnum):
 
 @common_options()
 def ask(
-    settings: Settings,
+    settings: CommandSettings,
     question: Annotated[
         list[str] | None,
         typer.Argument(
@@ -95,7 +95,7 @@ def ask(
         bool, typer.Option("--reasoning", help="Show what the model thinks, on stderr.")
     ] = False,
 ) -> None:
-    """Ask a model, and print its answer as it arrives.
+    """CallOptions a model, and print its answer as it arrives.
 
     Exits with 0 if it answered, with 1 if it could not, with 2 if nothing was asked, with 130 if it
     was interrupted.
@@ -122,7 +122,7 @@ def ask(
         if settings.debug:
             raise
         where = "in `partial`" if settings.json else "above"
-        told = StreamBroken(exc.message, hint=f"What arrived is {where}. Ask again.")
+        told = StreamBroken(exc.message, hint=f"What arrived is {where}. CallOptions again.")
         if settings.json:
             terminal.emit({"error": terminal.described(told), "partial": _partial(exc)})
         else:
@@ -293,7 +293,7 @@ def waiting(candidates: Sequence[ModelCandidate]) -> Iterator[None]:
 
 
 async def _ask(
-    settings: Settings, request: Request, asked: calls.CallOptions, voice: AnswerPrinter
+    settings: CommandSettings, request: Request, asked: calls.CallOptions, voice: AnswerPrinter
 ) -> tuple[Reply, float]:
     """The answer, and the seconds until it was there, from the first try on."""
     import time

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _HASH = 8
 
 @common_options()
 def audit(
-    settings: Settings,
+    settings: CommandSettings,
     about: Annotated[
         str,
         typer.Argument(
@@ -85,7 +85,7 @@ def _moment(since: str | None) -> datetime | None:
 
 
 async def _entries(
-    settings: Settings, wanted: dict[str, str | None], since: datetime | None, limit: int
+    settings: CommandSettings, wanted: dict[str, str | None], since: datetime | None, limit: int
 ) -> TrailPage:
     from perdure.cli import bank_access
     from perdure.storage.audit import AuditTrail
@@ -102,7 +102,7 @@ async def _entries(
         )
 
 
-async def _verify(settings: Settings, collection: str, key: str) -> Verdict:
+async def _verify(settings: CommandSettings, collection: str, key: str) -> Verdict:
     from perdure.cli import bank_access
     from perdure.storage.audit import AuditTrail
 
@@ -147,7 +147,7 @@ def _state(version: int, hash_: str) -> str:
     return f"v{version} {hash_[:_HASH]}" if version else "–"
 
 
-def _show_verdict(settings: Settings, verdict: Verdict) -> None:
+def _show_verdict(settings: CommandSettings, verdict: Verdict) -> None:
     if settings.json:
         import msgspec
 

@@ -14,7 +14,7 @@ from perdure.core.errors import InvalidInput, Unavailable
 if TYPE_CHECKING:
     from perdure.bank import Bank
     from perdure.bank.session import Session
-    from perdure.cli.options import Settings
+    from perdure.cli.command_options import CommandSettings
     from perdure.config import Config
 
 SessionArgument = Annotated[
@@ -28,7 +28,9 @@ _LISTED = 5
 
 
 @asynccontextmanager
-async def existing_bank(settings: Settings, config: Config | None = None) -> AsyncIterator[Bank]:
+async def existing_bank(
+    settings: CommandSettings, config: Config | None = None
+) -> AsyncIterator[Bank]:
     """The bank that is meant, without background work.
 
     Raises `Unavailable` if there is none: opening an address would make it, and whoever only looks
@@ -51,7 +53,7 @@ async def existing_bank(settings: Settings, config: Config | None = None) -> Asy
 
 
 @asynccontextmanager
-async def changed_bank(settings: Settings) -> AsyncIterator[Bank]:
+async def changed_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
     """The bank, for a change of what recall finds. Say what came of it before you leave.
 
     What was written gets its vectors on leaving, if the model comes with Perdure, which takes most

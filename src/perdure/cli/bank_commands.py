@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli import backups, encrypting, terminal
+from perdure.cli import backup_commands, encrypting, terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from perdure.artifacts.addresses import S3Address
-    from perdure.bank import Info
+    from perdure.artifacts.artifact_places import S3Address
+    from perdure.bank import BankInfo
     from perdure.cli.diagnosis import FolderUse
     from perdure.storage.record_migrations import Migrated
     from perdure.storage.records import RecordType
@@ -33,7 +33,7 @@ app = typer.Typer(
 
 @app.command()
 @common_options()
-async def init(settings: Settings) -> None:
+async def init(settings: CommandSettings) -> None:
     """Make the bank. One that is already there stays as it is."""
     made = await _init(settings)
     if settings.json:
@@ -46,13 +46,13 @@ async def init(settings: Settings) -> None:
 
 @app.command()
 @common_options()
-async def info(settings: Settings) -> None:
+async def info(settings: CommandSettings) -> None:
     """Show what the bank is, and what it holds."""
     found, artifacts = await _info(settings)
     if settings.json:
         import msgspec
 
-        from perdure.artifacts.addresses import S3Address
+        from perdure.artifacts.artifact_places import S3Address
 
         place = str(artifacts) if isinstance(artifacts, S3Address) else artifacts
         terminal.emit({**msgspec.structs.asdict(found), "artifacts": place})
@@ -60,15 +60,15 @@ async def info(settings: Settings) -> None:
         _show(found, artifacts)
 
 
-app.command("backup")(backups.backup)
-app.command("backups")(backups.list_)
-app.command("restore")(backups.restore)
-app.command("copy")(backups.copy)
+app.command("backup")(backup_commands.backup)
+app.command("backups")(backup_commands.list_)
+app.command("restore")(backup_commands.restore)
+app.command("copy")(backup_commands.copy)
 app.command("encrypt")(encrypting.encrypt)
 app.command("decrypt")(encrypting.decrypt)
 
 
-async def _init(settings: Settings) -> dict[str, Any]:
+async def _init(settings: CommandSettings) -> dict[str, Any]:
     from perdure.bank import Bank
     from perdure.storage import registry
     from perdure.storage.adapter import Capability
@@ -89,7 +89,7 @@ async def _init(settings: Settings) -> dict[str, Any]:
             }
 
 
-async def _info(settings: Settings) -> tuple[Info, FolderUse | S3Address]:
+async def _info(settings: CommandSettings) -> tuple[BankInfo, FolderUse | S3Address]:
     import asyncio
 
     from perdure.cli.diagnosis import folder_use
@@ -100,7 +100,7 @@ async def _info(settings: Settings) -> tuple[Info, FolderUse | S3Address]:
             return found, await asyncio.to_thread(folder_use, bank.artifacts.place)
 
 
-def _show(found: Info, artifacts: FolderUse | S3Address) -> None:
+def _show(found: BankInfo, artifacts: FolderUse | S3Address) -> None:
     terminal.table(
         ("", ""),
         [
@@ -150,7 +150,7 @@ DryRunOption = Annotated[
 @app.command()
 @common_options()
 async def migrate(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     modules: ImportOption = None,
     collections: CollectionOption = None,
@@ -195,7 +195,7 @@ def _import_modules(modules: list[str]) -> None:
 
 
 async def _migrate(
-    settings: Settings, collections: list[str], *, dry_run: bool
+    settings: CommandSettings, collections: list[str], *, dry_run: bool
 ) -> tuple[list[Migrated], list[str]]:
     """What was done, and the collections that are there but not declared."""
     from perdure.storage.record_migrations import migrate as migrate_records

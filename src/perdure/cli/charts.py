@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.gateway.budgets import BudgetStatus
     from perdure.gateway.outcomes import CostRow
     from perdure.history.manifest import Band
-    from perdure.simulation import Comparison, Figures, History
+    from perdure.simulation import History, PolicyComparison, PolicyFigures
 
 _WIDEST_BAR, _NARROWEST_BAR = 24, 6
 #: Days without calls are shown between those that had some, unless there are too many.
@@ -303,7 +303,7 @@ _ASCII_LEVELS = "_.-=+*#@"
 _BARS, _ASCII_BARS = "█░", "#-"
 
 
-def show_policies(history: History, compared: Comparison) -> None:
+def show_policies(history: History, compared: PolicyComparison) -> None:
     """Print the table, the charts, what was read, and what was assumed."""
     rows = [_row(name, each) for name, each in compared.policies.items()]
     terminal.listing(_POLICY_HEADINGS, rows, right=len(_POLICY_HEADINGS) - 1)
@@ -332,7 +332,7 @@ def show_policies(history: History, compared: Comparison) -> None:
         )
 
 
-def _row(name: str, each: Figures) -> tuple[str, ...]:
+def _row(name: str, each: PolicyFigures) -> tuple[str, ...]:
     return (
         name,
         f"{each.hit_ratio:.1%}",
@@ -345,7 +345,7 @@ def _row(name: str, each: Figures) -> tuple[str, ...]:
     )
 
 
-def _draw_costs(compared: Comparison, margin: int, room: int) -> None:
+def _draw_costs(compared: PolicyComparison, margin: int, room: int) -> None:
     """A bar for each policy: what was new to the cache, then what was read from it."""
     out, signs = terminal.console(), _signs(_BARS, _ASCII_BARS)
     terminal.say(f"Cost: {signs[0]} what was new to the cache, {signs[1]} what was read from it")
@@ -360,7 +360,7 @@ def _draw_costs(compared: Comparison, margin: int, room: int) -> None:
         out.print(line, soft_wrap=True)
 
 
-def _draw_sizes(compared: Comparison, margin: int, room: int) -> None:
+def _draw_sizes(compared: PolicyComparison, margin: int, room: int) -> None:
     """A line for each policy: its requests from the first to the last, by size."""
     out, levels = terminal.console(), _signs(_LEVELS, _ASCII_LEVELS)
     limited = [each.max_tokens for name, each in compared.policies.items() if name != "unlimited"]
@@ -380,7 +380,7 @@ def _columns(sizes: Sequence[int], room: int) -> list[int]:
     return [sizes[(at + 1) * len(sizes) // count - 1] for at in range(count)]
 
 
-def _assumed(compared: Comparison) -> str:
+def _assumed(compared: PolicyComparison) -> str:
     injected = f" and {compared.injection:,} injected" if compared.injection else ""
     return (
         f"{terminal.plural(compared.requests, 'request')} of"

@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import Corrupted
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @common_options()
-async def verify(settings: Settings) -> None:
+async def verify(settings: CommandSettings) -> None:
     """Check every record and artifact of the bank.
 
     Names each damaged one. Exits with 0 if the bank is sound, and with 1 if it is not.
@@ -39,7 +39,7 @@ async def verify(settings: Settings) -> None:
         raise typer.Exit(1)
 
 
-async def _verify(settings: Settings) -> tuple[int, list[Problem]]:
+async def _verify(settings: CommandSettings) -> tuple[int, list[Problem]]:
     """The number of records checked, and the problems, which are printed as they are found."""
     from perdure.storage.verify import Problem
 
@@ -69,7 +69,7 @@ async def _verify(settings: Settings) -> tuple[int, list[Problem]]:
 
 
 @common_options()
-async def doctor(settings: Settings) -> None:
+async def doctor(settings: CommandSettings) -> None:
     """Check versions, paths, and whether every configured part answers.
 
     Exits with 0 if all is well, and with 1 if something is not.
@@ -103,7 +103,7 @@ def _show_diagnosis(report: Diagnosis) -> None:
 
 @common_options(without=("bank", "config"))
 async def conformance(
-    settings: Settings,
+    settings: CommandSettings,
     url: Annotated[str, typer.Argument(metavar="URL", help="The address of a store to try.")],
 ) -> None:
     """Try a storage backend on everything it declares.

@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -44,7 +44,7 @@ class PromptOptions(NamedTuple):
 
 @common_options()
 async def context(
-    settings: Settings,
+    settings: CommandSettings,
     session: SessionArgument,
     *,
     prompt: Annotated[
@@ -133,7 +133,7 @@ def context_json(found: Context, wire: Wire | None, *, text: bool) -> dict[str, 
 # Looking ---------------------------------------------------------------------------------------
 
 
-async def _context(settings: Settings, name: str, asked: PromptOptions) -> Context:
+async def _context(settings: CommandSettings, name: str, asked: PromptOptions) -> Context:
     from perdure.cli.show_commands import position
 
     if asked.at is not None and asked.is_new:
@@ -170,7 +170,7 @@ async def _next(session: Session, asked: PromptOptions) -> Context:
     )
 
 
-async def _epochs(settings: Settings, name: str) -> tuple[str, list[Epoch]]:
+async def _epochs(settings: CommandSettings, name: str) -> tuple[str, list[Epoch]]:
     async with existing_bank(settings) as bank:
         session = await find_session(bank, name)
         return session.name, await session.epochs()
@@ -243,7 +243,7 @@ def _said(message: Message, part: Part) -> str:
     return words_of(part)
 
 
-def _show_epochs(settings: Settings, name: str, made: list[Epoch]) -> None:
+def _show_epochs(settings: CommandSettings, name: str, made: list[Epoch]) -> None:
     from perdure.cli import readable
     from perdure.core import clock
 

@@ -307,7 +307,7 @@ _LONGEST = 20_000
 _item = re.compile(r" {0,12}(?:[-*+•] {1,3}|\d{1,3}[.)] {1,2})?").match
 
 
-class Marks(msgspec.Struct, frozen=True):
+class PageMarks(msgspec.Struct, frozen=True):
     """The signs in front of what is said."""
 
     user: str = "»"
@@ -323,7 +323,7 @@ class Marks(msgspec.Struct, frozen=True):
 
 
 #: For terminals that do not know the others.
-_ASCII = Marks(">", "*", "~", "+", "-", "#", "->", "...", "-", "|")
+_ASCII = PageMarks(">", "*", "~", "+", "-", "#", "->", "...", "-", "|")
 
 
 class Sheet:
@@ -332,7 +332,7 @@ class Sheet:
     def __init__(self) -> None:
         self._out = terminal.console()
         self.width = min(self._out.width, _WIDEST) if self._out.is_terminal else None
-        self.marks = Marks() if _can_say(Marks()) else _ASCII
+        self.marks = PageMarks() if _can_say(PageMarks()) else _ASCII
 
     def line(self, words: str | Line, style: str = "") -> None:
         """Words on a line, however long."""
@@ -429,7 +429,7 @@ class Sheet:
         return [first, *(indent + each.plain for each in rest.wrap(self._out, room))]
 
 
-def _can_say(marks: Marks) -> bool:
+def _can_say(marks: PageMarks) -> bool:
     """Whether stdout can show these marks."""
     try:
         "".join(msgspec.structs.astuple(marks)).encode(sys.stdout.encoding or "ascii")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -61,7 +61,7 @@ class SpentCosts(NamedTuple):
 
 @common_options()
 async def costs(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     by: Annotated[
         CostGrouping, typer.Option("--by", help="What calls are grouped by.")
@@ -95,7 +95,7 @@ def _moment(since: str) -> datetime:
         raise typer.BadParameter(str(exc), param_hint="--since") from exc
 
 
-async def _costs(settings: Settings, by: CostGrouping, since: datetime) -> SpentCosts:
+async def _costs(settings: CommandSettings, by: CostGrouping, since: datetime) -> SpentCosts:
     from perdure.cli import model_commands
     from perdure.gateway import outcomes
     from perdure.gateway.gateway import Gateway

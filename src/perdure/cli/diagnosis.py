@@ -19,11 +19,11 @@ import msgspec
 
 from perdure import __version__
 from perdure import config as configuration
-from perdure.artifacts.addresses import S3Address
+from perdure.artifacts.artifact_places import S3Address
 from perdure.bank import Bank
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.options import Settings
+from perdure.cli.command_options import CommandSettings
 from perdure.cli.terminal import ProgressBar
 from perdure.config import Config
 from perdure.core.errors import PerdureError, Unavailable
@@ -82,7 +82,7 @@ class Diagnosis:
         self.add(part, error.message, ok=False, advice=error.hint)
 
 
-async def diagnose(settings: Settings) -> Diagnosis:
+async def diagnose(settings: CommandSettings) -> Diagnosis:
     """Look at every part. Raises nothing: what cannot be looked at is a fault in the report."""
     report = Diagnosis()
     with ProgressBar("asking the bank"):
@@ -131,7 +131,7 @@ def _examine_sqlite(report: Diagnosis, versions: dict[str, str | None]) -> None:
         report.add("SQLite", f"{found} can damage a bank.", ok=False, advice=advice)
 
 
-def _examine_config(report: Diagnosis, settings: Settings) -> Config | None:
+def _examine_config(report: Diagnosis, settings: CommandSettings) -> Config | None:
     file = settings.config or configuration.config_file()
     found = file.is_file()
     report.facts["config"] = {"file": str(file), "found": found}
@@ -146,7 +146,7 @@ def _examine_config(report: Diagnosis, settings: Settings) -> Config | None:
     return config
 
 
-async def _examine_bank(report: Diagnosis, settings: Settings, config: Config) -> None:
+async def _examine_bank(report: Diagnosis, settings: CommandSettings, config: Config) -> None:
     facts: dict[str, Any] = {
         "url": registry.shown(config.bank_url()),
         "reachable": False,

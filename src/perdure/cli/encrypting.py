@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.core.errors import InvalidConfig, InvalidInput, Unavailable
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ KeyOption = Annotated[
 
 @common_options()
 def encrypt(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     key: KeyOption = None,
     former: Annotated[
@@ -61,7 +61,7 @@ def encrypt(
 
 @common_options()
 def decrypt(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     key: KeyOption = None,
 ) -> None:
@@ -76,7 +76,7 @@ def decrypt(
 
 
 def _convert(
-    settings: Settings, key: str | None, work: Callable[[Path, bytes], None], told: str
+    settings: CommandSettings, key: str | None, work: Callable[[Path, bytes], None], told: str
 ) -> None:
     from perdure.storage import registry
 

@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank, find_session
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -26,7 +26,7 @@ _LISTED = 20
 
 @common_options()
 async def forget(
-    settings: Settings,
+    settings: CommandSettings,
     session: Annotated[
         str | None,
         typer.Argument(metavar="SESSION", help="Its name, or a unique beginning or end of it."),
@@ -84,7 +84,7 @@ def _in_words(gone: Forgotten) -> str:
 
 
 async def _forget(
-    settings: Settings,
+    settings: CommandSettings,
     name: str | None,
     turns: list[str],
     agent: str | None,
@@ -93,7 +93,7 @@ async def _forget(
     yes: bool,
 ) -> Forgotten | None:
     """What was forgotten; None if it was not wanted after all."""
-    from perdure.bank.session_list import turn_numbers
+    from perdure.bank.bank_info import turn_numbers
     from perdure.cli.show_commands import position
 
     async with existing_bank(settings) as bank:

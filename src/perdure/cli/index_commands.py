@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ app = typer.Typer(
 
 @app.command()
 @common_options()
-async def check(settings: Settings) -> None:
+async def check(settings: CommandSettings) -> None:
     """Compare the index with the turns that it is about.
 
     Reads every turn, and changes nothing. Exits with 0 if all is well, and with 1 if it is not;
@@ -44,7 +44,7 @@ async def check(settings: Settings) -> None:
 
 @app.command()
 @common_options()
-async def rebuild(settings: Settings) -> None:
+async def rebuild(settings: CommandSettings) -> None:
     """Make the index anew, with all vectors.
 
     From the turns, memories and reference layers of the bank. Everybody may go on reading and
@@ -62,13 +62,13 @@ async def rebuild(settings: Settings) -> None:
         raise typer.Exit(1)
 
 
-async def _check(settings: Settings) -> IndexReport:
+async def _check(settings: CommandSettings) -> IndexReport:
     async with existing_bank(settings) as bank:
         with ProgressBar("checking the index") as progress:
             return await bank.index.check(progress)
 
 
-async def _rebuild(settings: Settings) -> IndexReport:
+async def _rebuild(settings: CommandSettings) -> IndexReport:
     from perdure.bank import Bank
 
     config = settings.load()

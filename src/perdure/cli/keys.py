@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ app = typer.Typer(
 @app.command()
 @common_options(without=("bank", "config"))
 def make(
-    settings: Settings,
+    settings: CommandSettings,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not exist yet.")],
 ) -> None:
     """Write a new random master key to a file that only you may read.
@@ -48,7 +48,7 @@ def make(
 @app.command("list")
 @common_options()
 def list_(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     rows: Annotated[
         bool, typer.Option("--rows", help="Count the records that need each key.")
@@ -68,7 +68,7 @@ def list_(
 @app.command()
 @common_options()
 def rotate(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     master: Annotated[
         bool,
@@ -103,7 +103,7 @@ def rotate(
 @app.command()
 @common_options()
 def shred(
-    settings: Settings,
+    settings: CommandSettings,
     scope: Annotated[
         str, typer.Argument(metavar="SCOPE", help="collection:NAME or agent:NAME; see list.")
     ],
@@ -130,7 +130,7 @@ def shred(
         terminal.note("Traces of them may still be in the store's files: others had them open.")
 
 
-async def _list(settings: Settings, *, rows: bool) -> list[ScopeStanding]:
+async def _list(settings: CommandSettings, *, rows: bool) -> list[ScopeStanding]:
     from perdure.cli import bank_access
     from perdure.cli.terminal import ProgressBar
 
@@ -139,7 +139,9 @@ async def _list(settings: Settings, *, rows: bool) -> list[ScopeStanding]:
             return await bank.encryption.status(rows=rows)
 
 
-async def _rotate(settings: Settings, scope: str | None, *, master: bool) -> Rotated | Rewrapped:
+async def _rotate(
+    settings: CommandSettings, scope: str | None, *, master: bool
+) -> Rotated | Rewrapped:
     from perdure.cli import bank_access
     from perdure.cli.terminal import ProgressBar
 
@@ -150,7 +152,7 @@ async def _rotate(settings: Settings, scope: str | None, *, master: bool) -> Rot
             return await bank.encryption.rotate_data_keys(scope, bar)
 
 
-async def _shred(settings: Settings, scope: str) -> bool:
+async def _shred(settings: CommandSettings, scope: str) -> bool:
     from perdure.cli import bank_access
     from perdure.cli.terminal import ProgressBar
 

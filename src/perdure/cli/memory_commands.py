@@ -9,6 +9,7 @@ import typer
 
 from perdure.cli import readable, terminal
 from perdure.cli.bank_access import changed_bank, existing_bank
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.memory_display import (
     author_in_words,
     existing_memory,
@@ -20,7 +21,6 @@ from perdure.cli.memory_display import (
     person_here,
     tell_change,
 )
-from perdure.cli.options import Settings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _KIND = typer.Option("--kind", help=f"One of {_KINDS}.")
 @app.command()
 @common_options()
 async def add(
-    settings: Settings,
+    settings: CommandSettings,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="Whose memory it is.")],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What is to be remembered.")],
     *,
@@ -89,7 +89,7 @@ async def add(
 @app.command("list")
 @common_options()
 async def list_(
-    settings: Settings,
+    settings: CommandSettings,
     agent: Annotated[
         str | None, typer.Argument(metavar="AGENT", help="Whose; those of all if left out.")
     ] = None,
@@ -133,7 +133,7 @@ async def list_(
 
 @app.command()
 @common_options()
-async def show(settings: Settings, key: KeyArgument) -> None:
+async def show(settings: CommandSettings, key: KeyArgument) -> None:
     """Show all that is known about a memory."""
     async with existing_bank(settings) as bank:
         memory = await existing_memory(bank, key)
@@ -151,7 +151,7 @@ async def show(settings: Settings, key: KeyArgument) -> None:
 @app.command()
 @common_options()
 async def edit(
-    settings: Settings,
+    settings: CommandSettings,
     key: KeyArgument,
     text: Annotated[
         str | None, typer.Argument(metavar="TEXT", help="What it is to say; as it is, if left out.")
@@ -202,7 +202,7 @@ async def edit(
 
 @app.command()
 @common_options()
-async def history(settings: Settings, key: KeyArgument) -> None:
+async def history(settings: CommandSettings, key: KeyArgument) -> None:
     """Show the versions of a memory: who made each, when, and what was new."""
     async with existing_bank(settings) as bank:
         memory = await existing_memory(bank, key)
@@ -230,7 +230,7 @@ async def history(settings: Settings, key: KeyArgument) -> None:
 @app.command()
 @common_options()
 async def merge(
-    settings: Settings,
+    settings: CommandSettings,
     keys: Annotated[
         list[str], typer.Argument(metavar="MEMORY…", help="Keys of one agent: the first stays.")
     ],
@@ -255,7 +255,7 @@ async def merge(
 
 @app.command()
 @common_options()
-async def pin(settings: Settings, key: KeyArgument) -> None:
+async def pin(settings: CommandSettings, key: KeyArgument) -> None:
     """Let a memory come first, and lead where another contradicts it."""
 
     def words(before: Memory, after: Memory) -> str:
@@ -267,7 +267,7 @@ async def pin(settings: Settings, key: KeyArgument) -> None:
 
 @app.command()
 @common_options()
-async def unpin(settings: Settings, key: KeyArgument) -> None:
+async def unpin(settings: CommandSettings, key: KeyArgument) -> None:
     """Let a memory come in its turn."""
 
     def words(before: Memory, after: Memory) -> str:
@@ -280,7 +280,7 @@ async def unpin(settings: Settings, key: KeyArgument) -> None:
 @app.command()
 @common_options()
 async def retire(
-    settings: Settings,
+    settings: CommandSettings,
     key: KeyArgument,
     *,
     superseded_by: Annotated[
@@ -305,7 +305,7 @@ async def retire(
 
 @app.command()
 @common_options()
-async def restore(settings: Settings, key: KeyArgument) -> None:
+async def restore(settings: CommandSettings, key: KeyArgument) -> None:
     """Bring back a memory that was retired, merged or superseded."""
 
     def words(before: Memory, after: Memory) -> str:
@@ -320,7 +320,7 @@ async def restore(settings: Settings, key: KeyArgument) -> None:
 @app.command()
 @common_options()
 async def delete(
-    settings: Settings,
+    settings: CommandSettings,
     key: KeyArgument,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -348,7 +348,7 @@ async def delete(
 
 
 async def _change(
-    settings: Settings,
+    settings: CommandSettings,
     key: str,
     change: Callable[[Memories, Author], Awaitable[Memory]],
     words: Callable[[Memory, Memory], str],

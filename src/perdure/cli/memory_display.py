@@ -12,7 +12,7 @@ from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.bank import Bank
-    from perdure.cli.options import Settings
+    from perdure.cli.command_options import CommandSettings
     from perdure.recall.memories.memory_records import Author, FormerMemory, Memory
 
 
@@ -53,7 +53,7 @@ async def existing_memory(bank: Bank, key: str) -> Memory:
 
 
 def tell_change(
-    settings: Settings, memory: Memory, words: str, doubles: Sequence[Memory] = ()
+    settings: CommandSettings, memory: Memory, words: str, doubles: Sequence[Memory] = ()
 ) -> None:
     """Say what became of a memory, and which others say the same."""
     from perdure.recall.memories.memory_records import shown

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 
 if TYPE_CHECKING:
     from perdure.storage.metrics import Measure, OperationCounts
@@ -33,7 +33,7 @@ class Told(NamedTuple):
 
 @common_options()
 def metrics(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     prometheus: Annotated[
         bool,
@@ -58,7 +58,7 @@ def metrics(
         _show(told)
 
 
-async def _told(settings: Settings) -> Told:
+async def _told(settings: CommandSettings) -> Told:
     from perdure.cli import bank_access
     from perdure.storage.metrics.metrics_publisher import published
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ListedModels(NamedTuple):
 
 @common_options()
 async def models(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     reach: Annotated[
         bool,
@@ -99,7 +99,7 @@ def _rates(price: Price) -> dict[str, float | None]:
 # Finding ----------------------------------------------------------------------------------------
 
 
-async def _models(settings: Settings, *, reach: bool) -> ListedModels:
+async def _models(settings: CommandSettings, *, reach: bool) -> ListedModels:
     from perdure import config as configuration
     from perdure.cli import circuit_replay
     from perdure.gateway import model_status
@@ -133,7 +133,7 @@ async def _models(settings: Settings, *, reach: bool) -> ListedModels:
 
 
 @asynccontextmanager
-async def any_bank(settings: Settings) -> AsyncIterator[Bank]:
+async def any_bank(settings: CommandSettings) -> AsyncIterator[Bank]:
     """The bank, if there is one; else an empty one, at `NOWHERE`: models need none to be shown."""
     from perdure.bank import Bank
 

@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -32,7 +32,7 @@ _HURRIED = "that takes longer than the deadline"
 
 @common_options()
 async def recall(
-    settings: Settings,
+    settings: CommandSettings,
     session: SessionArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for.")],
     *,
@@ -171,7 +171,7 @@ def recalled_json(found: Recalled) -> dict[str, Any]:
 
 
 async def _recall(
-    settings: Settings,
+    settings: CommandSettings,
     name: str,
     query: str,
     asked: dict[str, Any],

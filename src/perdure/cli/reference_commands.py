@@ -9,7 +9,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import changed_bank, existing_bank
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The layer's n
 @app.command()
 @common_options()
 async def add(
-    settings: Settings,
+    settings: CommandSettings,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A Markdown file; - reads what is typed.")
     ],
@@ -60,13 +60,13 @@ async def add(
 
 @app.command("list")
 @common_options()
-async def list_(settings: Settings) -> None:
+async def list_(settings: CommandSettings) -> None:
     """Show the reference layers. Looks for new and changed files first."""
     async with changed_bank(settings) as bank:
         _list(settings, await bank.references.sync(), await bank.references.list())
 
 
-def _list(settings: Settings, synced: Synced, found: list[LayerRecord]) -> None:
+def _list(settings: CommandSettings, synced: Synced, found: list[LayerRecord]) -> None:
     faults = [problem for problem in synced.problems if not problem.warning]
     if settings.json:
         terminal.emit({"references": [_plain(each) for each in found], "problems": faults})
@@ -93,7 +93,7 @@ def _list(settings: Settings, synced: Synced, found: list[LayerRecord]) -> None:
 
 @app.command()
 @common_options()
-async def show(settings: Settings, name: NameArgument) -> None:
+async def show(settings: CommandSettings, name: NameArgument) -> None:
     """Show what a reference layer says."""
     async with existing_bank(settings) as bank:
         await bank.references.sync()
@@ -111,7 +111,7 @@ async def show(settings: Settings, name: NameArgument) -> None:
 
 @app.command()
 @common_options()
-async def check(settings: Settings) -> None:
+async def check(settings: CommandSettings) -> None:
     """Look for what is wrong with reference layers and their files. Changes nothing.
 
     Names faults in front matter, names that two have, files that cannot be read; warns of sizes
@@ -136,7 +136,7 @@ async def check(settings: Settings) -> None:
 
 @app.command()
 @common_options()
-async def remove(settings: Settings, name: NameArgument) -> None:
+async def remove(settings: CommandSettings, name: NameArgument) -> None:
     """Remove a reference layer that was added, or whose file is out of sight.
 
     That of a file of the folder goes with its file.

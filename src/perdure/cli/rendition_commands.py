@@ -8,11 +8,11 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import existing_bank, find_session
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
-    from perdure.history.renditions.rendition_status import Standing
+    from perdure.history.renditions.rendition_status import RenditionStatus
 
 _MAKE = "make"
 _NAMES = {"S": "smoothed", "C": "compressed", "T": "tiny"}
@@ -21,7 +21,7 @@ _STATES = ("missing", "pending", "failed", "given_up", "stale")
 
 @common_options()
 async def renditions(
-    settings: Settings,
+    settings: CommandSettings,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -63,22 +63,22 @@ def _parsed(words: list[str]) -> tuple[bool, str | None]:
 
 
 async def _renditions(
-    settings: Settings, session: str | None, *, make: bool
-) -> tuple[int | None, list[Standing]]:
+    settings: CommandSettings, session: str | None, *, make: bool
+) -> tuple[int | None, list[RenditionStatus]]:
     made = None
     async with existing_bank(settings) as bank:
         record = None if session is None else (await find_session(bank, session)).record
         with ProgressBar("looking at renditions") as bar:
             if make and record is not None:
-                made = await bank.services.scribe.catch_up(record, bar)
-            found = await bank.services.scribe.status(None if record is None else record.id)
+                made = await bank.services.renditions.catch_up(record, bar)
+            found = await bank.services.renditions.status(None if record is None else record.id)
     return made, [each for each in found if each.turns or session is not None]
 
 
 # For people ------------------------------------------------------------------------------------
 
 
-def _show(found: list[Standing], *, alone: bool) -> None:
+def _show(found: list[RenditionStatus], *, alone: bool) -> None:
     if not found:
         terminal.say("No session has turns yet.")
         return
@@ -101,7 +101,7 @@ def _show(found: list[Standing], *, alone: bool) -> None:
     terminal.table([*headings, *_NAMES, "cost"], rows, right=len(headings) + 3)
 
 
-def _show_one(standing: Standing) -> None:
+def _show_one(standing: RenditionStatus) -> None:
     from perdure.cli import readable
 
     turns = terminal.plural(standing.turns, "turn")
@@ -132,7 +132,7 @@ def _number(count: int) -> str:
     return f"{count:,}" if count else ""
 
 
-def _share(standing: Standing, level: str) -> str:
+def _share(standing: RenditionStatus, level: str) -> str:
     found = standing.levels.get(level)
     ratio = None if found is None else found.ratio
     return "" if ratio is None else f"{ratio:.1%}"
@@ -141,7 +141,7 @@ def _share(standing: Standing, level: str) -> str:
 # As a JSON object -------------------------------------------------------------------------------
 
 
-def _described(standing: Standing) -> dict[str, Any]:
+def _described(standing: RenditionStatus) -> dict[str, Any]:
     import msgspec
 
     from perdure.cli import readable

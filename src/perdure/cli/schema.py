@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.core.errors import AccessDenied
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _Collection = Annotated[
 
 @app.command("list")
 @common_options()
-def list_(settings: Settings) -> None:
+def list_(settings: CommandSettings) -> None:
     """List the collections whose record types are known."""
     import asyncio
 
@@ -65,7 +65,7 @@ def list_(settings: Settings) -> None:
 
 @app.command()
 @common_options()
-def show(settings: Settings, collection: _Collection) -> None:
+def show(settings: CommandSettings, collection: _Collection) -> None:
     """Show the fields of a collection's records, and how they changed."""
     import asyncio
 
@@ -79,7 +79,7 @@ def show(settings: Settings, collection: _Collection) -> None:
 @app.command()
 @common_options()
 def proto(
-    settings: Settings,
+    settings: CommandSettings,
     collection: _Collection,
     out: Annotated[
         Path | None,
@@ -107,7 +107,7 @@ def proto(
 @app.command()
 @common_options()
 def check(
-    settings: Settings,
+    settings: CommandSettings,
     collection: Annotated[
         str | None,
         typer.Argument(metavar="[COLLECTION]", help="All, if none is named.", show_default=False),
@@ -134,14 +134,14 @@ def check(
 
 
 @asynccontextmanager
-async def _registry(settings: Settings) -> AsyncIterator[SchemaRegistry]:
+async def _registry(settings: CommandSettings) -> AsyncIterator[SchemaRegistry]:
     from perdure.cli import bank_access
 
     async with bank_access.existing_bank(settings, settings.load()) as bank:
         yield bank.store.schemas
 
 
-async def _list(settings: Settings) -> tuple[list[Schema], dict[str, int]]:
+async def _list(settings: CommandSettings) -> tuple[list[Schema], dict[str, int]]:
     from perdure.cli import bank_access
 
     async with bank_access.existing_bank(settings, settings.load()) as bank:
@@ -151,17 +151,17 @@ async def _list(settings: Settings) -> tuple[list[Schema], dict[str, int]]:
     return found, {size.collection: size.rows for size in sizes}
 
 
-async def _schema(settings: Settings, collection: str) -> Schema:
+async def _schema(settings: CommandSettings, collection: str) -> Schema:
     async with _registry(settings) as schemas:
         return await schemas.describe(collection)
 
 
-async def _proto(settings: Settings, collection: str) -> str:
+async def _proto(settings: CommandSettings, collection: str) -> str:
     async with _registry(settings) as schemas:
         return await schemas.proto(collection)
 
 
-async def _check(settings: Settings, collection: str | None) -> list[Checked]:
+async def _check(settings: CommandSettings, collection: str | None) -> list[Checked]:
     from perdure.cli.terminal import ProgressBar
 
     with ProgressBar("checking records") as bar:

@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @common_options()
 async def sessions(
-    settings: Settings,
+    settings: CommandSettings,
     *,
     agent: Annotated[
         str | None, typer.Option("--agent", metavar="NAME", help="Only those of this agent.")
@@ -44,7 +44,7 @@ async def sessions(
 
 @common_options()
 async def fork(
-    settings: Settings,
+    settings: CommandSettings,
     session: SessionArgument,
     new: Annotated[
         str,
@@ -70,13 +70,15 @@ async def fork(
         )
 
 
-async def _sessions(settings: Settings, agent: str | None, *, archived: bool) -> list[SessionInfo]:
+async def _sessions(
+    settings: CommandSettings, agent: str | None, *, archived: bool
+) -> list[SessionInfo]:
     with ProgressBar("looking at the sessions"):
         async with existing_bank(settings) as bank:
             return await bank.sessions(agent=agent, archived=archived)
 
 
-async def _fork(settings: Settings, session: str, new: str, at: str | None) -> Session:
+async def _fork(settings: CommandSettings, session: str, new: str, at: str | None) -> Session:
     from perdure.history.log_records import SessionRecord, agent_of
 
     async with existing_bank(settings) as bank:
@@ -152,7 +154,7 @@ def _branches(found: list[SessionInfo]) -> list[tuple[str, SessionInfo]]:
 
 @common_options()
 async def share(
-    settings: Settings,
+    settings: CommandSettings,
     session: Annotated[
         str,
         typer.Argument(metavar="SESSION", help="Its name, or a unique beginning or end of it."),
@@ -197,7 +199,7 @@ async def share(
 
 
 async def _shared(
-    settings: Settings, name: str, agents: list[str], *, stop: bool, stop_all: bool
+    settings: CommandSettings, name: str, agents: list[str], *, stop: bool, stop_all: bool
 ) -> tuple[str, list[str], list[str]]:
     """The session's name and who may recall it, after what was asked for was done.
 

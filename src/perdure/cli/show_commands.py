@@ -10,7 +10,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import InvalidInput
 
@@ -68,7 +68,7 @@ class SessionPage(NamedTuple):
 
 @common_options()
 async def show(
-    settings: Settings,
+    settings: CommandSettings,
     session: SessionArgument,
     *,
     page: Annotated[
@@ -106,7 +106,7 @@ async def show(
 
 @common_options()
 async def turn(
-    settings: Settings,
+    settings: CommandSettings,
     session: SessionArgument,
     id: Annotated[
         str, typer.Argument(metavar="TURN", help="T-12, or T-12.3 for one of its rounds.")
@@ -162,7 +162,7 @@ def turn_json(turn: Turn) -> dict[str, Any]:
     return {"id": turn.id, **fields, "tokens": turn.tokens, "leaked": leaked}
 
 
-async def _show(settings: Settings, name: str, wanted: PageRequest) -> SessionPage:
+async def _show(settings: CommandSettings, name: str, wanted: PageRequest) -> SessionPage:
     with ProgressBar("reading"):
         async with existing_bank(settings) as bank:
             session = await find_session(bank, name)
@@ -209,7 +209,7 @@ def _first_behind(head: Head, wanted: PageRequest) -> int:
 
 
 async def _turn(
-    settings: Settings, name: str, id: str, *, resolve: bool, prune: bool
+    settings: CommandSettings, name: str, id: str, *, resolve: bool, prune: bool
 ) -> tuple[Turn, str]:
     async with existing_bank(settings) as bank:
         session = await find_session(bank, name)
@@ -217,13 +217,13 @@ async def _turn(
         return found, _folder(session)
 
 
-async def _rendition(settings: Settings, name: str, id: str, level: str) -> Rendering:
+async def _rendition(settings: CommandSettings, name: str, id: str, level: str) -> Rendering:
     async with existing_bank(settings) as bank:
         session = await find_session(bank, name)
         return await session.turn(position(id), level=level)
 
 
-def _show_rendition(settings: Settings, found: Rendering) -> None:
+def _show_rendition(settings: CommandSettings, found: Rendering) -> None:
     if settings.json:
         import msgspec
 
@@ -294,7 +294,7 @@ JsonLinesOption = Annotated[
 
 @common_options(json=JsonLinesOption)
 async def tail(
-    settings: Settings,
+    settings: CommandSettings,
     session: SessionArgument,
     *,
     since: Annotated[
@@ -309,7 +309,7 @@ async def tail(
     await _tail(settings, session, since)
 
 
-async def _tail(settings: Settings, name: str, since: str | None) -> None:
+async def _tail(settings: CommandSettings, name: str, since: str | None) -> None:
     from perdure.core.turns import Position
 
     after = None if since is None else Position.parse(position(since)).turn - 1

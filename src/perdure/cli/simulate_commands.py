@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import terminal
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 
 if TYPE_CHECKING:
-    from perdure.simulation import Comparison, History
+    from perdure.simulation import History, PolicyComparison
 
 _BUDGET, _SYSTEM = 100_000, 8_000
 #: What a JSON object tells of each policy; others depend on these names.
@@ -25,7 +25,7 @@ _COMMON = (*("budget", "requests", "turns", "tokens", "system", "injection", "pr
 
 @common_options(without=("bank",))
 async def simulate(
-    settings: Settings,
+    settings: CommandSettings,
     paths: Annotated[
         list[Path],
         typer.Argument(metavar="PATH...", help="Transcripts, or folders of them."),
@@ -93,7 +93,7 @@ async def simulate(
 
 
 async def _simulate(
-    settings: Settings,
+    settings: CommandSettings,
     paths: list[Path],
     kind: str | None,
     *,
@@ -101,11 +101,11 @@ async def _simulate(
     model: str | None,
     policies: list[str] | None,
     limits: dict[str, int],
-) -> tuple[History, Comparison]:
+) -> tuple[History, PolicyComparison]:
     from perdure.gateway.prices import Prices
     from perdure.simulation import POLICIES, read_history, rules_for
     from perdure.simulation import simulate as compare
-    from perdure.simulation.replay import Bill, check_budget, policy_named
+    from perdure.simulation.policy_replay import Bill, check_budget, policy_named
 
     # What can be wrong is found before files are read.
     bill = Bill.of(rules_for(prices), model, Prices.load(settings.load().gateway.prices))
@@ -119,7 +119,7 @@ async def _simulate(
         return history, compared
 
 
-def _described(history: History, compared: Comparison) -> dict[str, Any]:
+def _described(history: History, compared: PolicyComparison) -> dict[str, Any]:
     return {
         "policies": {
             name: {field: getattr(figures, field) for field in _FIELDS}

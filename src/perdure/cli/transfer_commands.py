@@ -13,7 +13,7 @@ import typer
 
 from perdure.cli import terminal
 from perdure.cli.bank_access import SessionArgument, existing_bank, find_session
-from perdure.cli.options import Settings, common_options
+from perdure.cli.command_options import CommandSettings, common_options
 from perdure.cli.terminal import ProgressBar
 from perdure.core.errors import AccessDenied, InvalidInput, PerdureError
 
@@ -31,7 +31,7 @@ _REASONS = 6
 
 @common_options()
 async def import_(
-    settings: Settings,
+    settings: CommandSettings,
     kind: Annotated[
         str,
         typer.Argument(
@@ -63,7 +63,12 @@ async def import_(
 
 
 async def _import(
-    settings: Settings, kind: str, paths: list[Path] | None, session: str | None, *, watch: bool
+    settings: CommandSettings,
+    kind: str,
+    paths: list[Path] | None,
+    session: str | None,
+    *,
+    watch: bool,
 ) -> None:
     from perdure.bank import Bank
     from perdure.importers import import_files, importer_for
@@ -186,7 +191,7 @@ ExportJsonOption = Annotated[
 
 @common_options(json=ExportJsonOption)
 async def export(
-    settings: Settings,
+    settings: CommandSettings,
     session: SessionArgument,
     *,
     kind: Annotated[
@@ -219,7 +224,7 @@ async def export(
 
 
 async def _export(
-    settings: Settings, name: str, kind: ExportFormat, output: Path | None
+    settings: CommandSettings, name: str, kind: ExportFormat, output: Path | None
 ) -> dict[str, Any]:
     missing = list[PerdureError]()
     total = 0

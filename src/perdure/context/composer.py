@@ -23,7 +23,7 @@ from perdure.core.turns import ConversationState
 from perdure.gateway.calls import Tool
 from perdure.history.intake import resolved
 from perdure.history.log_records import Head, SessionRecord, owners
-from perdure.history.manifest import Injected, Place, Shown
+from perdure.history.manifest import Injected, RoundId, ShownHistory
 from perdure.history.piece_packing import cut
 from perdure.history.strategies.gradient_strategy import GradientStrategy
 from perdure.history.strategies.raw_rounds import prompt_of, room_for
@@ -62,9 +62,9 @@ class Composer:
         name = parse_strategy(record.strategy or self._services.config.history.strategy)
         if name not in self._strategies:
             parts = self._services
-            reading = parts.reader, parts.artifacts, parts.meter
+            reading = parts.reader, parts.artifacts, parts.token_counts
             self._strategies[name] = (
-                GradientStrategy(*reading, parts.scribe, parts.epochs)
+                GradientStrategy(*reading, parts.renditions, parts.epochs)
                 if name == "gradient"
                 else RegularStrategy(*reading)
             )
@@ -156,7 +156,7 @@ class Composer:
 
         return injected
 
-    async def past(self, record: SessionRecord, head: Head, place: Place) -> Context:
+    async def past(self, record: SessionRecord, head: Head, place: RoundId) -> Context:
         """What was sent for a round, put together again.
 
         Raises `InvalidInput` if nothing was composed for its turn, or if it was forgotten.
@@ -228,7 +228,9 @@ class Composer:
 
     # ------------------------------------------------------------------------------------------
 
-    async def _shown(self, strategy: Strategy, request: ContextRequest) -> tuple[Injection, Shown]:
+    async def _shown(
+        self, strategy: Strategy, request: ContextRequest
+    ) -> tuple[Injection, ShownHistory]:
         """What is injected with this prompt, and what is shown beside it."""
         if not request.prompted:
             preview = WindowPreview(await strategy.standing_since(request))
@@ -246,7 +248,7 @@ class Composer:
 
     async def _tried(
         self, strategy: Strategy, request: ContextRequest
-    ) -> tuple[Injection, Shown, bool]:
+    ) -> tuple[Injection, ShownHistory, bool]:
         """The same, and whether what stands beside it is what it was built for."""
         fixed = request.fixed + REMINDER_TOKENS.get(request.reminder, 0)
         reserve = recall_reserve(request)
@@ -263,7 +265,9 @@ class Composer:
         return injection, shown, shown.epoch == preview.epoch
 
 
-async def _show_with(strategy: Strategy, request: ContextRequest, injection: Injection) -> Shown:
+async def _show_with(
+    strategy: Strategy, request: ContextRequest, injection: Injection
+) -> ShownHistory:
     """The history beside an injection. Raises `BudgetTooSmall`."""
     fixed = request.fixed + (injection.tokens if request.prompted else 0)
     if fixed > request.budget:

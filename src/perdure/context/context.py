@@ -23,7 +23,7 @@ from perdure.core.messages import Message, user
 from perdure.core.turns import Position
 from perdure.gateway.calls import Request, Tool
 from perdure.gateway.providers import Provider
-from perdure.history.manifest import Band, Injected, Native, Shown, bands
+from perdure.history.manifest import Band, Injected, Native, ShownHistory, bands
 from perdure.history.strategies.epoch_planner import LEAD
 from perdure.history.turn_tags import name_of
 from perdure.wire.plain import Item
@@ -40,7 +40,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     #: The new prompt; empty if the open turn goes on.
     prompt: tuple[Message, ...]
     injection: Injected | None
-    shown: Shown
+    shown: ShownHistory
     pieces: tuple[PromptPiece, ...]
     #: o200k tokens of the history and what is injected.
     taken: int
@@ -130,7 +130,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compose(
-    shown: Shown,
+    shown: ShownHistory,
     *,
     turn: int,
     budget: int,

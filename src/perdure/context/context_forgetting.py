@@ -11,7 +11,7 @@ from perdure.context.injection_records import Frame, Injection
 from perdure.core.errors import InvalidInput
 from perdure.core.turns import Position
 from perdure.history.epochs import Epochs, Prefix, PrefixText
-from perdure.history.forget_sessions import Scope, remove
+from perdure.history.forget_sessions import ForgetScope, remove
 from perdure.history.log_records import Head, turn_key
 from perdure.storage.store import Store
 
@@ -31,7 +31,7 @@ class ContextForgetting:
     def collections(self) -> frozenset[str]:
         return frozenset(each.name for each in (self._boards, self._injections, self._frames))
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ForgetScope) -> None:
         """Destroy what belongs to the scope.
 
         Of turns: their entries on boards, and everything that was injected since which may quote

@@ -22,7 +22,7 @@ from perdure.context.injection_records import (
 )
 from perdure.context.system_prompt import REMINDER_TOKENS
 from perdure.history.log_records import SessionRecord, owners, turn_key
-from perdure.history.manifest import Place, Shown
+from perdure.history.manifest import RoundId, ShownHistory
 from perdure.history.strategies.raw_rounds import prompt_of
 from perdure.history.strategies.strategy import ContextRequest, WindowPreview
 from perdure.history.turn_log import Written
@@ -137,7 +137,9 @@ class Injections:
         if self.is_new(injection):
             self._known.pop(injection.turn, None)
 
-    def repeated(self, record: SessionRecord, injection: Injection, shown: Shown) -> frozenset[str]:
+    def repeated(
+        self, record: SessionRecord, injection: Injection, shown: ShownHistory
+    ) -> frozenset[str]:
         """What a new injection has in full though it is shown anyway."""
         if not injection.full or not self.is_new(injection):
             return frozenset()
@@ -253,7 +255,7 @@ def _window(
     )
 
 
-def _keys(record: SessionRecord, places: Iterable[Place]) -> Iterable[str]:
+def _keys(record: SessionRecord, places: Iterable[RoundId]) -> Iterable[str]:
     """The names that rounds of a session's line have everywhere."""
     owned = dict[int, str]()
     for place in places:

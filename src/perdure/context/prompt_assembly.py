@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.messages import Message, Part, Reasoning, Text, is_same_model
-from perdure.history.manifest import Block, Injected, Native, Place, Shown
+from perdure.history.manifest import Injected, Native, RoundId, ShownBlock, ShownHistory
 from perdure.history.turn_tags import closing, escaped, opening
 
 _SYSTEM = frozenset({"system", "developer"})
@@ -35,7 +35,7 @@ class PromptPiece(msgspec.Struct, frozen=True, gc=False):
 
     messages: tuple[Message, ...]
     #: The round that they are of; None for a prompt and for old text.
-    place: Place | None = None
+    place: RoundId | None = None
     #: How many parts of the first message there are up to the end of the text of old turns.
     old: int = 0
     #: System text that the history begins with.
@@ -47,7 +47,7 @@ Prepare: TypeAlias = Callable[[Native, bool, str], tuple[Message, ...]]
 
 
 def assemble(
-    shown: Shown,
+    shown: ShownHistory,
     injection: Injected | None,
     prompt: tuple[Message, ...],
     turn: int,
@@ -64,7 +64,7 @@ def assemble(
 
 
 def pieces(
-    shown: Shown,
+    shown: ShownHistory,
     injection: Injected | None,
     prompt: tuple[Message, ...],
     turn: int,
@@ -85,7 +85,7 @@ class _Layout:
     """Lays pieces one behind the other; texts wait for the next user message."""
 
     def __init__(
-        self, shown: Shown, injection: Injected | None, model: str, prepare: Prepare
+        self, shown: ShownHistory, injection: Injected | None, model: str, prepare: Prepare
     ) -> None:
         self._shown, self._model, self._prepare = shown, model, prepare
         self._injected = {each.turn: each.text for each in shown.injected}
@@ -108,7 +108,7 @@ class _Layout:
         for turn, of in turns:
             is_apart = turn == apart
             # Up to its first round; of a turn whose prompt stands apart, its rounds follow that.
-            edge = Place(turn, 0) if is_apart or not of else of[0].place
+            edge = RoundId(turn, 0) if is_apart or not of else of[0].place
             self._texts(blocks, lambda block, edge=edge: block.element.first < edge)  # type: ignore[misc]
             if is_apart:
                 early = _taken(blocks, lambda block, turn=turn: block.element.first.turn == turn)  # type: ignore[misc]
@@ -206,7 +206,7 @@ class _Layout:
         ends = [Text(closed)] if closed else []
         return [*ends, *self._waiting, *([Text(injection)] if injection else ())]
 
-    def _texts(self, blocks: list[Block], wanted: Callable[[Block], bool]) -> None:
+    def _texts(self, blocks: list[ShownBlock], wanted: Callable[[ShownBlock], bool]) -> None:
         self._waiting += [Text(block.text) for block in _taken(blocks, wanted)]
         if not self.laid:
             self._old = len(self._waiting)
@@ -216,7 +216,7 @@ def _turn_of(native: Native) -> int:
     return native.place.turn
 
 
-def _taken(blocks: list[Block], wanted: Callable[[Block], bool]) -> list[Block]:
+def _taken(blocks: list[ShownBlock], wanted: Callable[[ShownBlock], bool]) -> list[ShownBlock]:
     """Those that are wanted; they are taken out of the list."""
     found = [block for block in blocks if wanted(block)]
     if found:

@@ -22,7 +22,7 @@ from perdure.context import prompt_assembly
 from perdure.context.prompt_assembly import PromptPiece
 from perdure.core.messages import Message, Part, ToolCall, ToolResult, Unknown, sound, user
 from perdure.core.tokens import o200k
-from perdure.history.manifest import Injected, Native, Place, Shown
+from perdure.history.manifest import Injected, Native, RoundId, ShownHistory
 from perdure.history.strategies.raw_rounds import sent_tokens
 from perdure.wire import codec, repaired
 from perdure.wire.keep import Group, items_of
@@ -36,7 +36,7 @@ _IDS = UUID("0b1f5c0e-6f0e-5b55-8f4b-6a0f3f0f7a11")
 #: Stands in front of a piece while it is repaired: so that it need not begin with a user's words.
 _FRONT: Final = user("…")
 
-_Key: TypeAlias = Place | int
+_Key: TypeAlias = RoundId | int
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
@@ -59,13 +59,13 @@ class Encoder:
     """
 
     def __init__(self) -> None:
-        self._rounds = dict[Place, tuple[Native, bool, str, tuple[Message, ...]]]()
+        self._rounds = dict[RoundId, tuple[Native, bool, str, tuple[Message, ...]]]()
         self._encoded = dict[Wire, dict[_Key, Encoded]]()
         self._counted: tuple[tuple[Message, ...], int] = ((), 0)
 
     def pieces(
         self,
-        shown: Shown,
+        shown: ShownHistory,
         injection: Injected | None,
         prompt: tuple[Message, ...],
         turn: int,
@@ -73,7 +73,7 @@ class Encoder:
         model: str = "",
     ) -> tuple[PromptPiece, ...]:
         """`assembly.pieces`."""
-        rounds = dict[Place, tuple[Native, bool, str, tuple[Message, ...]]]()
+        rounds = dict[RoundId, tuple[Native, bool, str, tuple[Message, ...]]]()
 
         def prepare(native: Native, tagged: bool, model: str) -> tuple[Message, ...]:  # noqa: FBT001
             known = self._rounds.get(native.place)
@@ -183,7 +183,7 @@ def _begin_with_user(found: list[Encoded]) -> None:
 # Names --------------------------------------------------------------------------------------------
 
 
-def _renamed(fit: Sequence[Message], clash: frozenset[str], place: Place | None) -> list[Message]:
+def _renamed(fit: Sequence[Message], clash: frozenset[str], place: RoundId | None) -> list[Message]:
     """The messages of a round with new ids for calls whose ids an earlier round has used."""
     names = {name: f"call_{uuid5(_IDS, sound(f'{place} {name}')).hex}" for name in clash}
 

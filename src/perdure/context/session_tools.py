@@ -12,10 +12,10 @@ from perdure.context.composer import Composer
 from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.turns import Position
-from perdure.history.epochs import Wish
+from perdure.history.epochs import FidelityWish
 from perdure.history.log_records import ENDLESS, Head, SessionRecord
-from perdure.history.manifest import Injected, Place
-from perdure.history.renditions.rendition_service import Wanted
+from perdure.history.manifest import Injected, RoundId
+from perdure.history.renditions.rendition_service import RoundAtLevel
 from perdure.history.strategies.gradient_strategy import GradientStrategy
 from perdure.history.strategies.strategy import ContextRequest
 from perdure.history.turn_search import search
@@ -117,7 +117,7 @@ class SessionTools:
     async def _rendering(
         self, record: SessionRecord, head: Head, position: Position, level: Level
     ) -> Rendering:
-        turn, scribe = position.turn, self._services.scribe
+        turn, scribe = position.turn, self._services.renditions
         await self._services.reader.turn(record, head, turn)
         if level == "T":
             made = await scribe.tinies(record, head, [turn])
@@ -125,14 +125,14 @@ class SessionTools:
                 raise _gone(turn)
             (text,) = await scribe.tiny_texts(record, head, [(turn, made[turn].variant)])
             return Rendering(f"T-{turn}", level, text, made[turn].tokens)
-        sizes = await scribe.sizes(record, head, Place(turn), Place(turn, ENDLESS))
+        sizes = await scribe.sizes(record, head, RoundId(turn), RoundId(turn, ENDLESS))
         if not sizes:
             raise _gone(turn)
         if position.round is not None:
             sizes = [each for each in sizes if each.place.round == position.round]
         if not sizes:
             raise InvalidInput(f"T-{turn} has no round {position.round}.", hint="Ask for another.")
-        wanted = [Wanted(each.place, level, each.variant) for each in sizes]
+        wanted = [RoundAtLevel(each.place, level, each.variant) for each in sizes]
         texts = await scribe.texts(record, head, wanted)
         tokens = {"R": "raw", "S": "smooth", "C": "compact"}[level]
         return Rendering(
@@ -162,7 +162,7 @@ class SessionTools:
             now=self._services.store.now(),
             injected=_nothing,
         )
-        rewritten = await strategy.wish(request, Wish(turn, level), now=now)
+        rewritten = await strategy.wish(request, FidelityWish(turn, level), now=now)
         if not now:
             return f"T-{turn} stands at {level} from the next rewrite of the prompt on."
         return (

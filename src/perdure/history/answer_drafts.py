@@ -14,33 +14,33 @@ import msgspec
 from perdure.core.errors import Conflict, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState, Turn, TurnSplitter
-from perdure.history.intake import Intake, Taken
-from perdure.history.log_records import Draft, Head, turn_key
+from perdure.history.intake import Intake, IntakeResult
+from perdure.history.log_records import AnswerDraft, Head, turn_key
 from perdure.history.streamed_answers import Partial, packed, unpacked
-from perdure.history.turn_log import Order, TurnLog, Writer, Written
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_log import AppendRequest, TurnLog, WriteCursor, Written
+from perdure.history.turn_reader import TurnReader
 from perdure.storage.options import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 
-class Pen(msgspec.Struct):
+class DraftWriter(msgspec.Struct):
     """What writes for one session, and tells which turns were written."""
 
     store: Store
     log: TurnLog
-    reader: Reader
+    reader: TurnReader
     intake: Intake
-    writer: Writer
+    writer: WriteCursor
     writing: asyncio.Lock
-    commit: Callable[[Writer, Order], Awaitable[Written]]
+    commit: Callable[[WriteCursor, AppendRequest], Awaitable[Written]]
     turns: Callable[[Written], list[Turn]]
 
 
-class Drafting:
+class AnswerDrafts:
     """Keeps the draft of one answer. What `answers.Answer` calls its desk."""
 
-    def __init__(self, pen: Pen) -> None:
+    def __init__(self, pen: DraftWriter) -> None:
         self._pen = pen
         #: The draft's version, once it is saved.
         self._version = 0
@@ -74,7 +74,7 @@ class Drafting:
         """Keep what there is. Nothing of it moves to the artifact store: it will be replaced."""
         pen = self._pen
         (masked,), _ = await pen.intake.masked((message,))
-        draft = Draft(
+        draft = AnswerDraft(
             id=turn_key(self._session, turn),
             content=packed(masked),
             started=started,
@@ -82,7 +82,7 @@ class Drafting:
         )
         if self._version:
             try:
-                drafts = pen.store.collection(Draft)
+                drafts = pen.store.collection(AnswerDraft)
                 self._version = await drafts.put(draft, Options(expected=self._version))
                 return
             except Conflict:
@@ -98,7 +98,9 @@ class Drafting:
 
         Raises `InvalidInput` if it is no longer there, `Conflict` if others take it right now.
         """
-        found = await self._pen.store.collection(Draft).fetch(turn_key(self._session, partial.turn))
+        found = await self._pen.store.collection(AnswerDraft).fetch(
+            turn_key(self._session, partial.turn)
+        )
         if found is None:
             raise InvalidInput(
                 f"T-{partial.turn} of {self._session} has no partial answer any more.",
@@ -118,14 +120,14 @@ class Drafting:
             return msgspec.structs.replace(head, answering=left)
 
         async def inside(transaction: Transaction, _: Head) -> None:
-            await transaction.collection(Draft).delete(turn_key(self._session, partial.turn))
+            await transaction.collection(AnswerDraft).delete(turn_key(self._session, partial.turn))
 
         async with self._pen.writing:
             await self._pen.log.change_head(self._pen.writer, change, inside)
 
     # ------------------------------------------------------------------------------------------
 
-    async def _announce(self, turn: int, draft: Draft) -> None:
+    async def _announce(self, turn: int, draft: AnswerDraft) -> None:
         """Save the draft, and name it in the head."""
 
         def change(head: Head) -> Head:
@@ -133,7 +135,7 @@ class Drafting:
             return msgspec.structs.replace(head, answering=answering)
 
         async def inside(transaction: Transaction, _: Head) -> None:
-            await transaction.collection(Draft).put(draft)
+            await transaction.collection(AnswerDraft).put(draft)
 
             def saved() -> None:
                 self._version = transaction.version("perdure_drafts", draft.id)
@@ -146,7 +148,7 @@ class Drafting:
     async def _finish(self, turn: int, message: Message, version: int | None) -> Turn:
         pen = self._pen
         taken = await pen.intake.take((message,))
-        order = Order(
+        order = AppendRequest(
             messages=taken.messages,
             masked=taken.masked,
             artifacts=taken.moved,
@@ -155,13 +157,13 @@ class Drafting:
             draft=version,
         )
         # A writer of its own: the session may have begun another turn meanwhile.
-        writer = Writer(pen.writer.record)
+        writer = WriteCursor(pen.writer.record)
         writer.own = await self._mark(writer, turn)
         written = await pen.commit(writer, order)
         await self._adopt(writer)
         return await self._wrap_up(taken, written)
 
-    async def _mark(self, writer: Writer, turn: int) -> ConversationState:
+    async def _mark(self, writer: WriteCursor, turn: int) -> ConversationState:
         """Where the turn of the answer stands."""
         head = await self._pen.log.refresh(writer)
         if self._behind is not None:
@@ -170,7 +172,7 @@ class Drafting:
             return await self._pen.reader.mark(writer.record, turn)
         return head.mark if turn == head.turn else ConversationState(head.turn)
 
-    async def _adopt(self, writer: Writer) -> None:
+    async def _adopt(self, writer: WriteCursor) -> None:
         """Let the session know what was written, and go on in the same turn if it was its own."""
         pen, done = self._pen, writer.own
         assert done is not None  # noqa: S101 (for the type checker)
@@ -183,7 +185,7 @@ class Drafting:
             if pen.writer.version < writer.version:
                 pen.writer.head, pen.writer.version = writer.head, writer.version
 
-    async def _wrap_up(self, taken: Taken, written: Written) -> Turn:
+    async def _wrap_up(self, taken: IntakeResult, written: Written) -> Turn:
         if taken.moved:
             await self._pen.intake.confirm(taken)
         (done,) = self._pen.turns(written)

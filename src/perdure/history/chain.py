@@ -18,7 +18,7 @@ import struct
 
 import msgspec
 
-from perdure.history.log_records import Piece
+from perdure.history.log_records import TurnPiece
 
 GENESIS = bytes(32)
 _SALT_BYTES = 16
@@ -34,7 +34,7 @@ def new_salt() -> bytes:
     return os.urandom(_SALT_BYTES)
 
 
-def commit(piece: Piece) -> bytes:
+def commit(piece: TurnPiece) -> bytes:
     """The hash that stands for all that readers see of a piece, and for its salt."""
     facts = (piece.breaks, piece.time, piece.ended, piece.tags, piece.masked)
     digest = _piece.copy()
@@ -53,7 +53,7 @@ def link(previous: bytes, piece: int, turn: int, round: int, commitment: bytes) 
     return digest.digest()
 
 
-def relink(previous: bytes, piece: Piece) -> bytes:
+def relink(previous: bytes, piece: TurnPiece) -> bytes:
     """The link that the piece should have, derived from what is stored of it."""
     commitment = piece.commitment or commit(piece)
     return link(previous, piece.number, piece.turn, piece.round, commitment)
@@ -70,7 +70,7 @@ class Follower:
         #: The number of the piece that has to come next.
         self.expected = first
 
-    def step(self, piece: Piece) -> str:
+    def step(self, piece: TurnPiece) -> str:
         """What is wrong at this piece; nothing, if it is in its place and as it was written."""
         fault = ""
         if piece.number < self.expected:
@@ -88,7 +88,7 @@ class Follower:
         return fault
 
 
-def tombstone(piece: Piece) -> Piece:
+def tombstone(piece: TurnPiece) -> TurnPiece:
     """What is left of a piece whose content is forgotten: enough for the chain to run on."""
     return msgspec.structs.replace(
         piece,

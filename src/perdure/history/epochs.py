@@ -16,9 +16,9 @@ import msgspec
 
 from perdure.core.errors import Conflict, Corrupted
 from perdure.core.levels import Level
-from perdure.history.forget_sessions import Scope, remove
-from perdure.history.log_records import Head, SessionRecord, Span
-from perdure.history.manifest import Element, Manifest, Place
+from perdure.history.forget_sessions import ForgetScope, remove
+from perdure.history.log_records import Head, SessionRecord, TurnSpan
+from perdure.history.manifest import Element, EpochManifest, RoundId
 from perdure.storage.options import Options
 from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Key, system_record
@@ -57,7 +57,7 @@ def lasting(element: Element) -> Element:
     return element if element.generation else msgspec.structs.replace(element, digest=b"")
 
 
-class Wish(msgspec.Struct, frozen=True, array_like=True):
+class FidelityWish(msgspec.Struct, frozen=True, array_like=True):
     """Somebody wants a turn at this level, instead of the gradient's."""
 
     turn: int
@@ -72,7 +72,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     new: tuple[Element, ...]
 
     @classmethod
-    def between(cls, before: Manifest, after: Manifest) -> Delta:
+    def between(cls, before: EpochManifest, after: EpochManifest) -> Delta:
         known = {lasting(element): at for at, element in enumerate(before.elements)}
         order, new = list[tuple[int, int]](), list[Element]()
         for element in map(lasting, after.elements):
@@ -87,7 +87,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
                 order.append((at, 1))
         return cls(tuple(order), tuple(new))
 
-    def applied(self, before: Manifest) -> tuple[Element, ...]:
+    def applied(self, before: EpochManifest) -> tuple[Element, ...]:
         new, found = iter(self.new), list[Element]()
         for start, count in self.order:
             if start >= 0:
@@ -113,11 +113,11 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     time: int
     model: str = ""
     #: The manifest without its elements, and those, on top of the epoch `base` (0: of nothing).
-    manifest: Manifest
+    manifest: EpochManifest
     base: int = 0
     delta: Delta
     #: Turns that were taken back at that time.
-    undone: tuple[Span, ...] = ()
+    undone: tuple[TurnSpan, ...] = ()
 
     @property
     def number(self) -> int:
@@ -128,7 +128,7 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
         return self.id[:-9]
 
     @property
-    def at(self) -> Place:
+    def at(self) -> RoundId:
         """The round for whose request it was made; it holds for those that follow, too."""
         return self.manifest.at
 
@@ -141,9 +141,9 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True):
     #: The epoch's number; 0 if there was none, and only wishes are kept here.
     epoch: int = 0
     model: str = ""
-    undone: tuple[Span, ...] = ()
+    undone: tuple[TurnSpan, ...] = ()
     #: What the next epoch will take into account, and whether it is wanted now.
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[FidelityWish, ...] = ()
     asked: bool = False
     #: Turns that had been written when it was made.
     turns: int = 0
@@ -156,7 +156,7 @@ class PrefixText(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Annotated[str, Key()]  # session
     epoch: int
-    manifest: Manifest
+    manifest: EpochManifest
     #: What the manifest's elements say as they are shown, in their order: msgpack.
     texts: Annotated[bytes, Compressed()] = b"\x90"
 
@@ -210,7 +210,7 @@ class Epochs:
         prefix: Prefix,
         text: PrefixText,
         *,
-        before: Manifest | None,
+        before: EpochManifest | None,
         ranges: list[RangeText],
         version: int,
         forgets: int,
@@ -222,7 +222,7 @@ class Epochs:
         """
         number, manifest = epoch.number, text.manifest
         if before is None or number % _WHOLE_EVERY == 1:
-            base, delta = 0, Delta.between(Manifest(), manifest)
+            base, delta = 0, Delta.between(EpochManifest(), manifest)
         else:
             base, delta = number - 1, Delta.between(before, manifest)
         epoch = msgspec.structs.replace(
@@ -254,12 +254,12 @@ class Epochs:
         """A session's own epochs, oldest first."""
         return await self._epochs.query().prefix(f"{session}/").order_by("id").values()
 
-    async def in_force(self, session: str, place: Place) -> tuple[Epoch, Manifest] | None:
+    async def in_force(self, session: str, place: RoundId) -> tuple[Epoch, EpochManifest] | None:
         """The epoch that the request of a round was made under; None if there was none."""
         made = [epoch for epoch in await self.all(session) if epoch.at <= place]
         if not made:
             return None
-        manifest, at = Manifest(), made[-1].number
+        manifest, at = EpochManifest(), made[-1].number
         by_number = {epoch.number: epoch for epoch in made}
         chain = list[Epoch]()
         while at:
@@ -276,7 +276,7 @@ class Epochs:
             manifest = msgspec.structs.replace(epoch.manifest, elements=elements)
         return made[-1], manifest
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ForgetScope) -> None:
         """Destroy what shows the scope's turns: past prompts have tombstones in their place."""
         if scope.agent is not None:
             for collection in (self._epochs, self._prefixes, self._texts, self._ranges):

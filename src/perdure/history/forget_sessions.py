@@ -1,6 +1,6 @@
 """Forgetting for good: a turn's content, a session, an agent.
 
-Content lives in several places. Each of them is a `Place`, and they are all joined in one
+Content lives in several places. Each of them is a `ForgetPlace`, and they are all joined in one
 `Forgetting`; a collection of Perdure's own that is neither looked after by a place nor listed in
 `WITHOUT_CONTENT` with the reason fails a test. Whoever adds a collection decides there.
 
@@ -24,14 +24,14 @@ from perdure.core.errors import Conflict, InvalidInput
 from perdure.history import chain
 from perdure.history.import_cursors import bury_cursors
 from perdure.history.log_records import (
-    Draft,
+    AnswerDraft,
     Head,
     Owned,
-    Piece,
     Receipt,
     SessionRecord,
-    Stretch,
+    SharedTurns,
     TurnCount,
+    TurnPiece,
     Use,
     checked_agent,
     owners,
@@ -43,7 +43,7 @@ from perdure.history.renditions.rendition_records import (
     Tiny,
 )
 from perdure.history.reroot_forks import Rerooting
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.jobs import PendingMark
 from perdure.storage.collection import Collection
 from perdure.storage.delivery import Parked
@@ -76,7 +76,7 @@ WITHOUT_CONTENT = {
 _PAGE = 200
 
 
-class Scope(msgspec.Struct, frozen=True):
+class ForgetScope(msgspec.Struct, frozen=True):
     """What is to be forgotten: whole sessions, or some turns of one, or all of an agent."""
 
     sessions: tuple[str, ...] = ()
@@ -98,14 +98,14 @@ class Forgotten(msgspec.Struct, frozen=True):
     erased: bool = True
 
 
-class Place(Protocol):
+class ForgetPlace(Protocol):
     """Somewhere that holds content of turns, or made from them."""
 
     @property
     def collections(self) -> frozenset[str]:
         """The collections that it looks after."""
 
-    async def forget(self, scope: Scope) -> int | None:
+    async def forget(self, scope: ForgetScope) -> int | None:
         """Destroy what belongs to the scope. May be called again for the same one.
 
         Returns how many memories are gone, if it has any.
@@ -124,7 +124,7 @@ class Prefixed:
     def collections(self) -> frozenset[str]:
         return frozenset(collection.name for collection in self._collections)
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ForgetScope) -> None:
         for collection in self._collections:
             for session in scope.sessions:
                 if scope.turns:
@@ -142,7 +142,7 @@ class Prefixed:
 class AgentOnly(Prefixed):
     """The same for records that belong to an agent, or to a session as a whole."""
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ForgetScope) -> None:
         if not scope.turns:
             await super().forget(scope)
 
@@ -155,7 +155,7 @@ class Events:
     def __init__(self, store: Store) -> None:
         self._parked = store.collection(Parked)
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ForgetScope) -> None:
         if scope.turns:
             return
         names = (*scope.sessions, scope.agent) if scope.agent is not None else scope.sessions
@@ -178,7 +178,7 @@ class Forgetting:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        reader: TurnReader,
         artifacts: ArtifactStore,
         scrub: Callable[[], Awaitable[bool]],
     ) -> None:
@@ -198,18 +198,18 @@ class Forgetting:
             }
         )
         # Counts before renditions: whoever makes one commits only if the count is still there.
-        self.places: list[Place] = [
-            Prefixed(store, TurnCount, Draft),
+        self.places: list[ForgetPlace] = [
+            Prefixed(store, TurnCount, AnswerDraft),
             Prefixed(store, Rendition, Tiny),
             Events(store),
         ]
         self._last = AgentOnly(store, Receipt, PendingMark, StateRecord, WindowEntry, Head)
         #: Called with turns that a fork is given as its own, and its name; then with its name.
-        self.rerooting: list[Callable[[Stretch, str], Awaitable[None]]] = []
+        self.rerooting: list[Callable[[SharedTurns, str], Awaitable[None]]] = []
         self.rerooted: list[Callable[[str], Awaitable[None]]] = []
         self._rerooting = Rerooting(store, reader, self.rerooting, self.rerooted)
 
-    def join(self, place: Place) -> None:
+    def join(self, place: ForgetPlace) -> None:
         """Add a place that holds content. It is asked first: what is made from turns goes first."""
         self.places.insert(0, place)
 
@@ -235,7 +235,7 @@ class Forgetting:
                     f"T-{number} is not a turn of {record.id}'s own.",
                     hint=f"It lies in {owner.session}." if owner and shared else "Check it.",
                 )
-        scope = Scope((record.id,), tuple(numbers))
+        scope = ForgetScope((record.id,), tuple(numbers))
         memories = await self._empty(scope)
         await self._end_answers(record.id, numbers)
         turns = gone = 0
@@ -257,7 +257,7 @@ class Forgetting:
         going = await self._with_subagents(names)
         await self._free(going, reroot=reroot)
         # Whoever was started by another goes before it, and can be found through it until then.
-        scope = Scope(tuple(reversed(going)), agent=agent)
+        scope = ForgetScope(tuple(reversed(going)), agent=agent)
         turns = gone = 0
         for name in going:
             heads = self._store.collection(Head)
@@ -271,7 +271,7 @@ class Forgetting:
         memories = await self._empty(scope)
         for name in going:
             gone += await self._release(f"{name}/")
-            await remove(self._store.collection(Piece), f"{name}/")
+            await remove(self._store.collection(TurnPiece), f"{name}/")
             await self._strip(name)
             await bury_cursors(self._store, name)
         await self._last.forget(scope)
@@ -293,7 +293,7 @@ class Forgetting:
 
     # ------------------------------------------------------------------------------------------
 
-    async def _empty(self, scope: Scope) -> int:
+    async def _empty(self, scope: ForgetScope) -> int:
         """Ask every place; returns how many memories are gone.
 
         Before the turns go, and after: others may be at work on them.
@@ -315,7 +315,7 @@ class Forgetting:
         pieces = await self._reader.pieces(Owned(session, number, number))
         left = [piece for piece in pieces if not piece.forgotten]
         for piece in left:
-            await self._store.collection(Piece).put(chain.tombstone(piece))
+            await self._store.collection(TurnPiece).put(chain.tombstone(piece))
         return bool(left) or not pieces  # not written yet: an answer that is arriving was all of it
 
     async def _release(self, prefix: str) -> int:

@@ -35,7 +35,7 @@ _SHORT = 80
 _LOOKED_AT = 2_000
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ToolOutcome(msgspec.Struct, frozen=True):
     """What came of a call."""
 
     words: str
@@ -67,7 +67,7 @@ def asked(call: ToolCall) -> str:
     return ", ".join(f"{name}: {_brief(value)}" for name, value in given.items())
 
 
-def came(result: ToolResult) -> Outcome:
+def came(result: ToolResult) -> ToolOutcome:
     """What a result comes to: its words if they are few, else how much it is."""
     texts = [part.text for part in result.content if isinstance(part, Text)]
     whole = unwrap("\n".join(texts))
@@ -75,13 +75,13 @@ def came(result: ToolResult) -> Outcome:
     failed = result.is_error or whole.failed
     first = _line(said.lstrip().partition("\n")[0])
     if failed:
-        return Outcome(f"failed: {first}" if first else "failed", failed=True)
+        return ToolOutcome(f"failed: {first}" if first else "failed", failed=True)
     found = list(_counts(result, said))
     if not found:
-        return Outcome("nothing")
+        return ToolOutcome("nothing")
     if len(found) == 1 and first and "\n" not in said and len(said) <= _SHORT:
-        return Outcome(first)
-    return Outcome(", ".join(found))
+        return ToolOutcome(first)
+    return ToolOutcome(", ".join(found))
 
 
 def _counts(result: ToolResult, said: str) -> Iterator[str]:

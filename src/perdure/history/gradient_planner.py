@@ -27,7 +27,7 @@ import msgspec
 
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.levels import Level
-from perdure.history.manifest import Element, Manifest, Place, Reduced
+from perdure.history.manifest import Element, EpochManifest, Reduced, RoundId
 
 #: What an element's tags take, at most: of a turn, of a range or a run of rounds.
 TURN_TAGS, RANGE_TAGS = 14, 30
@@ -38,32 +38,32 @@ FAN = 8
 _RANGE_SHARE, _RANGE_LEAST, _RANGE_MOST = 1 / 600, 48, 160
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class BandMark(msgspec.Struct, frozen=True, array_like=True):
     """The shares of the budget at which a tier overflows, and down to which it is emptied then."""
 
     high: float
     low: float
 
 
-class Marks(msgspec.Struct, frozen=True):
+class BandMarks(msgspec.Struct, frozen=True):
     """The marks of all tiers; docs/why.md says where they come from."""
 
-    raw: Mark = Mark(0.60, 0.10)
-    smooth: Mark = Mark(0.12, 0.06)
-    compact: Mark = Mark(0.08, 0.05)
-    tiny: Mark = Mark(0.18, 0.14)
+    raw: BandMark = BandMark(0.60, 0.10)
+    smooth: BandMark = BandMark(0.12, 0.06)
+    compact: BandMark = BandMark(0.08, 0.05)
+    tiny: BandMark = BandMark(0.18, 0.14)
 
 
 class Sized(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A round, and what it takes at R, S and C."""
 
-    place: Place
+    place: RoundId
     raw: int
     smooth: int
     compact: int
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class PlannerInput(msgspec.Struct, frozen=True, kw_only=True):
     """What the planner is told."""
 
     budget: int
@@ -75,7 +75,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     rounds: Sequence[Sized]
     #: What turns take at T: those that have a round at C, or may get there.
     tiny: Mapping[int, int]
-    marks: Marks = Marks()
+    marks: BandMarks = BandMarks()
 
 
 def range_tokens(budget: int) -> int:
@@ -83,7 +83,7 @@ def range_tokens(budget: int) -> int:
     return round(min(max(budget * _RANGE_SHARE, _RANGE_LEAST), _RANGE_MOST)) + RANGE_TAGS
 
 
-def total(manifest: Manifest, rounds: Iterable[Sized]) -> int:
+def total(manifest: EpochManifest, rounds: Iterable[Sized]) -> int:
     """What the history takes as the manifest shows it."""
     text = sum(element.tokens for element in manifest.shown())
     return text + sum(
@@ -93,7 +93,7 @@ def total(manifest: Manifest, rounds: Iterable[Sized]) -> int:
     )
 
 
-def plan(last: Manifest, window: Window) -> Manifest:
+def plan(last: EpochManifest, window: PlannerInput) -> EpochManifest:
     """The manifest of an epoch that is made now, for what stands as `last` says.
 
     Rounds are demoted even if that is not needed: whether it is, is for the caller to say, except
@@ -128,15 +128,15 @@ class _Tiers(msgspec.Struct):
 
 
 class _Planner:
-    def __init__(self, last: Manifest, window: Window) -> None:
+    def __init__(self, last: EpochManifest, window: PlannerInput) -> None:
         self._last, self._window = last, window
         self._range = range_tokens(window.budget)
         self._standing = self._tiers()
-        newest = window.rounds[-1].place if window.rounds else Place(0)
+        newest = window.rounds[-1].place if window.rounds else RoundId(0)
         #: The newest round has results that its model has not seen.
         self._unseen = newest.turn == window.turn
 
-    def plan(self) -> Manifest:
+    def plan(self) -> EpochManifest:
         budget = self._window.budget
         tiers = self._at(budget)
         if self._cost(tiers) > budget:
@@ -212,7 +212,7 @@ class _Planner:
             + self._window.fixed
         )
 
-    def _manifest(self, tiers: _Tiers) -> Manifest:
+    def _manifest(self, tiers: _Tiers) -> EpochManifest:
         unfinished = {each.place.turn for each in tiers.raw} | {self._window.turn}
         fresher = {each.place.turn for each in tiers.smooth} | unfinished
         elements = (
@@ -220,7 +220,7 @@ class _Planner:
             *self._grouped(tiers.compact, "C", fresher),
             *self._grouped(tiers.smooth, "S", unfinished),
         )
-        native = tiers.raw[0].place if tiers.raw else Place(self._window.turn)
+        native = tiers.raw[0].place if tiers.raw else RoundId(self._window.turn)
         return msgspec.structs.replace(self._last, elements=elements, native=native, reduced=())
 
     def _compacted(
@@ -243,7 +243,7 @@ class _Planner:
         size = sum(map(_at_c, of))
         return Element(
             level="T",
-            first=Place(turn),
+            first=RoundId(turn),
             last=_last_of(of[-1]),
             whole=True,
             tokens=min(self._window.tiny.get(turn, size), size) + TURN_TAGS,
@@ -252,7 +252,7 @@ class _Planner:
 
     # Ranges -----------------------------------------------------------------------------------
 
-    def _merged(self, items: list[Any], level: Level, mark: Mark, target: int) -> list[Any]:
+    def _merged(self, items: list[Any], level: Level, mark: BandMark, target: int) -> list[Any]:
         """The same, merged down to the low mark if it is over the high one."""
         size = sum(map(_at_c, items))
         if size <= mark.high * target:
@@ -325,15 +325,15 @@ class _Planner:
 
     # Fitting ----------------------------------------------------------------------------------
 
-    def _room(self, manifest: Manifest) -> int:
+    def _room(self, manifest: EpochManifest) -> int:
         """What is left of the budget."""
         taken = total(manifest, self._window.rounds) + self._window.fixed
         return self._window.budget - taken
 
-    def _fits(self, manifest: Manifest) -> bool:
+    def _fits(self, manifest: EpochManifest) -> bool:
         return self._room(manifest) >= 0
 
-    def _squeezed(self, manifest: Manifest) -> Manifest:
+    def _squeezed(self, manifest: EpochManifest) -> EpochManifest:
         """Nothing can go further down: give up pins, then reduce the newest round, then hide."""
         while manifest.pins and not self._fits(manifest):
             manifest = msgspec.structs.replace(manifest, pins=manifest.pins[1:])
@@ -354,7 +354,7 @@ class _Planner:
             manifest = msgspec.structs.replace(manifest, reduced=(Reduced(newest.place, room),))
         return manifest
 
-    def _hidden(self, manifest: Manifest, least: int) -> Manifest:
+    def _hidden(self, manifest: EpochManifest, least: int) -> EpochManifest:
         """The manifest without so many of the oldest that there is this much room."""
         while manifest.elements and self._room(manifest) < least:
             oldest, *rest = manifest.elements
@@ -403,7 +403,7 @@ class _Generations:
         tier.append(merged)
 
 
-def _holder(elements: Iterable[Element], place: Place) -> Element | None:
+def _holder(elements: Iterable[Element], place: RoundId) -> Element | None:
     return next((e for e in elements if e.first <= place <= e.last), None)
 
 
@@ -411,11 +411,11 @@ def _turn_of(item: _Item) -> int:
     return item.last.turn if isinstance(item, Element) else item.place.turn
 
 
-def _first_of(item: _Item) -> Place:
+def _first_of(item: _Item) -> RoundId:
     return item.first if isinstance(item, Element) else item.place
 
 
-def _last_of(item: _Item) -> Place:
+def _last_of(item: _Item) -> RoundId:
     return item.last if isinstance(item, Element) else item.place
 
 

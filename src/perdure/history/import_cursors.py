@@ -9,14 +9,14 @@ from typing import Annotated
 
 import msgspec
 
-from perdure.history.log_records import Span
+from perdure.history.log_records import TurnSpan
 from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
 
 _PAGE = 200
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class FilePosition(msgspec.Struct, frozen=True, array_like=True):
     """How far a file was read."""
 
     offset: int = 0
@@ -46,7 +46,7 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a file was imported into a session."""
 
     id: Annotated[str, Key()]  # session/hash of the conversation's name
-    place: Place = Place()
+    place: FilePosition = FilePosition()
     #: The file as it was when all of it had been imported.
     stamp: Stamp = Stamp()
     #: The turn that it was writing to: what comes next may belong to it.
@@ -54,7 +54,7 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
     #: The file was written anew since, and not all of it was compared with what the session has.
     anew: bool = False
     #: The turns that it opened in its session, which may hold those of others, too.
-    own: tuple[Span, ...] = ()
+    own: tuple[TurnSpan, ...] = ()
     #: The session was forgotten: the conversation does not come back by itself.
     forgotten: bool = False
 
@@ -65,16 +65,16 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
             yield from range(span.last, span.first - 1, -1)
 
 
-def with_turns(own: tuple[Span, ...], numbers: Iterable[int]) -> tuple[Span, ...]:
+def with_turns(own: tuple[TurnSpan, ...], numbers: Iterable[int]) -> tuple[TurnSpan, ...]:
     """The turns, and these behind them."""
     spans = list(own)
     for number in numbers:
         if spans and number <= spans[-1].last:
             continue
         if spans and number == spans[-1].last + 1:
-            spans[-1] = Span(spans[-1].first, number)
+            spans[-1] = TurnSpan(spans[-1].first, number)
         else:
-            spans.append(Span(number, number))
+            spans.append(TurnSpan(number, number))
     return tuple(spans)
 
 

@@ -48,7 +48,7 @@ _CALLS_KEPT = 256
 _part = msgspec.msgpack.Decoder(Part)
 
 
-class Settings(Protocol):
+class IntakeSettings(Protocol):
     """What the configuration says about it."""
 
     @property
@@ -57,7 +57,7 @@ class Settings(Protocol):
     def artifact_tools(self) -> Sequence[str]: ...
 
 
-class Taken(msgspec.Struct, frozen=True):
+class IntakeResult(msgspec.Struct, frozen=True):
     """Messages as they can be written."""
 
     messages: tuple[Message, ...]
@@ -85,7 +85,7 @@ class Intake:
         session: str,
         artifacts: ArtifactStore,
         masker: Callable[[], Masker | None],
-        settings: Settings,
+        settings: IntakeSettings,
     ) -> None:
         self._session = session
         self._artifacts = artifacts
@@ -95,13 +95,13 @@ class Intake:
         self._is_artifact_tool = _matcher(settings.artifact_tools)
         self._calls: dict[str, _Call] = {}
         #: Gives what was said last, when a result comes whose call was written by somebody else.
-        self.recall: Callable[[], Awaitable[Iterable[Message]]] | None = None
+        self.recent_messages: Callable[[], Awaitable[Iterable[Message]]] | None = None
 
     def of(self, session: str) -> Intake:
         """The same for another session."""
         return Intake(session, self._artifacts, self._masker, self._settings)
 
-    async def take(self, messages: tuple[Message, ...]) -> Taken:
+    async def take(self, messages: tuple[Message, ...]) -> IntakeResult:
         """Mask and move out. Large artifacts are stored when this returns; nothing else is.
 
         Raises whatever the artifact store raises; then nothing was written.
@@ -111,7 +111,7 @@ class Intake:
         self._remember(messages)
         await self._find_calls(messages)
         if weight <= self._limit and not self._must_move(messages):
-            return Taken(messages, masked, ())
+            return IntakeResult(messages, masked, ())
         moved = list[bytes]()
         messages = tuple(self._lightened(message, moved.append) for message in messages)
         # What is there already may be somebody's own, and must outlast this turn.
@@ -120,7 +120,7 @@ class Intake:
         for content in moved:
             if len(content) >= INLINE_BELOW:
                 await self._artifacts.put(content)
-        return Taken(messages, masked, tuple(moved), tuple(there))
+        return IntakeResult(messages, masked, tuple(moved), tuple(there))
 
     async def masked(
         self, messages: tuple[Message, ...]
@@ -141,7 +141,7 @@ class Intake:
         masker = self._masker()
         return dict(data) if masker is None else cast("dict[str, Any]", _masked(data, masker))
 
-    async def confirm(self, taken: Taken) -> None:
+    async def confirm(self, taken: IntakeResult) -> None:
         """Store again what somebody deleted without a look at who refers to it.
 
         Nobody who looks can: see `TurnLog`. `ArtifactStore.delete` does not look, and without
@@ -173,7 +173,7 @@ class Intake:
 
     async def _find_calls(self, messages: Iterable[Message]) -> None:
         """Look for the calls of results that were written through another session object."""
-        if self.recall is None:
+        if self.recent_messages is None:
             return
         unknown = [
             part.call
@@ -182,7 +182,7 @@ class Intake:
             if isinstance(part, ToolResult) and part.call not in self._calls
         ]
         if unknown:
-            self._remember(await self.recall())
+            self._remember(await self.recent_messages())
             for id in unknown:
                 if id not in self._calls:
                     self._keep(id, _Call(""))
@@ -298,16 +298,16 @@ def _masked(data: Any, masker: Masker) -> Any:
     return data
 
 
-class Contents(Protocol):
+class ReferencedContents(Protocol):
     """Where the contents of references are."""
 
     async def read(self, artifact: str, /) -> bytes: ...
 
 
-class Pending:
+class PendingContents:
     """The contents of an append that is not committed yet, and of what was before it."""
 
-    def __init__(self, contents: Iterable[bytes], artifacts: Contents) -> None:
+    def __init__(self, contents: Iterable[bytes], artifacts: ReferencedContents) -> None:
         self._contents = {Artifact.of(content).hash: content for content in contents}
         self._artifacts = artifacts
 
@@ -316,7 +316,9 @@ class Pending:
         return await self._artifacts.read(artifact) if found is None else found
 
 
-async def resolved(messages: Iterable[Message], artifacts: Contents) -> tuple[Message, ...]:
+async def resolved(
+    messages: Iterable[Message], artifacts: ReferencedContents
+) -> tuple[Message, ...]:
     """The messages with every reference replaced by what it stands for.
 
     Raises `ArtifactMissing` or `Corrupted`.
@@ -330,7 +332,7 @@ async def resolved(messages: Iterable[Message], artifacts: Contents) -> tuple[Me
     return tuple(found)
 
 
-async def _resolved(part: Part, artifacts: Contents) -> Part:
+async def _resolved(part: Part, artifacts: ReferencedContents) -> Part:
     if isinstance(part, ArtifactPointer):
         content = await artifacts.read(part.artifact)
         if part.of == "part":

@@ -38,7 +38,7 @@ _UNFIT = (
 _name = re.compile(rf"[^\s{_UNFIT}][^{_UNFIT}]*").fullmatch
 
 
-class Stretch(msgspec.Struct, frozen=True, array_like=True):
+class SharedTurns(msgspec.Struct, frozen=True, array_like=True):
     """Turns that a fork has from an ancestor: those up to `turn`, as of `piece` in its chain."""
 
     session: str
@@ -65,7 +65,7 @@ class SessionRecord(StateRecord, frozen=True, kw_only=True):
     started_by: Annotated[str | None, Indexed()] = None
     link: Link | None = None
     #: The turns it shares, oldest first. Its own begin behind the last of them.
-    line: tuple[Stretch, ...] = ()
+    line: tuple[SharedTurns, ...] = ()
     #: What its own chain is tied to: the link of the last shared piece.
     root: bytes = b""
     #: How its history is shown, and in how many tokens; empty and 0: as configured.
@@ -84,7 +84,7 @@ class SessionRecord(StateRecord, frozen=True, kw_only=True):
         return found | self.tags
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True):
+class TurnSpan(msgspec.Struct, frozen=True, array_like=True):
     """Turns from `first` to `last`."""
 
     first: int
@@ -109,7 +109,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     #: The newest turn was closed by hand.
     closed: bool = False
     #: Turns that were taken back.
-    undone: tuple[Span, ...] = ()
+    undone: tuple[TurnSpan, ...] = ()
     #: How often turns of its line were forgotten: what was read of them before is void.
     forgets: int = 0
     #: Turns that an answer is arriving for, or was when its process died: they have a draft.
@@ -130,7 +130,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 @system_record("turns", indexes=[Index(("session", "time"))])
-class Piece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
+class TurnPiece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """Neighbouring messages of one turn, as one append wrote them."""
 
     id: Annotated[str, Key()]
@@ -191,7 +191,7 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=Fa
         ]
 
 
-class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RoundCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What so many messages of a round take, in o200k tokens."""
 
     tokens: int = 0
@@ -205,19 +205,19 @@ class TurnCount(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: Annotated[str, Key()]  # session/turn
     tokens: Annotated[int, Indexed()] = 0
     rounds: Annotated[int, Indexed()] = 0
-    counted: tuple[Counted, ...] = ()
+    counted: tuple[RoundCount, ...] = ()
 
     @property
     def turn(self) -> int:
         return int(self.id[-8:])
 
-    def of(self, round: int) -> Counted:
+    def of(self, round: int) -> RoundCount:
         """What is known about a round; nothing, if it was not counted."""
-        return self.counted[round - 1] if round <= self.rounds else Counted()
+        return self.counted[round - 1] if round <= self.rounds else RoundCount()
 
-    def having(self, round: int, counted: Counted) -> TurnCount:
+    def having(self, round: int, counted: RoundCount) -> TurnCount:
         """The same with one round counted."""
-        missing = (Counted(),) * (round - self.rounds)
+        missing = (RoundCount(),) * (round - self.rounds)
         rounds = [*self.counted, *missing]
         rounds[round - 1] = counted
         tokens = sum(each.tokens for each in rounds)
@@ -234,7 +234,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 @system_record("drafts")
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerDraft(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that is arriving: what there is of it so far."""
 
     id: Annotated[str, Key()]  # session/turn
@@ -327,11 +327,11 @@ def owners(record: SessionRecord, first: int, last: int) -> Iterator[Owned]:
         yield Owned(record.id, max(first, start), last)
 
 
-def line_at(record: SessionRecord, turn: int, piece: int) -> tuple[Stretch, ...]:
+def line_at(record: SessionRecord, turn: int, piece: int) -> tuple[SharedTurns, ...]:
     """The line of a fork that leaves this session behind `turn`, whose last piece is `piece`."""
     shared = tuple(stretch for stretch in record.line if stretch.turn < turn)
     owner = next(owners(record, turn, turn))
-    return (*shared, Stretch(owner.session, turn, min(piece, owner.piece)))
+    return (*shared, SharedTurns(owner.session, turn, min(piece, owner.piece)))
 
 
 def newest(head: Head) -> int:
@@ -342,6 +342,6 @@ def newest(head: Head) -> int:
     return number
 
 
-def undone_at(head: Head, turn: int) -> tuple[Span, ...]:
+def undone_at(head: Head, turn: int) -> tuple[TurnSpan, ...]:
     """What is undone in a fork behind `turn`: forking from a turn takes it, and its span, back."""
     return tuple(span for span in head.undone if span.last < turn)

@@ -18,7 +18,7 @@ from perdure.core.turns import Position
 from perdure.history.turn_tags import name_of
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
+class RoundId(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     """A round: its turn, and its number in it."""
 
     turn: int
@@ -32,8 +32,8 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Text that stands for a stretch of rounds."""
 
     level: Level
-    first: Place
-    last: Place
+    first: RoundId
+    last: RoundId
     #: It stands for all rounds of its turns, and is named after them.
     whole: bool
     #: What it takes in a prompt, its tags included. An upper bound until it is rendered.
@@ -63,11 +63,11 @@ class Element(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Reduced(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A raw round that did not fit, and what it may take."""
 
-    place: Place
+    place: RoundId
     tokens: int
 
 
-class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class EpochManifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What stands in a window. The empty one shows everything raw."""
 
     #: The gradient: text for all rounds in front of `native`, oldest first, without gaps.
@@ -75,14 +75,14 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     #: Whole turns at a level that somebody asked for, instead of the gradient's.
     pins: tuple[Element, ...] = ()
     #: The first round that is shown as native messages.
-    native: Place = Place(1)
+    native: RoundId = RoundId(1)
     #: The round that was about to be made when this was decided. What a model thought before it is
     #: void, and what was injected before its turn is gone.
-    at: Place = Place(1)
+    at: RoundId = RoundId(1)
     #: Native rounds that are shown in part.
     reduced: tuple[Reduced, ...] = ()
     #: The oldest rounds are not shown at all, up to this one: not even one line of them fits.
-    hidden: Place = Place(0, 0)
+    hidden: RoundId = RoundId(0, 0)
 
     def shown(self) -> Iterator[Element]:
         """The text elements as they are shown: the gradient's, with pinned turns in their place."""
@@ -111,11 +111,11 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
             if turn >= self.native.turn:
                 yield pins[turn]
 
-    def is_native(self, place: Place) -> bool:
+    def is_native(self, place: RoundId) -> bool:
         """Whether a round is shown as native messages."""
         return place >= self.native and all(pin.first.turn != place.turn for pin in self.pins)
 
-    def cap(self, place: Place) -> int | None:
+    def cap(self, place: RoundId) -> int | None:
         """What a native round may take; None if it is shown whole."""
         return next((each.tokens for each in self.reduced if each.place == place), None)
 
@@ -132,7 +132,7 @@ class Band(msgspec.Struct, frozen=True, gc=False):
     raw: int
 
 
-def bands(parts: Iterable[tuple[Level, Place, Place, int, int]]) -> list[Band]:
+def bands(parts: Iterable[tuple[Level, RoundId, RoundId, int, int]]) -> list[Band]:
     """Neighbours at one level together: level, first and last round, tokens, raw tokens."""
     found = list[Band]()
     for level, first, last, tokens, raw in parts:
@@ -146,7 +146,7 @@ def bands(parts: Iterable[tuple[Level, Place, Place, int, int]]) -> list[Band]:
     return found
 
 
-class Block(msgspec.Struct, frozen=True, gc=False):
+class ShownBlock(msgspec.Struct, frozen=True, gc=False):
     """A text element: an old turn, a part of one, a range."""
 
     element: Element
@@ -159,7 +159,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 class Native(msgspec.Struct, frozen=True, gc=False):
     """A round that is shown as it was said."""
 
-    place: Place
+    place: RoundId
     #: As they are sent, but for tags: resolved, reduced if they did not fit. Events left out.
     messages: tuple[Message, ...]
     tokens: int
@@ -181,12 +181,12 @@ class Injected(msgspec.Struct, frozen=True, gc=False):
     strategy: str = ""
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ShownHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is shown of a history."""
 
     #: Text, oldest first. An element that stands for rounds behind the first native one is sent in
     #: its place, with the next prompt.
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[ShownBlock, ...] = ()
     rounds: tuple[Native, ...] = ()
     #: Of the native turns.
     injected: tuple[Injected, ...] = ()
@@ -200,7 +200,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: How often the window was planned anew.
     epoch: int = 0
     #: Rounds up to this one are not shown at all.
-    hidden: Place = Place(0, 0)
+    hidden: RoundId = RoundId(0, 0)
     #: Tokens of the whole history, raw.
     raw: int = 0
 

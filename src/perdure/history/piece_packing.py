@@ -31,7 +31,7 @@ class RoundWritten(msgspec.Struct, frozen=True, gc=False):
     before: int
 
 
-class Group(msgspec.Struct, gc=False):
+class PieceGroup(msgspec.Struct, gc=False):
     """Rounds of one turn that become one piece."""
 
     turn: int
@@ -77,7 +77,7 @@ def cut(
     return rounds, head.mark if overtaken else mark, mark
 
 
-def grouped(rounds: Sequence[RoundWritten]) -> Iterable[Group]:
+def grouped(rounds: Sequence[RoundWritten]) -> Iterable[PieceGroup]:
     """Pieces: rounds of one turn together, as long as they are short."""
     start = 0
     while start < len(rounds):
@@ -88,7 +88,7 @@ def grouped(rounds: Sequence[RoundWritten]) -> Iterable[Group]:
         start = end
 
 
-def _pieces_of(rounds: Sequence[RoundWritten]) -> Iterable[Group]:
+def _pieces_of(rounds: Sequence[RoundWritten]) -> Iterable[PieceGroup]:
     whole = _group(rounds)
     if len(whole.content) <= PIECE_BYTES or len(rounds) == 1:
         yield whole
@@ -104,7 +104,7 @@ def _pieces_of(rounds: Sequence[RoundWritten]) -> Iterable[Group]:
     yield _group(together)
 
 
-def _group(rounds: Sequence[RoundWritten]) -> Group:
+def _group(rounds: Sequence[RoundWritten]) -> PieceGroup:
     first = rounds[0]
     if len(rounds) == 1:
         said, breaks = first.messages, tuple[int, ...]()
@@ -115,7 +115,7 @@ def _group(rounds: Sequence[RoundWritten]) -> Group:
             total += len(round.messages)
             ends.append(total)
         breaks = tuple(ends)
-    return Group(first.turn, first.round, first.before, said, _encoded(said), breaks)
+    return PieceGroup(first.turn, first.round, first.before, said, _encoded(said), breaks)
 
 
 def _encoded(said: tuple[Message, ...]) -> bytes:

@@ -16,10 +16,10 @@ from perdure.core.errors import InvalidInput
 from perdure.history import chain
 from perdure.history.log_records import (
     Owned,
-    Piece,
     SessionRecord,
-    Stretch,
+    SharedTurns,
     TurnCount,
+    TurnPiece,
     Use,
     turn_key,
 )
@@ -31,7 +31,7 @@ from perdure.history.renditions.rendition_records import (
     without_later,
 )
 from perdure.history.turn_log import use_of
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.storage.store import Store
 
 #: Turns that are copied at once.
@@ -49,8 +49,8 @@ class Rerooting:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
-        heirs: Sequence[Callable[[Stretch, str], Awaitable[None]]],
+        reader: TurnReader,
+        heirs: Sequence[Callable[[SharedTurns, str], Awaitable[None]]],
         followers: Sequence[Callable[[str], Awaitable[None]]],
     ) -> None:
         self._store = store
@@ -72,7 +72,7 @@ class Rerooting:
         for follow in self._followers:
             await follow(child.id)
 
-    async def _copy(self, source: SessionRecord, child: str, shared: Stretch) -> None:
+    async def _copy(self, source: SessionRecord, child: str, shared: SharedTurns) -> None:
         """Copy the pieces of a stretch, some turns at a time.
 
         Others may have written to later turns before these were complete. Of such pieces only the
@@ -92,7 +92,7 @@ class Rerooting:
                 for copy in copies
                 for artifact in canonical.references(copy.messages())
             ]
-            await self._store.collection(Piece).put_many(copies)
+            await self._store.collection(TurnPiece).put_many(copies)
             await self._store.collection(Use).put_many(uses)
             await self._copy_counts(source.id, child, first, min(last, shared.turn))
             await self._copy_renditions(source.id, child, copies)
@@ -110,7 +110,7 @@ class Rerooting:
             if found is not None
         )
 
-    async def _copy_renditions(self, source: str, child: str, pieces: Sequence[Piece]) -> None:
+    async def _copy_renditions(self, source: str, child: str, pieces: Sequence[TurnPiece]) -> None:
         """Copy what was made of these pieces, not what was made of more than the fork shares."""
         said = dict[tuple[int, int], int]()
         for piece in pieces:
@@ -166,7 +166,7 @@ class Rerooting:
                 waiting.append(fork.id)
 
 
-def _copied(piece: Piece, session: str, *, whole: bool) -> Piece:
+def _copied(piece: TurnPiece, session: str, *, whole: bool) -> TurnPiece:
     """A piece as another session's own; if it is not to have its content, its tombstone."""
     kept = piece if whole or piece.forgotten else chain.tombstone(piece)
     return msgspec.structs.replace(

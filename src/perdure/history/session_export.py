@@ -40,7 +40,7 @@ VERSION = 1
 ORIGIN = "forked_from"
 
 
-class Source(Protocol):
+class ExportSource(Protocol):
     """What is needed of a session."""
 
     @property
@@ -76,7 +76,7 @@ class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: int
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A turn begins; the messages behind it are its own. A forgotten one has none."""
 
     turn: int
@@ -88,7 +88,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: int | None = None
 
 
-class Spoken(msgspec.Struct, frozen=True, omit_defaults=True):
+class ExportedMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message of a turn."""
 
     turn: int
@@ -103,7 +103,7 @@ class End(msgspec.Struct, frozen=True):
     messages: int
 
 
-Line = Header | Opening | Spoken | End
+Line = Header | ExportedTurn | ExportedMessage | End
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -168,7 +168,9 @@ def _origin(state: dict[str, Any]) -> _Origin | None:
         return None
 
 
-async def jsonl(session: Source, *, on_missing: OnMissing | None = None) -> AsyncIterator[bytes]:
+async def jsonl(
+    session: ExportSource, *, on_missing: OnMissing | None = None
+) -> AsyncIterator[bytes]:
     """The lines of a session's file, each with its newline.
 
     Raises `ArtifactMissing` or `Corrupted` if content cannot be read, unless `on_missing` is told
@@ -188,7 +190,7 @@ async def jsonl(session: Source, *, on_missing: OnMissing | None = None) -> Asyn
 
 
 async def resolved(
-    session: Source, message: Message, on_missing: OnMissing | None = None
+    session: ExportSource, message: Message, on_missing: OnMissing | None = None
 ) -> Message:
     """The message with what lies in the artifact store put back in."""
     try:
@@ -221,9 +223,9 @@ def parse(line: bytes | str) -> Line:
         return found.session
     if found.message is not None and found.turn is not None and found.round is not None:
         message = found.message if found.exact is None else _exact(found.exact)
-        return Spoken(found.turn, found.round, message)
+        return ExportedMessage(found.turn, found.round, message)
     if found.status is not None and found.turn is not None:
-        return Opening(
+        return ExportedTurn(
             turn=found.turn,
             status=found.status,
             started=found.started,
@@ -241,7 +243,7 @@ def parse(line: bytes | str) -> Line:
 
 def read_export(
     lines: Iterable[bytes | str],
-) -> tuple[Header, Iterator[Opening | Spoken | End]]:
+) -> tuple[Header, Iterator[ExportedTurn | ExportedMessage | End]]:
     """A file's header, and what follows it, read as it is asked for.
 
     Raises, at once or while iterating, `InvalidInput` with the number of the line for what is no
@@ -258,7 +260,9 @@ def read_export(
     return first, _following(numbered)
 
 
-def _following(numbered: Iterable[tuple[int, bytes | str]]) -> Iterator[Opening | Spoken | End]:
+def _following(
+    numbered: Iterable[tuple[int, bytes | str]],
+) -> Iterator[ExportedTurn | ExportedMessage | End]:
     turn = messages = number = 0
     for number, line in numbered:
         if not line.strip():
@@ -271,7 +275,7 @@ def _following(numbered: Iterable[tuple[int, bytes | str]]) -> Iterator[Opening 
                 raise _misplaced(number, f"{found.messages} messages were written, not {messages}")
             yield found
             return
-        if isinstance(found, Opening):
+        if isinstance(found, ExportedTurn):
             if found.turn <= turn:
                 raise _misplaced(number, f"T-{found.turn} stands behind T-{turn}")
             turn = found.turn
@@ -310,8 +314,8 @@ def _version_in(line: bytes | str) -> int | None:
     return version if isinstance(version, int) else None
 
 
-def _opening(turn: Turn) -> Opening:
-    return Opening(
+def _opening(turn: Turn) -> ExportedTurn:
+    return ExportedTurn(
         turn=turn.number,
         status=turn.status,
         started=turn.started,

@@ -36,7 +36,7 @@ from perdure.core.messages import (
 )
 from perdure.core.turns import Turn, is_prompt
 from perdure.history import gist, turn_tags
-from perdure.history.session_export import OnMissing, Source, resolved
+from perdure.history.session_export import ExportSource, OnMissing, resolved
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -60,7 +60,9 @@ _MARKS = {
 }
 
 
-async def markdown(session: Source, *, on_missing: OnMissing | None = None) -> AsyncIterator[str]:
+async def markdown(
+    session: ExportSource, *, on_missing: OnMissing | None = None
+) -> AsyncIterator[str]:
     """The document, section by section.
 
     Raises `ArtifactMissing` or `Corrupted` if content cannot be read, unless `on_missing` is told

@@ -37,7 +37,7 @@ class Partial(msgspec.Struct, frozen=True):
     updated: int
 
 
-class Desk(Protocol):
+class DraftStore(Protocol):
     """What an answer needs of its session."""
 
     async def save_draft(self, turn: int, message: Message, started: int) -> None: ...
@@ -45,7 +45,7 @@ class Desk(Protocol):
     def now(self) -> int: ...
 
 
-class Answer:
+class StreamedAnswer:
     """An answer that is arriving. Made by `Session.answer`; an async context manager.
 
     What was said is durable at the latest one heartbeat after it was given to the answer, and when
@@ -57,7 +57,7 @@ class Answer:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: DraftStore,
         place: Callable[[], Awaitable[int]],
         *,
         model: str,

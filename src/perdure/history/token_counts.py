@@ -25,19 +25,19 @@ from perdure.artifacts import ArtifactStore
 from perdure.core.errors import ArtifactMissing, Corrupted, InvalidKey, PerdureError
 from perdure.core.messages import Message, Reasoning, references
 from perdure.core.tokens import Calibration, Counter, count_message, o200k, observe, steps
-from perdure.history.intake import Contents, Pending, resolved
+from perdure.history.intake import PendingContents, ReferencedContents, resolved
 from perdure.history.log_records import (
     ENDLESS,
-    Counted,
     Head,
     Owned,
+    RoundCount,
     SessionRecord,
     TurnCount,
     turn_key,
 )
 from perdure.history.piece_packing import RoundWritten
-from perdure.history.turn_log import TURNS, Hook, Written
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_log import TURNS, AppendHook, Written
+from perdure.history.turn_reader import TurnReader
 from perdure.jobs import GoOn, Runner
 from perdure.storage.records import Key, system_record
 from perdure.storage.store import Store
@@ -61,7 +61,7 @@ class TokenCounts:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        reader: TurnReader,
         artifacts: ArtifactStore,
         jobs: Runner,
         counter: Counter | None = None,
@@ -99,9 +99,9 @@ class TokenCounts:
         self._missed[record.id] = min(first, self._missed.get(record.id, ENDLESS))
         self._wake()
 
-    def now(self, moved: Sequence[bytes]) -> Hook:
+    def now(self, moved: Sequence[bytes]) -> AppendHook:
         """A hook that counts inside the append, which moves these contents out: for bulk."""
-        contents = Pending(moved, self._artifacts)
+        contents = PendingContents(moved, self._artifacts)
 
         async def hook(transaction: Transaction, written: Written) -> None:
             noted = [_Noted(written.session.id, round) for round in written.rounds]
@@ -160,7 +160,7 @@ class _Counting:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        reader: TurnReader,
         artifacts: ArtifactStore,
         counter: Callable[[], Counter],
     ) -> None:
@@ -210,7 +210,7 @@ class _Counting:
             await self._store.transact(body)
 
     async def counted(
-        self, noted: Sequence[_Noted], pending: Pending | None = None
+        self, noted: Sequence[_Noted], pending: PendingContents | None = None
     ) -> list[TurnCount]:
         """The counts of these rounds' turns, with what was counted of them before.
 
@@ -229,14 +229,14 @@ class _Counting:
                 continue  # it was counted meanwhile
             if before.messages != round.before:
                 # Others wrote to it too, and have not counted yet: begin anew.
-                before, said = Counted(), await self._whole(item.session, round)
+                before, said = RoundCount(), await self._whole(item.session, round)
                 said = (*said, *round.messages) if pending else said
             tokens = await self._tokens(said, pending or self._artifacts)
-            now = Counted(before.tokens + tokens, before.messages + len(said))
+            now = RoundCount(before.tokens + tokens, before.messages + len(said))
             changed[key] = known[key] = count.having(round.round, now)
         return list(changed.values())
 
-    async def _tokens(self, messages: tuple[Message, ...], contents: Contents) -> int:
+    async def _tokens(self, messages: tuple[Message, ...], contents: ReferencedContents) -> int:
         loop = asyncio.get_running_loop()
         started, tokens = loop.time(), 0
         for count in steps(self._counter(), await _full(messages, contents)):
@@ -262,7 +262,7 @@ class _Counting:
             return ()
 
 
-async def _full(messages: tuple[Message, ...], contents: Contents) -> tuple[Message, ...]:
+async def _full(messages: tuple[Message, ...], contents: ReferencedContents) -> tuple[Message, ...]:
     """The messages with what was moved out of them, which a raw prompt would carry."""
     if not any(True for _ in references(messages)):
         return messages

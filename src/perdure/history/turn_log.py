@@ -14,8 +14,8 @@ process, and of turns that a killed process left a mark about. The mark goes whe
 which covers `TURNS`, is done. No append waits for it.
 
 A turn that refers to artifacts commits only if none of them is condemned: see
-`perdure.artifacts.collecting`. Content that was deleted between our put and our commit, because
-nothing referred to it yet, is put again.
+`perdure.artifacts.artifact_collector`. Content that was deleted between our put and our commit,
+because nothing referred to it yet, is put again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from perdure.core.messages import Message
 from perdure.core.turns import ConversationState
 from perdure.history import chain
 from perdure.history.log_records import (
-    Draft,
+    AnswerDraft,
     Head,
-    Piece,
     Receipt,
     SessionRecord,
+    TurnPiece,
     Use,
     piece_key,
     turn_key,
@@ -58,7 +58,7 @@ _TOUCH_AFTER = 60 * clock.SECOND
 _NEW = Options(expected=0)
 #: Begins the keys of uses that are not a turn's; no session's name begins with a space.
 KEPT = " kept/"
-_PIECES, _HEADS = type_of(Piece), type_of(Head)
+_PIECES, _HEADS = type_of(TurnPiece), type_of(Head)
 #: The kind of mark that an append leaves, about its session, from its first turn on.
 TURNS = "turns"
 #: Seconds between two looks for marks of dead processes, and before the first.
@@ -70,11 +70,11 @@ class Written(msgspec.Struct, frozen=True, gc=False):
 
     session: SessionRecord
     head: Head
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TurnPiece, ...]
     rounds: tuple[RoundWritten, ...]
     #: The keyed append was written before: nothing was written now.
     repeated: tuple[int, int] | None = None
-    #: See `Order.bulk`.
+    #: See `AppendRequest.bulk`.
     bulk: bool = False
 
     @property
@@ -93,10 +93,10 @@ Listener = Callable[[Written], None]
 Recovery = Callable[[SessionRecord, int, int], None]
 #: Runs inside the append's transaction, perhaps more than once; what it puts there is committed
 #: with the turn or not at all.
-Hook = Callable[[Transaction, Written], Awaitable[None]]
+AppendHook = Callable[[Transaction, Written], Awaitable[None]]
 
 
-class Writer(msgspec.Struct):
+class WriteCursor(msgspec.Struct):
     """What one `Session` knows between its appends."""
 
     record: SessionRecord
@@ -107,7 +107,7 @@ class Writer(msgspec.Struct):
     own: ConversationState | None = None
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class AppendRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an append is asked to do."""
 
     messages: tuple[Message, ...]
@@ -140,7 +140,7 @@ class TurnLog:
         self._store = store
         self._artifacts = artifacts
         self._jobs = jobs
-        self._hooks: list[Hook] = []
+        self._hooks: list[AppendHook] = []
         self._listeners: list[tuple[Listener, Recovery]] = []
         #: Sessions in which others may have left something undone.
         self._doubtful: dict[str, SessionRecord] = {}
@@ -149,7 +149,7 @@ class TurnLog:
         self._made = False
         self._watchers: dict[str, set[asyncio.Event]] = {}
 
-    def join(self, hook: Hook) -> None:
+    def join(self, hook: AppendHook) -> None:
         """Have a hook run inside every append's transaction, so that an index can join it."""
         self._hooks.append(hook)
 
@@ -157,7 +157,9 @@ class TurnLog:
         """Have somebody told of what is appended, and of what a killed process left undone."""
         self._listeners.append((note, missed))
 
-    async def write(self, writer: Writer, order: Order, hooks: Sequence[Hook] = ()) -> Written:
+    async def write(
+        self, writer: WriteCursor, order: AppendRequest, hooks: Sequence[AppendHook] = ()
+    ) -> Written:
         """Append messages. See the module's docstring.
 
         Raises `Conflict` if the newest turn is not the expected one, or if others keep writing
@@ -170,7 +172,9 @@ class TurnLog:
                     note(written)
         return written
 
-    async def _write(self, writer: Writer, order: Order, hooks: Sequence[Hook]) -> Written:
+    async def _write(
+        self, writer: WriteCursor, order: AppendRequest, hooks: Sequence[AppendHook]
+    ) -> Written:
         for attempt in range(ATTEMPTS):
             if writer.head is None:
                 await self.refresh(writer)
@@ -200,7 +204,7 @@ class TurnLog:
                 return written
         raise AssertionError("unreachable")
 
-    async def refresh(self, writer: Writer) -> Head:
+    async def refresh(self, writer: WriteCursor) -> Head:
         """Learn where the session stands."""
         found = await self._store.collection(Head).fetch(writer.record.id)
         if found is None:
@@ -214,7 +218,7 @@ class TurnLog:
 
     async def change_head(
         self,
-        writer: Writer,
+        writer: WriteCursor,
         change: Callable[[Head], Head],
         within: Callable[[Transaction, Head], Awaitable[None]] | None = None,
     ) -> Head:
@@ -303,13 +307,13 @@ class TurnLog:
 
     # ------------------------------------------------------------------------------------------
 
-    def _plan(self, writer: Writer, order: Order) -> tuple[Written, ConversationState]:
+    def _plan(self, writer: WriteCursor, order: AppendRequest) -> tuple[Written, ConversationState]:
         """What to write on top of the head that the writer knows; where its turn then stands."""
         head = writer.head
         assert head is not None  # noqa: S101 (for the type checker)
         session, now = writer.record.id, self._store.now()
         rounds, newest, own = cut(head, writer.own, order.messages, fresh=order.fresh)
-        pieces, link = list[Piece](), head.link
+        pieces, link = list[TurnPiece](), head.link
         number = head.pieces
         for group in grouped(rounds):
             number += 1
@@ -320,7 +324,7 @@ class TurnLog:
                 said[0] if said else now,
                 group.messages[-1].ended or (said[-1] if said else now),
             )
-            piece = Piece(
+            piece = TurnPiece(
                 id=piece_key(session, turn, number),
                 content=content,
                 salt=chain.new_salt(),
@@ -355,11 +359,15 @@ class TurnLog:
         return written, own
 
     async def _commit(
-        self, writer: Writer, order: Order, written: Written, hooks: Sequence[Hook]
+        self,
+        writer: WriteCursor,
+        order: AppendRequest,
+        written: Written,
+        hooks: Sequence[AppendHook],
     ) -> None:
         record, head = writer.record, written.head
         if not self._made:
-            await self._store.declare(Piece, Head)
+            await self._store.declare(TurnPiece, Head)
             self._made = True
         async with self._store.transaction(order.options) as transaction:
             # Straight to the writes: the way through two collections takes as long again.
@@ -374,7 +382,7 @@ class TurnLog:
                 await self._refer(transaction, order, uses)
             if order.answered is not None:
                 key = turn_key(record.id, order.answered)
-                await transaction.collection(Draft).delete(key, Options(expected=order.draft))
+                await transaction.collection(AnswerDraft).delete(key, Options(expected=order.draft))
             if record.active is None or head.time - _micro(record) > _TOUCH_AFTER:
                 record = await self._touched(transaction, record)
             for hook in (*self._hooks, *hooks):
@@ -384,7 +392,7 @@ class TurnLog:
         writer.version = transaction.version("perdure_heads", record.id)
         writer.record = record
 
-    async def _refer(self, transaction: Transaction, order: Order, uses: list[Use]) -> None:
+    async def _refer(self, transaction: Transaction, order: AppendRequest, uses: list[Use]) -> None:
         """Note what the turn refers to, and see to it that it is there when the turn is."""
         known = transaction.collection(Use)
         for artifact in order.there:
@@ -406,7 +414,7 @@ class TurnLog:
             return False
         return await self._store.collection(Condemned).get(artifact, STRONG) is not None
 
-    async def _put_again(self, order: Order, exc: Conflict) -> Order:
+    async def _put_again(self, order: AppendRequest, exc: Conflict) -> AppendRequest:
         """Store content anew that somebody deleted.
 
         If it is not at hand, the message keeps a reference to what is gone, which `verify` names:
@@ -430,7 +438,7 @@ class TurnLog:
         await records.put(touched)
         return touched
 
-    async def _unless_expected(self, writer: Writer, order: Order) -> Written | None:
+    async def _unless_expected(self, writer: WriteCursor, order: AppendRequest) -> Written | None:
         """Raises `Conflict` if the newest turn is another than expected: what we know may be old.
 
         Unless it was us who wrote it: who did not hear the answer asks again in the same words.
@@ -443,13 +451,13 @@ class TurnLog:
             raise _unexpected(head, order.expected)
         return repeated
 
-    async def _reload(self, writer: Writer) -> None:
+    async def _reload(self, writer: WriteCursor) -> None:
         """Others wrote: where the session stands, and whether it is archived, has to be read."""
         found = await self._store.collection(SessionRecord).get(writer.record.id)
         writer.record = found or writer.record
         writer.head = None
 
-    async def _repeated(self, writer: Writer, key: str | None) -> Written | None:
+    async def _repeated(self, writer: WriteCursor, key: str | None) -> Written | None:
         """What an append of this key wrote, if there was one."""
         if key is None:
             return None

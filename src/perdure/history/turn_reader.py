@@ -17,12 +17,12 @@ from perdure.core.errors import Corrupted, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState, Position, Round, Status, Turn, TurnSplitter
 from perdure.history.log_records import (
-    Draft,
+    AnswerDraft,
     Head,
     Owned,
-    Piece,
     SessionRecord,
     TurnCount,
+    TurnPiece,
     owners,
     turn_key,
     turn_prefix,
@@ -45,14 +45,14 @@ _BEHIND = "~"
 _LAST = 10**8 - 2
 
 
-class Reader:
+class TurnReader:
     """Reads the turns of any session in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._pieces = store.collection(Piece)
+        self._pieces = store.collection(TurnPiece)
         self._totals = store.collection(TurnCount)
-        self._drafts = store.collection(Draft)
+        self._drafts = store.collection(AnswerDraft)
 
     async def turns(
         self,
@@ -169,7 +169,7 @@ class Reader:
 
     def _openings(
         self, owned: Owned, since: int | None, until: int | None, tags: dict[str, str]
-    ) -> QueryBuilder[Piece]:
+    ) -> QueryBuilder[TurnPiece]:
         """The pieces that open turns of this time, with these tags, the newest first."""
         finder = (
             self._pieces.query()
@@ -187,9 +187,9 @@ class Reader:
             finder = finder.where("time", "<", until)
         return finder.tagged(**tags) if tags else finder
 
-    async def pieces(self, owned: Owned) -> list[Piece]:
+    async def pieces(self, owned: Owned) -> list[TurnPiece]:
         """The pieces of these turns, in key order."""
-        found = list[Piece]()
+        found = list[TurnPiece]()
         prefix = f"{owned.session}/"
         start = f"{prefix}{numbered(owned.first)}"
         if owned.first == owned.last:  # no rows are read that nobody asked for
@@ -219,15 +219,15 @@ class Reader:
             found += sums["tokens"] or 0
         return found
 
-    async def latest(self, record: SessionRecord, count: int) -> list[Piece]:
+    async def latest(self, record: SessionRecord, count: int) -> list[TurnPiece]:
         """A session's own pieces at the end of its newest turns, the newest first."""
         prefix = f"{record.id}/"
         end = prefix + _BEHIND
         return await self._pieces.behind(end, prefix, limit=count, descending=True)
 
-    async def chained(self, record: SessionRecord, after: int, head: Head) -> list[Piece]:
+    async def chained(self, record: SessionRecord, after: int, head: Head) -> list[TurnPiece]:
         """A session's own pieces from one place in its chain on, in the order of the chain."""
-        found = list[Piece]()
+        found = list[TurnPiece]()
         wanted = head.pieces - after
         prefix = f"{record.id}/"
         start = prefix + _BEHIND
@@ -266,7 +266,7 @@ class Reader:
         pieces = await self.pieces(Owned(record.id, turn, turn))
         return mark_of(turn, [message for piece in pieces for message in piece.messages()])
 
-    async def draft(self, session: str, turn: int) -> Draft | None:
+    async def draft(self, session: str, turn: int) -> AnswerDraft | None:
         return await self._drafts.get(turn_key(session, turn))
 
     # ------------------------------------------------------------------------------------------
@@ -278,7 +278,9 @@ class Reader:
         found = await self._totals.behind(start, f"{owned.session}/", limit=most)
         return {count.turn: count for count in found if count.turn <= owned.last}
 
-    async def _arriving(self, record: SessionRecord, head: Head, owned: Owned) -> dict[int, Draft]:
+    async def _arriving(
+        self, record: SessionRecord, head: Head, owned: Owned
+    ) -> dict[int, AnswerDraft]:
         """The drafts of these turns; only a session's own turns have any."""
         if owned.session != record.id:
             return {}
@@ -307,10 +309,10 @@ def _turn(
     session: str,
     head: Head,
     number: int,
-    pieces: Sequence[Piece],
+    pieces: Sequence[TurnPiece],
     *,
     count: TurnCount | None,
-    draft: Draft | None,
+    draft: AnswerDraft | None,
 ) -> Turn:
     if len(pieces) == 1 and draft is None:
         (piece,) = pieces  # as almost every turn
@@ -367,7 +369,9 @@ def _tokens(count: TurnCount | None, round: int, messages: int) -> int | None:
     return counted.tokens if counted is not None and counted.messages == messages else None
 
 
-def _status(head: Head, number: int, pieces: Sequence[Piece], draft: Draft | None) -> Status:
+def _status(
+    head: Head, number: int, pieces: Sequence[TurnPiece], draft: AnswerDraft | None
+) -> Status:
     if pieces and all(piece.forgotten for piece in pieces):
         return "forgotten"
     if head.is_undone(number):

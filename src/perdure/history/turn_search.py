@@ -16,7 +16,7 @@ import msgspec
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, words_of
 from perdure.core.turns import Position, Turn
 from perdure.history.log_records import Head, SessionRecord
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 
 #: Turns that are looked at, and read at once.
 MOST_TURNS, _STEP = 5_000, 50
@@ -42,7 +42,7 @@ _LEAST_WORD = 4
 _letters = re.compile(r"[a-z]+(?![?])").match
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundTurn(msgspec.Struct, frozen=True):
     """A round in which words were found."""
 
     #: ``T-12.3``.
@@ -74,14 +74,14 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 
 async def search(
-    reader: Reader,
+    reader: TurnReader,
     record: SessionRecord,
     head: Head,
     query: str,
     limit: int,
     *,
     ignore: Collection[str] = (),
-) -> list[Found]:
+) -> list[FoundTurn]:
     """The rounds that have most words of the query, but at least half of them.
 
     Among those that have the same number, first come the ones with the phrase itself, then the
@@ -98,7 +98,7 @@ async def search(
     wanted = _Wanted.of(query)
     if not wanted.words or limit < 1:
         return []
-    found = list[Found]()
+    found = list[FoundTurn]()
     last = head.newest
     oldest, whole, phrases = max(1, last - MOST_TURNS + 1), 0, 0
     while last >= oldest and phrases < limit:
@@ -121,7 +121,7 @@ async def search(
 
 
 async def _turns(
-    reader: Reader, record: SessionRecord, head: Head, span: tuple[int, int], wanted: _Wanted
+    reader: TurnReader, record: SessionRecord, head: Head, span: tuple[int, int], wanted: _Wanted
 ) -> list[Turn]:
     """These turns; only those that may have something, if that is told without reading them."""
     if not wanted.names:
@@ -183,9 +183,9 @@ def _doubled(stem: str) -> str:
     return f"{stem[-1]}?" if stem[-1] in _DOUBLED else ""
 
 
-def _best(turn: Turn, wanted: _Wanted, ignore: Collection[str]) -> Found | None:
+def _best(turn: Turn, wanted: _Wanted, ignore: Collection[str]) -> FoundTurn | None:
     """The round of a turn that has most of the words, the first of equals."""
-    best: Found | None = None
+    best: FoundTurn | None = None
     ignored = set[str]()
     for round in turn.rounds:
         text = "\n".join(_said(round.messages, ignore, ignored))
@@ -197,7 +197,7 @@ def _best(turn: Turn, wanted: _Wanted, ignore: Collection[str]) -> Found | None:
         if best is None or (len(there), phrase is not None) > (best.words, best.phrase):
             at = min(there) if phrase is None else phrase.start()
             id = str(Position(turn.number, round.number))
-            best = Found(id, _line(text, at), len(there), phrase is not None)
+            best = FoundTurn(id, _line(text, at), len(there), phrase is not None)
     return best
 
 

@@ -9,7 +9,7 @@ from perdure.artifacts import ArtifactStore
 from perdure.core.errors import Corrupted
 from perdure.core.turns import Position
 from perdure.history import chain
-from perdure.history.log_records import Head, Piece, SessionRecord, Use, piece_key
+from perdure.history.log_records import Head, SessionRecord, TurnPiece, Use, piece_key
 from perdure.history.turn_log import KEPT
 from perdure.storage.store import Progress, Store
 from perdure.storage.verify import Problem
@@ -82,20 +82,20 @@ async def _roots_of(store: Store, record: SessionRecord) -> AsyncIterator[Proble
     if record.line:
         shared = record.line[-1]
         key = piece_key(shared.session, shared.turn, shared.piece)
-        last = await store.collection(Piece).get(key)
+        last = await store.collection(TurnPiece).get(key)
         if last is not None and last.link != record.root:
             yield Problem(record.id, f"its chain does not begin where it left {shared.session}")
 
 
-async def _in_order(store: Store, record: SessionRecord, start: int) -> AsyncIterator[Piece]:
+async def _in_order(store: Store, record: SessionRecord, start: int) -> AsyncIterator[TurnPiece]:
     """A session's own pieces in the order of the chain.
 
     They are stored by turn, and that is nearly always the same: what was added late to a turn waits
     in a heap until its number comes. What stands before the start was copied for a fork by somebody
     who did not come to the end of it (see `forgetting`), and is not read by anyone.
     """
-    pieces, prefix = store.collection(Piece), f"{record.id}/"
-    early = list[tuple[int, str, Piece]]()
+    pieces, prefix = store.collection(TurnPiece), f"{record.id}/"
+    early = list[tuple[int, str, TurnPiece]]()
     expected, last = start + 1, prefix
     while page := await pieces.behind(last, prefix, limit=_PAGE):
         for piece in page:

@@ -14,14 +14,23 @@ from pathlib import Path
 
 from perdure.bank import Bank
 from perdure.core.errors import InvalidInput
-from perdure.importers.decoding import Broken, decode, moment
-from perdure.importers.files import import_path
-from perdure.importers.importer import Importer, Transcript
-from perdure.importers.registry import formats, importer_for, register, unregister
-from perdure.importers.results import Imported, SessionImport
-from perdure.importers.run import Heard, Run
-from perdure.importers.steps import Begun, Describe, Open, Reader, Report, Say, Spawn, Step, Undo
-from perdure.importers.watch import watch_files
+from perdure.importers.file_import import import_path, watch_files
+from perdure.importers.import_run import Heard, Imported, ImportRun, SessionImport
+from perdure.importers.importer import (
+    Begun,
+    Describe,
+    Importer,
+    Open,
+    ReadReport,
+    Say,
+    Spawn,
+    Step,
+    Transcript,
+    TranscriptReader,
+    Undo,
+)
+from perdure.importers.importer_registry import formats, importer_for, register, unregister
+from perdure.importers.transcript_source import Broken, decode, moment
 from perdure.storage.store import Progress
 
 __all__ = [
@@ -31,13 +40,13 @@ __all__ = [
     "Imported",
     "Importer",
     "Open",
-    "Reader",
-    "Report",
+    "ReadReport",
     "Say",
     "SessionImport",
     "Spawn",
     "Step",
     "Transcript",
+    "TranscriptReader",
     "Undo",
     "decode",
     "formats",
@@ -74,7 +83,7 @@ async def import_files(
     """
     importer = importer_for(format)
     found = _usual(format, importer) if paths is None else _existing(paths)
-    run = Run(bank, format, importer, session, progress or (lambda *_: None))
+    run = ImportRun(bank, format, importer, session, progress or (lambda *_: None))
     if watch:
         await watch_files(run, found, heard or (lambda _: None))
     for path in [] if watch else found:

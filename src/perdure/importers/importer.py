@@ -1,4 +1,4 @@
-"""What an importer is: where a format's files are, what they are called, and what reads them."""
+"""What an importer is: a format's files, what reads them, and the steps that reading comes to."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.messages import Message
 from perdure.history.log_records import MAX_NAME
-from perdure.importers.source import Source
-from perdure.importers.steps import Reader
+from perdure.importers.transcript_source import TranscriptSource, decode
 
 #: Bytes that the names of a format and of a sub-agent may add to that of a conversation.
 _ROOM = MAX_NAME - 50
@@ -48,7 +48,7 @@ class Importer:
     #: conversation. Otherwise the format has names of its own.
     named_by_file = True
 
-    def reader(self, transcript: Transcript) -> Reader:
+    def reader(self, transcript: Transcript) -> TranscriptReader:
         """What reads this file."""
         raise NotImplementedError
 
@@ -64,9 +64,9 @@ class Importer:
         for file in files(path, self.patterns):
             yield Transcript(path=file, id=stem(file))
 
-    def open(self, transcript: Transcript) -> Source:
+    def open(self, transcript: Transcript) -> TranscriptSource:
         """The lines of the file. Raises OSError."""
-        return Source(transcript.path)
+        return TranscriptSource(transcript.path)
 
 
 def files(path: Path, patterns: Iterable[str]) -> Iterator[Path]:
@@ -91,3 +91,128 @@ def name_of(*parts: str) -> str:
         return name
     mark = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{name.encode()[: _ROOM - 13].decode(errors='ignore')}-{mark}"
+
+
+#: What the id begins with that a reader gives to the pieces of a reply that has no name of its own.
+PIECE = "piece-"
+
+
+class Say(msgspec.Struct, frozen=True):
+    """A message was said."""
+
+    message: Message
+    #: The conversation inside the file that it belongs to: "" is the file's own, any other a part
+    #: of it, such as a sub-agent's, which becomes a session of its own.
+    to: str = ""
+
+
+class Open(msgspec.Struct, frozen=True):
+    """A turn begins here with these tags.
+
+    Prompts open turns by themselves. With `always` one begins whatever was said before.
+    """
+
+    tags: dict[str, str] = {}
+    always: bool = False
+    to: str = ""
+
+
+class Undo(msgspec.Struct, frozen=True):
+    """The newest turns of this conversation were taken back."""
+
+    turns: int
+    to: str = ""
+
+
+class Describe(msgspec.Struct, frozen=True):
+    """Facts about the conversation, for its session's state; later ones win."""
+
+    facts: dict[str, Any]
+    to: str = ""
+
+
+class Spawn(msgspec.Struct, frozen=True):
+    """A tool call of this conversation started a sub-agent: the conversation `child`."""
+
+    child: str
+    call: str
+    to: str = ""
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """This conversation was started by another one, perhaps by a known tool call of it."""
+
+    by: str
+    call: str = ""
+    to: str = ""
+
+
+Step = Say | Open | Undo | Describe | Spawn | Begun
+
+
+class ReadReport:
+    """How many records were read, and how many of them were skipped, and why.
+
+    Reasons are few and short: of an unknown kind of record its name is part of the reason, but
+    only of the first kinds, so that a file full of nonsense does not fill the memory.
+    """
+
+    _KINDS = 200
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.skipped: dict[str, int] = {}
+
+    @property
+    def used(self) -> int:
+        return self.read - sum(self.skipped.values())
+
+    def skip(self, reason: str, count: int = 1) -> None:
+        if reason not in self.skipped and len(self.skipped) >= self._KINDS:
+            reason = "other"
+        self.skipped[reason] = self.skipped.get(reason, 0) + count
+
+
+class TranscriptReader:
+    """Reads the records of one file. Derive from it, one class for each format.
+
+    The same records must always give the same steps: importing again reads them again, and leaves
+    out the steps that were taken. A reader may hold something back until it knows more (a reply,
+    until it is whole), but in bounded amounts.
+    """
+
+    #: A last line without its newline waits for it. JSON tells by itself whether it is complete.
+    whole_lines = False
+
+    def __init__(self) -> None:
+        self.report = ReadReport()
+
+    def decode(self, line: bytes) -> Any:
+        """The record in a line. Raises `Broken` if there is none."""
+        return decode(line)
+
+    def read(self, record: Any) -> Iterable[Step]:
+        """What a record comes to."""
+        raise NotImplementedError
+
+    def finish(self) -> Iterable[Step]:
+        """What was held back: the file ends here, for now. It may grow, and reading go on."""
+        return ()
+
+    def skip(self, reason: str) -> tuple[()]:
+        """Count the record as skipped."""
+        self.report.skip(reason)
+        return ()
+
+
+def word(value: Any) -> str:
+    """The value, if it is text: files hold anything in any place."""
+    return value if isinstance(value, str) else ""
+
+
+def kind(value: Any) -> str:
+    """A name taken from a file, fit to be shown in a reason."""
+    if not isinstance(value, str) or not value:
+        return "without a type" if value is None or value == "" else "with a strange type"
+    shown = "".join(char if char.isprintable() else "?" for char in value[:40])
+    return shown if len(value) <= 40 else f"{shown}…"

@@ -61,7 +61,7 @@ async def marks_of(store: Store, kind: str, key: str = "") -> list[PendingMark]:
     return [mark for mark in found if mark.kind == kind]
 
 
-class Marks:
+class ProcessMarks:
     """The marks of one process, and those of dead ones whose work it does."""
 
     def __init__(self, store: Store) -> None:

@@ -32,7 +32,7 @@ from perdure.core.errors import InvalidInput
 from perdure.jobs.idle import PATIENCE, IdleWork, Wake, Work
 from perdure.jobs.job import Job, JobHandler, JobKind, JobState, check_kind, replace
 from perdure.jobs.job_run import JobCounts, JobRun
-from perdure.jobs.marks import Marks, PendingMark
+from perdure.jobs.marks import PendingMark, ProcessMarks
 from perdure.jobs.periodic import Periodic, pause_until
 from perdure.storage import record_keys
 from perdure.storage.collection import Stored
@@ -68,7 +68,7 @@ class Runner:
         self._kinds: dict[str, JobKind] = {}
         self._running: dict[asyncio.Task[None], JobRun] = {}
         self._periodic: dict[str, Periodic] = {}
-        self._marks = Marks(store)
+        self._marks = ProcessMarks(store)
         self._idle = IdleWork(self._marks.remove)
         self._placed = 0
         self._wake = asyncio.Event()

@@ -29,7 +29,7 @@ from perdure.core.levels import Level
 from perdure.core.tokens import Counter
 from perdure.core.turns import Position
 from perdure.history.log_records import Head, SessionRecord
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.strategies.strategy import VisibleRounds
 from perdure.recall.values import Hit, Kind
 
@@ -324,7 +324,7 @@ class Window(msgspec.Struct, frozen=True):
         if "#" in turn:
             return None
         position = Position.parse(turn)
-        place = Place(position.turn, position.round or 1)
+        place = RoundId(position.turn, position.round or 1)
         for each in self.lower:
             if each.first <= place <= each.last:
                 return each.level

@@ -17,6 +17,7 @@ from perdure.core.tokens import Counter
 from perdure.core.turns import Position
 from perdure.history.forget_sessions import Forgetting
 from perdure.history.log_records import Head, SessionRecord
+from perdure.history.turn_log import Written
 from perdure.recall import injecting
 from perdure.recall.indexing import checking
 from perdure.recall.indexing.forgetting import IndexPlace
@@ -31,6 +32,7 @@ from perdure.recall.searching.cues import cues
 from perdure.recall.ticklers import Ticklers
 from perdure.recall.values import LATE, NO_MODEL, Filters, Hit, Question, Recalled, Step
 from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:
     from perdure.recall.indexing.index import RecallIndex
@@ -143,6 +145,20 @@ class Recall:
         if self._syncing is not None:
             await asyncio.wait({self._syncing})
         await self.index.settle()
+
+    async def hook(self, transaction: Transaction, written: Written) -> None:
+        """Index what an importer appends, in its transaction: see `TurnLog.join`."""
+        if written.bulk:
+            await self.start()
+            await self.index.hook(transaction, written)
+
+    def note(self, written: Written) -> None:
+        """Index what was appended, soon: see `TurnLog.listen`."""
+        self.index.note(written)
+
+    def missed(self, record: SessionRecord, first: int, last: int) -> None:
+        """Index what a killed process appended: see `TurnLog.listen`."""
+        self.index.missed(record, first, last)
 
     def join(self, forgetting: Forgetting) -> None:
         """Have everything of recall's forgotten that is forgotten."""

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.config import Config, data_folder
-from perdure.history.renditions.rendition_service import Scribe
-from perdure.history.turn_reader import Reader
+from perdure.history.renditions.rendition_service import RenditionService
+from perdure.history.turn_reader import TurnReader
+from perdure.jobs import Runner
 from perdure.recall.embedders import embedder
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memories.memories import Memories
@@ -33,8 +34,9 @@ _FOLDER = "references"
 
 def make_recall(
     store: Store,
-    reader: Reader,
-    renditions: Scribe,
+    reader: TurnReader,
+    renditions: RenditionService,
+    jobs: Runner,
     config: Config,
     *,
     gateway: Callable[[], Gateway],
@@ -52,7 +54,7 @@ def make_recall(
     """
     settings, models = config.recall, config.gateway.models
     ahead = Ahead(embedder(settings, gateway, config.gateway))
-    index = RecallIndex(store, reader, settings, ahead, encrypts=encrypts)
+    index = RecallIndex(store, reader, jobs, settings, ahead, encrypts=encrypts)
     memories = Memories(store, index, plain=plain, scrub=scrub, withdraw=withdraw, embedder=ahead)
     references = References(
         store,
@@ -75,6 +77,7 @@ def make_recall(
         gateway=gateway if models.filter or models.judge else None,
         scan=Scan(reader),
         covers=index.covers,
+        catch_up=index.catch_up,
         is_behind=lambda: not index.is_complete,
         triggered=cabinets.called_for(references, index, store),
         named=naming.names(store),

@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.core.clock import SECOND
 from perdure.core.turns import Position
-from perdure.history.forget_sessions import Scope
+from perdure.history.forget_sessions import ForgetScope
 from perdure.recall.keys import split
 from perdure.storage.records import Indexed, Key, system_record
 from perdure.storage.store import Store
@@ -115,7 +115,7 @@ class Ticklers:
     def collections(self) -> frozenset[str]:
         return frozenset({self._habits.name})
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ForgetScope) -> None:
         """Destroy what was learned about turns, sessions or by an agent."""
         if scope.agent is not None:
             await self._habits.query().prefix(f"{scope.agent}/").delete()

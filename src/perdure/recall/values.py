@@ -38,8 +38,6 @@ class Note(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=
     tags: dict[str, str] = {}
     #: What was said tells when something was or will be: see `words.tells_time`.
     timed: bool = False
-    #: It lacks what is looked for in the work of tools after the append: see `indexing.tool_text`.
-    brief: bool = False
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,6 +8,8 @@ than all before, and its place, and says which are replaced or removed (`drop`).
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -23,9 +25,6 @@ _BROAD = 0.25
 _MOST = 0.3
 #: Scores of which only the highest is looked at, first.
 _BLOCK = 64
-#: Rows that are packed together, which makes them four times as fast to compare, and takes their
-#: bytes once more. Fewer at the end are compared as they are.
-_PACK = 4_096
 _ARRAYS = ("_ids", "_places", "_norms", "_matrix", "_is_held")
 
 #: Ids, places and vectors.
@@ -100,8 +99,6 @@ class Vectors:
         self._norms = np.empty(0, dtype=np.float32)
         self._matrix = np.empty((0, length), dtype=np.int8)
         self._is_held = np.empty(0, dtype=bool)
-        #: The first rows once more, as numkong packs them, so many in each. They never change.
-        self._packs = list[Any]()
 
     @classmethod
     def of(cls, ids: np.ndarray, places: np.ndarray, matrix: np.ndarray) -> Vectors:
@@ -156,7 +153,6 @@ class Vectors:
             setattr(self, name, getattr(self, name)[: len(kept)][kept])
         self.size = self.held
         self.guide = None
-        self._packs.clear()
         self._asked = (), kept[:0]
         self._ordered = self._places[:0], self._ids[:0]
 
@@ -273,38 +269,30 @@ class Vectors:
     def _cosines(self, query: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
         """The cosine of each of the rows, or of all, with the query."""
         if rows is None:
-            cosines, norms = self._products(query), self._norms[: self.size]
+            cosines, norms = _products(query, self._matrix[: self.size]), self._norms[: self.size]
         else:
             cosines, norms = _products(query, self._matrix[rows]), self._norms[rows]
         cosines /= norms
         cosines /= _norms(query[None])
         return cosines
 
-    def _products(self, query: np.ndarray) -> np.ndarray:
-        """The products of all rows with the query."""
-        import numkong
-        import numpy as np
-
-        for start in range(len(self._packs) * _PACK, self.size - _PACK + 1, _PACK):
-            self._packs.append(numkong.dots_pack(self._matrix[start : start + _PACK]))
-        products = np.empty(self.size, dtype=np.float32)
-        packed = products[: len(self._packs) * _PACK].reshape(-1, _PACK)
-        for row, pack in zip(packed, self._packs, strict=True):
-            row[:] = numkong.dots_packed(query[None], pack)
-        products[packed.size :] = _products(query, self._matrix[packed.size : self.size])
-        return products
-
 
 def _products(query: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     """The products of rows of bytes with the query."""
-    import numkong
     import numpy as np
 
     if not len(matrix):
         return np.empty(0, dtype=np.float32)
     # Much faster than numpy, which has no product of bytes, and without starting threads.
-    products: np.ndarray = np.asarray(numkong.cdist(query[None], matrix, metric="dot"))[0]
+    products: np.ndarray = np.asarray(_cdist()(query[None], matrix, metric="dot"))[0]
     return products.astype(np.float32)
+
+
+@functools.cache
+def _cdist() -> Any:
+    # It comes with usearch, whose newer versions bring numkong instead.
+    name = "simsimd" if importlib.util.find_spec("simsimd") else "numkong"
+    return importlib.import_module(name).cdist
 
 
 def _spare(share: float) -> float:

@@ -11,28 +11,47 @@ nothing is called and nothing is tuned to a file. docs/simulate.md explains ever
 
 from __future__ import annotations
 
-from perdure.simulation.caching import RULES, Block, Cache, Charge, Rules, rules_for
-from perdure.simulation.policies import POLICIES, Policy
-from perdure.simulation.replay import SYSTEM, Bill, Comparison, Figures, replay, simulate
-from perdure.simulation.setting import Request, Setting
-from perdure.simulation.transcripts import Call, History, read_history
+from perdure.simulation.history_policies import POLICIES, Policy
+from perdure.simulation.policy_replay import (
+    SYSTEM,
+    Bill,
+    PolicyComparison,
+    PolicyFigures,
+    replay,
+    simulate,
+)
+from perdure.simulation.prompt_cache import (
+    RULES,
+    CacheBlock,
+    Charge,
+    Rules,
+    SimulatedCache,
+    rules_for,
+)
+from perdure.simulation.replay_input import (
+    Call,
+    History,
+    ReplaySetting,
+    SimulatedRequest,
+    read_history,
+)
 
 __all__ = [
     "POLICIES",
     "RULES",
     "SYSTEM",
     "Bill",
-    "Block",
-    "Cache",
+    "CacheBlock",
     "Call",
     "Charge",
-    "Comparison",
-    "Figures",
     "History",
     "Policy",
-    "Request",
+    "PolicyComparison",
+    "PolicyFigures",
+    "ReplaySetting",
     "Rules",
-    "Setting",
+    "SimulatedCache",
+    "SimulatedRequest",
     "read_history",
     "replay",
     "rules_for",

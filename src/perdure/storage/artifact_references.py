@@ -10,7 +10,7 @@ looks whether the record is still there.
 Content that nothing refers to may be deleted. So that nobody begins to refer to it at the same
 moment, it is *condemned* first: a row in another collection, and a commit that refers to content
 with such a row is refused. Whoever then counts the references sees all that will ever be. See
-`perdure.artifacts.collecting`.
+`perdure.artifacts.artifact_collector`.
 
 Only values whose type is declared count: a hash in a field of text, or an `Artifact` in a field
 declared as `Any`, is not seen. Backends without transactions or tags keep no references.

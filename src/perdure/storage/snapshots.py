@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import msgspec
@@ -75,20 +74,22 @@ class HeldSnapshot(Snapshot):
 
 
 class WatchedSnapshot(Snapshot):
-    """Another snapshot, whose pages are shown to somebody as they pass by.
+    """Another snapshot, which tells how far its reader has come: "copying notes", 2,000, 6,000.
 
-    `see` gets the name of the collection, "" for events, and the page. The next page is read
-    while one is dealt with: reading and writing share the time that either takes. Collections that
-    `instead` has are those of `instead`.
+    `see` gets each page of rows with the name of their collection. Collections that `instead` has
+    are those of `instead`.
     """
 
     def __init__(
         self,
         inner: Snapshot,
-        see: Callable[[str, Sequence[RowCopy | Delivered]], None],
+        progress: Callable[[str, int, int], None],
+        *,
+        see: Callable[[str, Sequence[RowCopy]], None] | None = None,
         instead: Snapshot | None = None,
     ) -> None:
         self._inner = inner
+        self._progress = progress
         self._see = see
         self._instead: Snapshot = HeldSnapshot([]) if instead is None else instead
 
@@ -101,16 +102,21 @@ class WatchedSnapshot(Snapshot):
         return await (await self._of(collection)).count(collection)
 
     async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
-        source = await self._of(collection)
-        async with closing(_ahead(source.entries(collection))) as pages:
+        done, total = 0, await self.count(collection)
+        async with closing((await self._of(collection)).entries(collection)) as pages:
             async for page in pages:
-                self._see(collection, page)
+                if self._see is not None:
+                    self._see(collection, page)
+                done += len(page)
+                self._progress(f"copying {collection}", done, total)
                 yield page
 
     async def events(self) -> AsyncIterator[list[Delivered]]:
-        async with closing(_ahead(self._inner.events())) as pages:
+        done = 0
+        async with closing(self._inner.events()) as pages:
             async for page in pages:
-                self._see("", page)
+                done += len(page)
+                self._progress("copying events", done, 0)
                 yield page
 
     async def last_event(self) -> int:
@@ -119,32 +125,6 @@ class WatchedSnapshot(Snapshot):
     async def _of(self, collection: str) -> Snapshot:
         names = {layout.name for layout in await self._instead.layouts()}
         return self._instead if collection in names else self._inner
-
-
-async def _ahead(pages: AsyncIterator[T]) -> AsyncIterator[T]:
-    """The same, with the next one under way. Nothing is in flight when it ends."""
-
-    async def following() -> T | None:
-        return await anext(pages, None)
-
-    async with closing(pages):
-        task = asyncio.create_task(following())
-        try:
-            while (page := await task) is not None:
-                task = asyncio.create_task(following())
-                yield page
-        finally:
-            await _end(task)
-
-
-async def _end(task: asyncio.Task[T]) -> None:
-    """Cancel a task and wait for it; what it raises is of no interest any more."""
-    task.cancel()
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()
 
 
 def _pages(items: Sequence[T]) -> list[list[T]]:

@@ -34,7 +34,7 @@ from perdure.history.renditions.sentences import truncate
 from perdure.history.renditions.tidy_text import corrected, tidied
 from perdure.history.renditions.tool_calls import Used, compact_use, excerpt, smooth_use
 from perdure.history.renditions.unit_choice import chosen, outcome
-from perdure.history.renditions.unit_weights import Spoken, announces
+from perdure.history.renditions.unit_weights import SpeakerText, announces
 
 #: The version of this algorithm. Any change of any output is a new one: stored renditions with
 #: another are stale.
@@ -217,7 +217,11 @@ def _smooth_words(text: str) -> str:
 
 
 def _compact_lines(
-    messages: Sequence[Message], uses: _Uses, words: Sequence[tuple[Spoken, str]], *, brief: bool
+    messages: Sequence[Message],
+    uses: _Uses,
+    words: Sequence[tuple[SpeakerText, str]],
+    *,
+    brief: bool,
 ) -> Iterator[str]:
     texts = iter(words)
     for at, message in enumerate(messages):
@@ -238,8 +242,8 @@ def _compact_lines(
 
 
 def _compact_words(
-    messages: Sequence[Message], said: Sequence[Spoken], counter: Counter
-) -> list[tuple[Spoken, str]]:
+    messages: Sequence[Message], said: Sequence[SpeakerText], counter: Counter
+) -> list[tuple[SpeakerText, str]]:
     """The words of each message that has any, and what C keeps of them."""
     works = any(message.calls for message in messages)
     if works:
@@ -273,7 +277,7 @@ def _without_words(rounds: Sequence[Sequence[Message]], counter: Counter) -> str
     return text if any(names) and counter.count(text) <= min(_T_SHORT, 3 * len(names)) else ""
 
 
-def _spoken(messages: Sequence[Message]) -> Iterator[Spoken]:
+def _spoken(messages: Sequence[Message]) -> Iterator[SpeakerText]:
     """The words of each message that has any."""
     for message in messages:
         if message.role == "event" or message.injected:
@@ -284,7 +288,7 @@ def _spoken(messages: Sequence[Message]) -> Iterator[Spoken]:
         if texts:
             text = _smooth_words("\n".join(texts))
             weight = 1.3 if message.role == "user" else 1.0
-            yield Spoken(_short_name(message), str(sound(text)), weight)
+            yield SpeakerText(_short_name(message), str(sound(text)), weight)
 
 
 def _at_least(rounds: Sequence[Sequence[Message]], enough: int, counter: Counter) -> int:

@@ -63,7 +63,7 @@ _SCHEMA = {
 _SHAPE = Shape(_SCHEMA, name="renditions")
 
 
-class Source(NamedTuple):
+class PromptRound(NamedTuple):
     """A round as it is given to a model: what the algorithm made at S, and what that takes."""
 
     round: int
@@ -71,7 +71,7 @@ class Source(NamedTuple):
     tokens: int
 
 
-class Item(msgspec.Struct, frozen=True):
+class ShortenedRound(msgspec.Struct, frozen=True):
     """What a model made of a round."""
 
     round: int
@@ -80,14 +80,14 @@ class Item(msgspec.Struct, frozen=True):
     smooth: str | None = None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ShortenedTurn(msgspec.Struct, frozen=True):
     """What a model answered."""
 
-    rounds: list[Item] = []
+    rounds: list[ShortenedRound] = []
     turn: str | None = None
 
 
-def request(rounds: Sequence[Source], *, limit: int | None, earlier: str = "") -> Request:
+def request(rounds: Sequence[PromptRound], *, limit: int | None, earlier: str = "") -> Request:
     """Ask for S and C of these rounds and, with a limit of tokens, for T of their turn.
 
     `earlier` is what happened in the turn before them, in short.
@@ -109,11 +109,11 @@ def request(rounds: Sequence[Source], *, limit: int | None, earlier: str = "") -
     )
 
 
-def answer(text: str) -> Answer:
+def answer(text: str) -> ShortenedTurn:
     """What a model answered. Raises `BadAnswer` if it is not what was asked for."""
     start, end = text.find("{"), text.rfind("}")
     try:
-        return msgspec.json.decode(text[start : end + 1], type=Answer)
+        return msgspec.json.decode(text[start : end + 1], type=ShortenedTurn)
     except msgspec.MsgspecError as exc:
         raise BadAnswer(
             f"The answer is not in the form that was asked for: {exc}.",

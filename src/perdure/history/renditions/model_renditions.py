@@ -34,7 +34,7 @@ from perdure.gateway.calls import CallOptions
 from perdure.history.log_records import Owned, TurnCount, agent_of, turn_key
 from perdure.history.renditions import algorithm, model_prompts, rendition_packing
 from perdure.history.renditions.model_prompts import faults
-from perdure.history.renditions.rendition_maker import RenditionMaker, Told, packed_variant
+from perdure.history.renditions.rendition_maker import RenditionMaker, TurnMessages, packed_variant
 from perdure.history.renditions.rendition_records import (
     MOST_VARIANTS,
     PROMPT,
@@ -262,7 +262,7 @@ class ModelRenditions:
 
         await self._store.transact(body)
 
-    async def _row(self, job: ModelTask, row: Rendition, told: Told) -> Rendition:
+    async def _row(self, job: ModelTask, row: Rendition, told: TurnMessages) -> Rendition:
         made, messages = job.made.get(row.round), told.rounds.get(row.round, ())
         newest = row.newest
         if newest is None or newest.messages != len(messages):
@@ -274,7 +274,7 @@ class ModelRenditions:
         variant = packed_variant(full, smooth, compact, self._maker.counter, recipe)
         return Rendition(row.id, (*row.variants[: MOST_VARIANTS - 1], variant))
 
-    def _tiny(self, job: ModelTask, row: Tiny, told: Told) -> Tiny:
+    def _tiny(self, job: ModelTask, row: Tiny, told: TurnMessages) -> Tiny:
         newest = row.newest
         if newest is None or newest.messages != told.messages:
             return row
@@ -342,7 +342,7 @@ class _Caller:
                 return
             done += batch
 
-    async def _rounds(self, job: ModelTask, told: Told) -> list[_Round]:
+    async def _rounds(self, job: ModelTask, told: TurnMessages) -> list[_Round]:
         """The rounds to be worked on, with what the algorithm made of them."""
         found = list[_Round]()
         for row in job.rows:
@@ -361,14 +361,18 @@ class _Caller:
         return found
 
     async def _ask(
-        self, job: ModelTask, batch: Sequence[_Round], told: Told | None, before: Sequence[_Round]
+        self,
+        job: ModelTask,
+        batch: Sequence[_Round],
+        told: TurnMessages | None,
+        before: Sequence[_Round],
     ) -> None:
         """Make one call, and keep of it what is good."""
         asked = [each.number for each in batch] + ([0] if told is not None else [])
         limit = await self._limit(told) if told is not None else None
         earlier = "\n".join(each.compact for each in before if each not in batch)
         request = model_prompts.request(
-            [model_prompts.Source(each.number, each.smooth, each.tokens) for each in batch],
+            [model_prompts.PromptRound(each.number, each.smooth, each.tokens) for each in batch],
             limit=limit,
             earlier=algorithm.truncate(earlier, _EARLIER, self._maker.counter) if limit else "",
         )
@@ -399,7 +403,7 @@ class _Caller:
             await self._judge_tiny(job, told, answer.turn or "", limit, recipe)
 
     def _judge(
-        self, job: ModelTask, round: _Round, item: model_prompts.Item | None, recipe: str
+        self, job: ModelTask, round: _Round, item: model_prompts.ShortenedRound | None, recipe: str
     ) -> None:
         if item is None:
             self._fail(job, [round.number], "the answer leaves it out")
@@ -419,7 +423,7 @@ class _Caller:
             job.made[round.number] = smooth, compact, recipe
 
     async def _judge_tiny(
-        self, job: ModelTask, told: Told, text: str, limit: int, recipe: str
+        self, job: ModelTask, told: TurnMessages, text: str, limit: int, recipe: str
     ) -> None:
         text = rendition_packing.clean(text.strip())
         full = [await self._maker.full(messages) for messages in told.rounds.values()]
@@ -430,7 +434,7 @@ class _Caller:
         else:
             job.made_tiny = text, recipe
 
-    async def _limit(self, told: Told) -> int:
+    async def _limit(self, told: TurnMessages) -> int:
         raw = 0
         for messages in told.rounds.values():
             raw += await self._maker.tokens(messages)

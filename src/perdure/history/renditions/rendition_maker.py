@@ -22,12 +22,12 @@ from perdure.core.errors import ArtifactMissing, Corrupted
 from perdure.core.messages import ArtifactPointer, Message, Part, Text, ToolCall, ToolResult
 from perdure.core.tokens import Counter, count_messages
 from perdure.history.intake import resolved
-from perdure.history.log_records import Head, Owned, Piece, turn_prefix
-from perdure.history.manifest import Place
+from perdure.history.log_records import Head, Owned, TurnPiece, turn_prefix
+from perdure.history.manifest import RoundId
 from perdure.history.renditions import rendition_packing
 from perdure.history.renditions.rendition_records import TinyVariant, Variant
 from perdure.history.token_counts import TokenCounts
-from perdure.history.turn_reader import Reader, mark_of
+from perdure.history.turn_reader import TurnReader, mark_of
 from perdure.history.turn_tags import escape
 from perdure.jobs import Runner
 from perdure.storage.record_keys import numbered
@@ -47,7 +47,7 @@ _ALGORITHM = "perdure.history.renditions.algorithm"
 R = TypeVar("R")
 
 
-class Told(msgspec.Struct, frozen=True, gc=False):
+class TurnMessages(msgspec.Struct, frozen=True, gc=False):
     """What was said in a turn, round by round."""
 
     number: int
@@ -79,14 +79,14 @@ class RenditionMaker:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        reader: TurnReader,
         artifacts: ArtifactStore,
         counts: TokenCounts,
         jobs: Runner,
     ) -> None:
         self._reader = reader
         self._artifacts = artifacts
-        self._pieces = store.collection(Piece)
+        self._pieces = store.collection(TurnPiece)
         self._counts = counts
         self.jobs = jobs
         self._is_loaded = False
@@ -95,7 +95,7 @@ class RenditionMaker:
     def counter(self) -> Counter:
         return self._counts.counter
 
-    async def variant(self, messages: tuple[Message, ...], place: Place) -> Variant:
+    async def variant(self, messages: tuple[Message, ...], place: RoundId) -> Variant:
         """S and C of a round, made by the algorithm."""
         full = await self.full(messages)
         return await self._worked(_weight(full), lambda: _variant_of(full, place, self.counter))
@@ -121,7 +121,7 @@ class RenditionMaker:
         await self.jobs.breathe()
         return work()
 
-    async def told(self, owned: Owned, *, round: int = 1, piece: int = 0) -> list[Told]:
+    async def told(self, owned: Owned, *, round: int = 1, piece: int = 0) -> list[TurnMessages]:
         """What was said in these turns; those that are forgotten are left out.
 
         Of a single turn, only from this round on, which begins in this piece.
@@ -132,7 +132,7 @@ class RenditionMaker:
             pieces = [each for each in pieces if each.number <= owned.piece]
         else:
             pieces = await self._reader.pieces(owned)
-        found = list[Told]()
+        found = list[TurnMessages]()
         for number, of_turn in groupby(pieces, _TURN):
             rounds, begins = dict[int, tuple[Message, ...]](), dict[int, int]()
             for part in of_turn:
@@ -143,7 +143,7 @@ class RenditionMaker:
                         begins.setdefault(at, part.number)
                         rounds[at] = (*rounds.get(at, ()), *messages)
             if rounds:
-                found.append(Told(number, rounds, begins))
+                found.append(TurnMessages(number, rounds, begins))
         return found
 
     async def full(self, messages: Iterable[Message]) -> tuple[Message, ...]:
@@ -202,7 +202,7 @@ class _Sharing:
 _sharing = _Sharing()
 
 
-def _variant_of(full: tuple[Message, ...], place: Place, counter: Counter) -> Variant:
+def _variant_of(full: tuple[Message, ...], place: RoundId, counter: Counter) -> Variant:
     from perdure.history.renditions import algorithm
 
     try:

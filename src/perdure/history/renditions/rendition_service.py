@@ -21,7 +21,7 @@ from perdure.config import RenditionsConfig
 from perdure.core.clock import SECOND
 from perdure.core.errors import Corrupted
 from perdure.history.log_records import Head, Owned, SessionRecord, TurnCount, turn_key
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.renditions.rendition_maker import RenditionMaker
 from perdure.history.renditions.rendition_records import (
     BY_MODEL,
@@ -32,26 +32,26 @@ from perdure.history.renditions.rendition_records import (
 )
 from perdure.history.renditions.rendition_store import (
     KEYS_AT_ONCE,
-    Made,
-    MadeTiny,
+    MakeRequest,
     RenditionStore,
-    Wanted,
-    Wish,
+    RoundAtLevel,
+    RoundSizes,
+    TinySize,
     portions,
     runs,
 )
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TURNS, Written
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.jobs import GoOn, Runner, Wake
 from perdure.storage.store import Progress, Store
 
 if TYPE_CHECKING:
     from perdure.gateway.gateway import Gateway
     from perdure.history.renditions.model_renditions import ModelRenditions
-    from perdure.history.renditions.rendition_status import Standing
+    from perdure.history.renditions.rendition_status import RenditionStatus
 
-__all__ = ["Made", "MadeTiny", "Scribe", "Wanted"]
+__all__ = ["RenditionService", "RoundAtLevel", "RoundSizes", "TinySize"]
 
 #: Turns whose rows are read together, and turns that are made in one transaction.
 _ROWS, _BATCH = 256, 24
@@ -65,7 +65,7 @@ _POLL = 30.0
 _log = logging.getLogger(__name__)
 
 
-class Scribe:
+class RenditionService:
     """Makes renditions for one bank. The log tells it what to work on: `note`, `missed`.
 
     `gateway` gives the way to models, when it is first needed; None if there is none.
@@ -74,7 +74,7 @@ class Scribe:
     def __init__(  # noqa: PLR0917 (the rooms that it works in)
         self,
         store: Store,
-        reader: Reader,
+        reader: TurnReader,
         artifacts: ArtifactStore,
         counts: TokenCounts,
         jobs: Runner,
@@ -182,7 +182,7 @@ class Scribe:
         done = last + 1
         try:
             found = await self._renditions.make(
-                Owned(name, first, last), head, Wish(tiny=True), go_on
+                Owned(name, first, last), head, MakeRequest(tiny=True), go_on
             )
             done = min([each.told.number for each in found if each.left], default=done)
         except Corrupted as exc:
@@ -248,11 +248,11 @@ class Scribe:
                 left.add(number)  # its T needs all of it
         return set(range(first, last + 1)) - left
 
-    def _wish(self) -> Wish:
+    def _wish(self) -> MakeRequest:
         if not self.uses_models:
-            return Wish(tiny=True)
+            return MakeRequest(tiny=True)
         now = self._store.now()
-        return Wish(tiny=True, due=now, due_open=now + _GATHER)
+        return MakeRequest(tiny=True, due=now, due_open=now + _GATHER)
 
     async def settle(self) -> None:
         """Make everything that is noted, and let models make what is due. Not what failed."""
@@ -271,29 +271,29 @@ class Scribe:
         self,
         record: SessionRecord,
         head: Head,
-        first: Place,
-        last: Place,
+        first: RoundId,
+        last: RoundId,
         progress: Progress | None = None,
-    ) -> list[Made]:
+    ) -> list[RoundSizes]:
         """What the rounds from `first` to `last` of a session's line take, in their order.
 
         Whatever is missing is made now. Turns that are undone or forgotten are left out.
         """
-        found = list[Made]()
-        wish, turns = Wish(incomplete=True), (first.turn, last.turn)
+        found = list[RoundSizes]()
+        wish, turns = MakeRequest(incomplete=True), (first.turn, last.turn)
         async for made in self._walk(record, head, turns, wish, progress):
             found += made
         return [made for made in found if first <= made.place <= last]
 
     async def tinies(
         self, record: SessionRecord, head: Head, turns: Iterable[int]
-    ) -> dict[int, MadeTiny]:
+    ) -> dict[int, TinySize]:
         """What these turns take at T; whatever is missing is made now.
 
         Turns that are undone or forgotten are left out.
         """
         wanted = sorted({n for n in turns if 0 < n <= head.turn and not head.is_undone(n)})
-        found = dict[int, MadeTiny]()
+        found = dict[int, TinySize]()
         for stretch in await self._renditions.stretches(record, head, wanted):
             owned = stretch.owned
             numbers = [n for n in wanted if owned.first <= n <= owned.last]
@@ -308,14 +308,18 @@ class Scribe:
                     if at is None or row is None:
                         unknown.append(number)
                     else:
-                        found[number] = MadeTiny(row.variants[at].tokens, at)
+                        found[number] = TinySize(row.variants[at].tokens, at)
                 for a, b in runs(unknown, _BATCH):
                     part = msgspec.structs.replace(owned, first=a, last=b)
-                    made = await self._renditions.make(part, head, Wish(tiny=True, open_tiny=True))
+                    made = await self._renditions.make(
+                        part, head, MakeRequest(tiny=True, open_tiny=True)
+                    )
                     found |= {t.told.number: t.tiny for t in made if t.tiny is not None}
         return found
 
-    async def texts(self, record: SessionRecord, head: Head, wanted: Sequence[Wanted]) -> list[str]:
+    async def texts(
+        self, record: SessionRecord, head: Head, wanted: Sequence[RoundAtLevel]
+    ) -> list[str]:
         """The words of rounds at R, S or C: see `RenditionStore.texts`."""
         return await self._renditions.texts(record, head, wanted)
 
@@ -335,7 +339,7 @@ class Scribe:
         if head is None:
             return 0
         first, last = record.forked_at + 1, head.turn
-        wish = Wish(tiny=True, polite=True)
+        wish = MakeRequest(tiny=True, polite=True)
         async for _ in self._walk(record, head, (first, last), wish, progress):
             pass
         turns = [n for n in range(first, last + 1) if not head.is_undone(n)]
@@ -344,7 +348,7 @@ class Scribe:
             await self.tinies(record, head, some)
         return len(turns)
 
-    def could_be_better(self, made: Made) -> bool:
+    def could_be_better(self, made: RoundSizes) -> bool:
         """Whether `refresh` would do something for a round."""
         if made.recipe.startswith(BY_MODEL):
             return self.uses_models and is_stale(made.recipe, recipe="", prompt=self._prompt)
@@ -352,7 +356,7 @@ class Scribe:
 
         return self.uses_models or made.recipe != algorithm.RECIPE
 
-    async def refresh(self, record: SessionRecord, head: Head, places: Iterable[Place]) -> int:
+    async def refresh(self, record: SessionRecord, head: Head, places: Iterable[RoundId]) -> int:
         """Make again what an older recipe made of these rounds; returns how many are new.
 
         Called at an epoch, for what it is about to show: so a new recipe costs nothing for what is
@@ -367,7 +371,7 @@ class Scribe:
             for a, b in runs(here, _BATCH):
                 part = msgspec.structs.replace(owned, first=a, last=b)
                 before = {row.id: row for row in await self._renditions.rows_of(part)}
-                wish = Wish(tiny=True, stale=True)
+                wish = MakeRequest(tiny=True, stale=True)
                 for each in await self._renditions.make(part, head, wish):
                     for made in each.rounds:
                         key = rendition_key(owned.session, made.place.turn, made.place.round)
@@ -378,11 +382,11 @@ class Scribe:
                     self._wake_models()
         return done
 
-    async def status(self, session: str | None = None) -> list[Standing]:
+    async def status(self, session: str | None = None) -> list[RenditionStatus]:
         """How the renditions of a session, or of all, stand."""
-        from perdure.history.renditions.rendition_status import standings
+        from perdure.history.renditions.rendition_status import rendition_status
 
-        return await standings(self._store, session, self._prompt)
+        return await rendition_status(self._store, session, self._prompt)
 
     # ------------------------------------------------------------------------------------------
 
@@ -391,9 +395,9 @@ class Scribe:
         record: SessionRecord,
         head: Head,
         turns: tuple[int, int],
-        wish: Wish,
+        wish: MakeRequest,
         progress: Progress | None,
-    ) -> AsyncIterator[list[Made]]:
+    ) -> AsyncIterator[list[RoundSizes]]:
         """What the rounds of these turns take, some turns at a time, oldest first."""
         first, last = turns
         numbers = range(max(first, 1), min(last, head.turn) + 1)

@@ -29,7 +29,7 @@ TASK = "renditions"
 _PAGE = 500
 
 
-class Level(msgspec.Struct, frozen=True):
+class LevelSize(msgspec.Struct, frozen=True):
     """What rounds, or turns, take at a level, compared with what the same ones take raw."""
 
     tokens: int = 0
@@ -40,7 +40,7 @@ class Level(msgspec.Struct, frozen=True):
         return self.tokens / self.raw if self.raw else None
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class RenditionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the renditions of one session's own turns stand. Rounds and turns count alike."""
 
     session: str
@@ -59,7 +59,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     by_algorithm: int = 0
     by_model: int = 0
     #: By S, C and T.
-    levels: dict[str, Level] = {}
+    levels: dict[str, LevelSize] = {}
     #: What failed with, the most frequent first.
     problems: dict[str, int] = {}
     #: Model calls, and what they cost in picodollars: None if that is not known of all.
@@ -67,7 +67,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     cost: int | None = 0
 
 
-async def standings(store: Store, session: str | None, prompt: str | None) -> list[Standing]:
+async def rendition_status(
+    store: Store, session: str | None, prompt: str | None
+) -> list[RenditionStatus]:
     """Of one session, or of all that have turns. `prompt`: see `records.status_of`."""
     records = store.collection(SessionRecord)
     if session is not None:
@@ -78,7 +80,7 @@ async def standings(store: Store, session: str | None, prompt: str | None) -> li
     return [await _standing(store, record, prompt) for record in wanted]
 
 
-async def _standing(store: Store, record: SessionRecord, prompt: str | None) -> Standing:
+async def _standing(store: Store, record: SessionRecord, prompt: str | None) -> RenditionStatus:
     head = await store.collection(Head).get(record.id) or Head(record.id)
     counts = await _all(store.collection(TurnCount), record.id)
     raw = {count.turn: count for count in counts if not head.is_undone(count.turn)}
@@ -101,7 +103,7 @@ async def _standing(store: Store, record: SessionRecord, prompt: str | None) -> 
     without = max(0, rounds - len(rows) - expected)
     without += len(set(closed) - {tiny.turn for tiny in tinies})
     count = tally.counts.get
-    return Standing(
+    return RenditionStatus(
         session=record.id,
         rounds=rounds,
         turns=len(raw),
@@ -112,7 +114,7 @@ async def _standing(store: Store, record: SessionRecord, prompt: str | None) -> 
         stale=count("stale", 0),
         by_algorithm=tally.made - tally.by_model,
         by_model=tally.by_model,
-        levels={name: Level(*figures) for name, figures in tally.levels.items()},
+        levels={name: LevelSize(*figures) for name, figures in tally.levels.items()},
         problems=dict(sorted(tally.problems.items(), key=lambda item: (-item[1], item[0]))),
         calls=calls,
         cost=cost,

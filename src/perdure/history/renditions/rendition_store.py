@@ -20,9 +20,9 @@ from perdure.core.errors import Corrupted
 from perdure.core.levels import Level
 from perdure.core.messages import Message
 from perdure.history.log_records import Head, Owned, SessionRecord, TurnCount, owners, turn_key
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.renditions import rendition_packing
-from perdure.history.renditions.rendition_maker import RenditionMaker, Told
+from perdure.history.renditions.rendition_maker import RenditionMaker, TurnMessages
 from perdure.history.renditions.rendition_records import (
     MOST_VARIANTS,
     Rendition,
@@ -53,10 +53,10 @@ _NEAR = 20
 _log = logging.getLogger(__name__)
 
 
-class Made(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RoundSizes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a round takes at R, S and C, in tokens, and which variant of its renditions that is."""
 
-    place: Place
+    place: RoundId
     raw: int
     smooth: int
     compact: int
@@ -64,14 +64,14 @@ class Made(msgspec.Struct, frozen=True, array_like=True, gc=False):
     recipe: str = ""
 
 
-class MadeTiny(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class TinySize(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a turn takes at T, and which variant that is."""
 
     tokens: int
     variant: int
 
 
-class Wish(NamedTuple):
+class MakeRequest(NamedTuple):
     """What is to be made."""
 
     #: Also of rounds in which more is expected.
@@ -91,21 +91,21 @@ class Wish(NamedTuple):
     piece: int = 0
 
 
-class Turned(msgspec.Struct, frozen=True, gc=False):
+class TurnRenditions(msgspec.Struct, frozen=True, gc=False):
     """A turn, and what there is of it now."""
 
-    told: Told
+    told: TurnMessages
     closed: bool
-    rounds: list[Made]
-    tiny: MadeTiny | None
+    rounds: list[RoundSizes]
+    tiny: TinySize | None
     #: Something of it was left for later, since others were to go first.
     left: bool = False
 
 
-class Wanted(NamedTuple):
+class RoundAtLevel(NamedTuple):
     """A round's words: at which level, and in which variant of its renditions."""
 
-    place: Place
+    place: RoundId
     level: Level
     variant: int = 0
 
@@ -128,12 +128,14 @@ class RenditionStore:
         self._tinies = store.collection(Tiny)
         self._counts = store.collection(TurnCount)
 
-    async def texts(self, record: SessionRecord, head: Head, wanted: Sequence[Wanted]) -> list[str]:
+    async def texts(
+        self, record: SessionRecord, head: Head, wanted: Sequence[RoundAtLevel]
+    ) -> list[str]:
         """The words of rounds at R, S or C, not escaped; empty for those that are forgotten.
 
         What cannot be read any more is made anew by the algorithm of today.
         """
-        found = dict[Wanted, str]()
+        found = dict[RoundAtLevel, str]()
         turns = sorted({each.place.turn for each in wanted})
         for stretch in await self.stretches(record, head, turns):
             owned = stretch.owned
@@ -165,9 +167,9 @@ class RenditionStore:
                         found[turn, at] = (await self._maker.tiny(told.rounds.values())).text
         return [found.get(each, "") for each in wanted]
 
-    async def known(self, owned: Owned, doubtful: int) -> dict[int, list[Made]]:
+    async def known(self, owned: Owned, doubtful: int) -> dict[int, list[RoundSizes]]:
         """The turns of which all is there, in front of the first doubtful one."""
-        session, found = owned.session, dict[int, list[Made]]()
+        session, found = owned.session, dict[int, list[RoundSizes]]()
         last = min(owned.last, doubtful - 1)
         if owned.first > last:
             return found
@@ -175,15 +177,15 @@ class RenditionStore:
         counts = await self._counts.behind(start, f"{session}/", limit=last - owned.first + 1)
         rows = {row.id: row for row in await self.rows_of(owned)}
         for count in counts:
-            rounds = list[Made]()
+            rounds = list[RoundSizes]()
             for round, counted in enumerate(count.counted, 1):
                 row = rows.get(rendition_key(session, count.turn, round))
                 at = None if row is None else row.best(counted.messages)
                 if row is None or at is None:
                     break
                 used = row.variants[at]
-                place = Place(count.turn, round)
-                made = Made(place, counted.tokens, used.smooth, used.compact, at, used.recipe)
+                place = RoundId(count.turn, round)
+                made = RoundSizes(place, counted.tokens, used.smooth, used.compact, at, used.recipe)
                 rounds.append(made)
             if count.turn <= last and len(rounds) == count.rounds:
                 found[count.turn] = rounds
@@ -224,12 +226,14 @@ class RenditionStore:
 
     # ------------------------------------------------------------------------------------------
 
-    async def _texts_of(self, owned: Owned, wanted: Sequence[Wanted]) -> dict[Wanted, str]:
+    async def _texts_of(
+        self, owned: Owned, wanted: Sequence[RoundAtLevel]
+    ) -> dict[RoundAtLevel, str]:
         session = owned.session
         keys = [rendition_key(session, *_numbers(each.place)) for each in wanted]
         rows = await self._rows.get_many(keys)
         told = {each.number: each for each in await self._maker.told(owned)}
-        found = dict[Wanted, str]()
+        found = dict[RoundAtLevel, str]()
         for each, row in zip(wanted, rows, strict=True):
             turn, round = _numbers(each.place)
             if turn not in told or round not in told[turn].rounds:
@@ -250,7 +254,7 @@ class RenditionStore:
         return found
 
     async def _unpacked(
-        self, variant: Variant | None, full: tuple[Message, ...], place: Place
+        self, variant: Variant | None, full: tuple[Message, ...], place: RoundId
     ) -> tuple[str, str]:
         ground = rendition_packing.ground(full)
         if variant is not None and variant.packed:
@@ -266,9 +270,9 @@ class RenditionStore:
         self,
         owned: Owned,
         head: Head,
-        wish: Wish,
+        wish: MakeRequest,
         go_on: Callable[[], bool] = lambda: True,
-    ) -> list[Turned]:
+    ) -> list[TurnRenditions]:
         """Make what is missing of these turns, and store it; returns all there is then.
 
         Once `go_on` says no, what is made is stored, and the rest is left; one thing is made in any
@@ -284,12 +288,12 @@ class RenditionStore:
         raise AssertionError("unreachable")
 
     async def _attempt(
-        self, owned: Owned, head: Head, wish: Wish, go_on: Callable[[], bool], made: _Made
-    ) -> tuple[list[Turned], list[int]]:
+        self, owned: Owned, head: Head, wish: MakeRequest, go_on: Callable[[], bool], made: _Made
+    ) -> tuple[list[TurnRenditions], list[int]]:
         session = owned.session
         keys = [turn_key(session, turn) for turn in range(owned.first, owned.last + 1)]
 
-        async def body(transaction: Transaction) -> tuple[list[Turned], list[int]]:
+        async def body(transaction: Transaction) -> tuple[list[TurnRenditions], list[int]]:
             # Before the pieces: see above.
             stored = await transaction.collection(TurnCount).get_many(keys)
             counts = {count.turn: count for count in stored if count is not None}
@@ -311,9 +315,9 @@ class RenditionStore:
 class _Made(msgspec.Struct):
     """What was made already: a transaction that is repeated does not make it again."""
 
-    variants: dict[tuple[Place, int], Variant] = {}
+    variants: dict[tuple[RoundId, int], Variant] = {}
     tinies: dict[tuple[int, int], TinyVariant] = {}
-    tokens: dict[tuple[Place, int], int] = {}
+    tokens: dict[tuple[RoundId, int], int] = {}
     #: Counting was tried.
     counted: bool = False
 
@@ -322,7 +326,7 @@ class _Batch:
     """Rows of some turns, as a transaction finds and leaves them."""
 
     def __init__(
-        self, maker: RenditionMaker, session: str, head: Head, wish: Wish, made: _Made
+        self, maker: RenditionMaker, session: str, head: Head, wish: MakeRequest, made: _Made
     ) -> None:
         self._maker = maker
         self._session = session
@@ -334,7 +338,7 @@ class _Batch:
         self._changed: dict[str, Rendition] = {}
         self._changed_tinies: dict[str, Tiny] = {}
 
-    async def load(self, transaction: Transaction, told: Sequence[Told]) -> None:
+    async def load(self, transaction: Transaction, told: Sequence[TurnMessages]) -> None:
         keys = [
             rendition_key(self._session, each.number, round)
             for each in told
@@ -351,11 +355,13 @@ class _Batch:
         await transaction.collection(Rendition).put_many(self._changed.values())
         await transaction.collection(Tiny).put_many(self._changed_tinies.values())
 
-    async def turned(self, told: Told, count: TurnCount, go_on: Callable[[], bool]) -> Turned:
+    async def turned(
+        self, told: TurnMessages, count: TurnCount, go_on: Callable[[], bool]
+    ) -> TurnRenditions:
         wish, closed = self._wish, told.is_closed(self._head)
-        rounds, left = list[Made](), False
+        rounds, left = list[RoundSizes](), False
         for round, messages in told.rounds.items():
-            place = Place(told.number, round)
+            place = RoundId(told.number, round)
             row = self._row(place)
             at = row.best(len(messages))
             if at is None or self._is_old(row.variants[at].recipe):
@@ -372,16 +378,16 @@ class _Batch:
             raw = counted.tokens
             if counted.messages != len(messages):
                 raw = await self._tokens(place, messages)
-            rounds.append(Made(place, raw, used.smooth, used.compact, at, used.recipe))
+            rounds.append(RoundSizes(place, raw, used.smooth, used.compact, at, used.recipe))
         tiny = None
         if wish.tiny and (closed or wish.open_tiny):
             tiny = await self._tiny(told, go_on, closed=closed)
             left = left or tiny is None
-        return Turned(told, closed, rounds, tiny, left)
+        return TurnRenditions(told, closed, rounds, tiny, left)
 
     async def _tiny(
-        self, told: Told, go_on: Callable[[], bool], *, closed: bool
-    ) -> MadeTiny | None:
+        self, told: TurnMessages, go_on: Callable[[], bool], *, closed: bool
+    ) -> TinySize | None:
         key, messages = turn_key(self._session, told.number), told.messages
         row = self._changed_tinies.get(key) or self._tinies.get(key) or Tiny(key)
         at = row.best(messages)
@@ -393,14 +399,14 @@ class _Batch:
                 known = await self._maker.tiny(told.rounds.values())
                 self._made.tinies[told.number, messages] = known
             if not closed:  # one for each message would fill the row: it is made again if asked for
-                return MadeTiny(known.tokens, len(row.variants))
+                return TinySize(known.tokens, len(row.variants))
             variants = (*row.variants[: MOST_VARIANTS - 1], known)
             due = self._wish.due
             work = Work(due) if due is not None else work_of(row)
             row = working_tiny(Tiny(key, variants), work)
             self._changed_tinies[key] = row
             at = len(variants) - 1
-        return MadeTiny(row.variants[at].tokens, at)
+        return TinySize(row.variants[at].tokens, at)
 
     def _is_worn(self, go_on: Callable[[], bool]) -> bool:
         """Whether to stop: something was made, and others are to go first."""
@@ -414,7 +420,7 @@ class _Batch:
 
         return is_stale(recipe, recipe=algorithm.RECIPE, prompt=None)
 
-    def _row(self, place: Place) -> Rendition:
+    def _row(self, place: RoundId) -> Rendition:
         key = rendition_key(self._session, place.turn, place.round)
         return self._changed.get(key) or self._rows.get(key) or Rendition(key)
 
@@ -425,7 +431,7 @@ class _Batch:
         )
         return len(variants) - 1
 
-    async def _variant(self, place: Place, messages: tuple[Message, ...]) -> Variant:
+    async def _variant(self, place: RoundId, messages: tuple[Message, ...]) -> Variant:
         known = self._made.variants.get((place, len(messages)))
         if known is None:
             begun = time.perf_counter()
@@ -435,21 +441,21 @@ class _Batch:
                 await self._maker.jobs.give_way(time.perf_counter() - begun)
         return known
 
-    async def _tokens(self, place: Place, messages: tuple[Message, ...]) -> int:
+    async def _tokens(self, place: RoundId, messages: tuple[Message, ...]) -> int:
         known = self._made.tokens.get((place, len(messages)))
         if known is None:
             known = self._made.tokens[place, len(messages)] = await self._maker.tokens(messages)
         return known
 
 
-def _is_counted(told: Told, counts: dict[int, TurnCount]) -> bool:
+def _is_counted(told: TurnMessages, counts: dict[int, TurnCount]) -> bool:
     count = counts.get(told.number)
     return count is not None and all(
         count.of(round).messages >= len(messages) for round, messages in told.rounds.items()
     )
 
 
-def _numbers(place: Place) -> tuple[int, int]:
+def _numbers(place: RoundId) -> tuple[int, int]:
     return place.turn, place.round
 
 

@@ -23,8 +23,8 @@ from perdure.history.renditions.sentences import (
 )
 from perdure.history.renditions.tidy_text import is_english
 from perdure.history.renditions.unit_weights import (
-    Candidate,
-    Spoken,
+    SpeakerText,
+    UnitCandidate,
     bounded,
     candidates,
     is_idle,
@@ -55,7 +55,7 @@ _LONGEST_IDLE = 160
 _WHOLE, _FAR_MORE = 0.8, 4
 
 
-def chosen(said: Sequence[Spoken], room: int, counter: Counter) -> list[str]:
+def chosen(said: Sequence[SpeakerText], room: int, counter: Counter) -> list[str]:
     """For each speaker's words, what is left of them: together about `room` tokens.
 
     Empty where nothing is; but a user is never left without a word. Takes time in proportion to the
@@ -94,7 +94,7 @@ def chosen(said: Sequence[Spoken], room: int, counter: Counter) -> list[str]:
     return [_with_names(text, names) for text, names in zip(texts, also, strict=True)]
 
 
-def outcome(said: Sequence[Spoken], room: int, counter: Counter) -> str:
+def outcome(said: Sequence[SpeakerText], room: int, counter: Counter) -> str:
     """Who wanted what and what came of it, in at most `room` tokens: T of a turn.
 
     The request is what the user said first, the outcome what was said last; what was said besides
@@ -126,15 +126,15 @@ def value_of(text: str) -> float:
 
 def gist_of(text: str, room: int, counter: Counter) -> str:
     """The sentences of a text that say most, or the beginning of the best one."""
-    return _sentence(Spoken("", text), room, counter)
+    return _sentence(SpeakerText("", text), room, counter)
 
 
 def names_of(text: str, shown: str, room: int, counter: Counter) -> list[str]:
     """Facts of a text that are not shown yet, as many as there is room for."""
-    return _names([Spoken("", text)], shown.casefold(), room, counter)
+    return _names([SpeakerText("", text)], shown.casefold(), room, counter)
 
 
-def _flow_of(offered: Sequence[Candidate], taken: Sequence[int]) -> str:
+def _flow_of(offered: Sequence[UnitCandidate], taken: Sequence[int]) -> str:
     """Units on one line, each brought to an end, so that none seems to go on in the next."""
     pieces: list[str] = []
     for number, at in enumerate(taken, 1):
@@ -155,13 +155,13 @@ def _tells(text: str) -> bool:
     return any(not is_idle(lean(unit)) and " " in unit.text for unit in units(text))
 
 
-def _shorten(offered: list[Candidate], at: int, room: int, counter: Counter) -> None:
+def _shorten(offered: list[UnitCandidate], at: int, room: int, counter: Counter) -> None:
     text = cut(offered[at].text, room, counter)
     if text:
         offered[at] = offered[at]._replace(text=text, cost=counter.count(text) + 1)
 
 
-def _more(offered: Sequence[Candidate]) -> tuple[int, int]:
+def _more(offered: Sequence[UnitCandidate]) -> tuple[int, int]:
     """How much more room there is because some of it binds: for users, for others."""
     user = sum(each.cost for each in offered if each.binds and each.weight > 1)
     other = sum(each.cost for each in offered if each.binds and each.weight <= 1)
@@ -176,7 +176,11 @@ def _with_names(text: str, names: Sequence[str]) -> str:
 
 
 def _must(
-    offered: list[Candidate], said: Sequence[Spoken], room: int, share: int, counter: Counter
+    offered: list[UnitCandidate],
+    said: Sequence[SpeakerText],
+    room: int,
+    share: int,
+    counter: Counter,
 ) -> list[int]:
     """What is taken first: a user's request and what binds in it, what opens an answer.
 
@@ -219,7 +223,9 @@ def _must(
     return must
 
 
-def _firsts(offered: Sequence[Candidate], own: Sequence[int], length: int, room: int) -> list[int]:
+def _firsts(
+    offered: Sequence[UnitCandidate], own: Sequence[int], length: int, room: int
+) -> list[int]:
     """Of an answer: its verdict, or what opens it, or the best of it."""
     verdicts = [at for at in own if offered[at].binds and decides(offered[at].text)]
     leads = [at for at in own if offered[at].leads]
@@ -233,7 +239,9 @@ def _firsts(offered: Sequence[Candidate], own: Sequence[int], length: int, room:
     return [best] if offered[best].worth > _WORTHY else []
 
 
-def _binding(offered: Sequence[Candidate], own: Sequence[int], first: int, room: int) -> list[int]:
+def _binding(
+    offered: Sequence[UnitCandidate], own: Sequence[int], first: int, room: int
+) -> list[int]:
     """What binds besides the first, as much as there is room for."""
     found: list[int] = []
     ranked = sorted(
@@ -247,7 +255,7 @@ def _binding(offered: Sequence[Candidate], own: Sequence[int], first: int, room:
     return found
 
 
-def _best(offered: Sequence[Candidate], own: Sequence[int], room: int) -> int | None:
+def _best(offered: Sequence[UnitCandidate], own: Sequence[int], room: int) -> int | None:
     """The unit that is worth most; if all of them are too long, the shortest."""
     fitting = [at for at in own if offered[at].cost <= room + _ROUNDED]
     if not fitting:
@@ -255,13 +263,13 @@ def _best(offered: Sequence[Candidate], own: Sequence[int], room: int) -> int | 
     return max(fitting, key=lambda at: (_bargain(offered[at], set(), 24), -at))
 
 
-def _bargain(candidate: Candidate, named: set[str], extra: int = _ANY_UNIT) -> float:
+def _bargain(candidate: UnitCandidate, named: set[str], extra: int = _ANY_UNIT) -> float:
     new = sum(fact not in named for fact, _ in candidate.facts)
     return (new * candidate.weight + candidate.worth) / (candidate.cost + extra)
 
 
 def _taken(
-    offered: Sequence[Candidate], room: int, must: Sequence[int] = (), most: int = 0
+    offered: Sequence[UnitCandidate], room: int, must: Sequence[int] = (), most: int = 0
 ) -> tuple[list[int], set[str]]:
     """The best bargains, in their order, and the facts that they name; what must be, up to most."""
     named: set[str] = set()
@@ -296,7 +304,7 @@ def _taken(
 
 
 def _loose(
-    offered: Sequence[Candidate], taken: Sequence[int], named: set[str], counter: Counter
+    offered: Sequence[UnitCandidate], taken: Sequence[int], named: set[str], counter: Counter
 ) -> list[tuple[int, str, int]]:
     """Facts of units that were not taken: whose, how they are named, their tokens."""
     kept = set(taken)
@@ -317,7 +325,7 @@ def _loose(
     return found
 
 
-def _sentence(spoken: Spoken, room: int, counter: Counter) -> str:
+def _sentence(spoken: SpeakerText, room: int, counter: Counter) -> str:
     """The one or two sentences that say most."""
     offered = candidates([spoken], counter, narrative=True)
     leads = [at for at, each in enumerate(offered) if each.leads]
@@ -354,7 +362,7 @@ def _is_word(name: str) -> bool:
     return name.replace(" ", "").isalpha()
 
 
-def _names(said: Sequence[Spoken], shown: str, room: int, counter: Counter) -> list[str]:
+def _names(said: Sequence[SpeakerText], shown: str, room: int, counter: Counter) -> list[str]:
     """Facts that are not shown yet: first those that are named often and take few tokens."""
     times: dict[str, int] = {}
     written: dict[str, str] = {}

@@ -101,7 +101,7 @@ _PASTED, _MOST_UNITS = 48_000, 2_400
 _LABEL = 5  # words of a line without a fact that only says what follows
 
 
-class Spoken(NamedTuple):
+class SpeakerText(NamedTuple):
     """Words of one speaker."""
 
     speaker: str
@@ -110,7 +110,7 @@ class Spoken(NamedTuple):
     weight: float = 1.0
 
 
-class Candidate(NamedTuple):
+class UnitCandidate(NamedTuple):
     """A unit that may be kept."""
 
     who: int
@@ -128,10 +128,10 @@ class Candidate(NamedTuple):
 
 
 def candidates(
-    said: Sequence[Spoken], counter: Counter, *, narrative: bool = False
-) -> list[Candidate]:
+    said: Sequence[SpeakerText], counter: Counter, *, narrative: bool = False
+) -> list[UnitCandidate]:
     """The units of what was said, in order. For a narrative, whole sentences are worth more."""
-    found: list[Candidate] = []
+    found: list[UnitCandidate] = []
     for who, spoken in enumerate(said):
         weight = spoken.weight
         words = bounded(spoken.text)
@@ -168,7 +168,9 @@ def candidates(
                     named = tuple((fact, "" if _digit(name) else name) for fact, name in named)
                 cost = counter.count(text) + 1
                 found.append(
-                    Candidate(who, text, cost, named, worth * weight, weight, leads, bool(bound))
+                    UnitCandidate(
+                        who, text, cost, named, worth * weight, weight, leads, bool(bound)
+                    )
                 )
     return found
 

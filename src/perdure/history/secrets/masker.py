@@ -37,7 +37,7 @@ from perdure.history.secrets.message_texts import (
     named,
     texts_of,
 )
-from perdure.history.secrets.secret_finder import Finder, Found, usual_finder
+from perdure.history.secrets.secret_finder import FoundSecret, SecretFinder, usual_finder
 
 _LITERAL = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 #: A mask in the place of one secret can make another visible that was a part of the same word.
@@ -49,7 +49,7 @@ _APART = "\n\0\n"
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
-class Settings(Protocol):
+class MaskerSettings(Protocol):
     """What the configuration says about it."""
 
     @property
@@ -82,13 +82,13 @@ class Masker:
     With no key given the masker makes one, and tags compare within its lifetime only.
 
     The rules are read with the first text, in some 8 ms, which a bank that is only read need not
-    pay; what the user set is checked at once. Raises `InvalidConfig` as `Finder` does.
+    pay; what the user set is checked at once. Raises `InvalidConfig` as `SecretFinder` does.
     """
 
-    def __init__(self, settings: Settings, *, key: bytes = b"") -> None:
+    def __init__(self, settings: MaskerSettings, *, key: bytes = b"") -> None:
         self._settings = settings
         self._key = key or secrets.token_bytes(16)
-        self._made: Finder | None = None
+        self._made: SecretFinder | None = None
         if settings.mask:
             check_installed()
             if settings.allow or settings.off or settings.rules:
@@ -132,11 +132,11 @@ class Masker:
         report = work.report()
         return (masked, report) if report else (messages, [])
 
-    def _finder(self) -> Finder:
+    def _finder(self) -> SecretFinder:
         if self._made is None:
             given = self._settings
             if given.allow or given.off or given.rules:
-                self._made = Finder(allow=given.allow, off=given.off, rules=given.rules)
+                self._made = SecretFinder(allow=given.allow, off=given.off, rules=given.rules)
             else:
                 self._made = usual_finder()
         return self._made
@@ -145,7 +145,7 @@ class Masker:
 class _Work:
     """One run of a masker: what it changes, it counts."""
 
-    def __init__(self, finder: Finder, candidates: list[Rule], key: bytes) -> None:
+    def __init__(self, finder: SecretFinder, candidates: list[Rule], key: bytes) -> None:
         self._finder = finder
         self._candidates = candidates
         self._key = key
@@ -256,7 +256,7 @@ class _Work:
             return text
         return b"".join((*pieces, raw[at:])).decode("utf-8", "surrogatepass")
 
-    def _mask(self, place: Found, secret: bytes) -> bytes:
+    def _mask(self, place: FoundSecret, secret: bytes) -> bytes:
         mask = f"[secret:{place.rule.id}"
         if place.rule.kind in ("block", "token", "loose", "vendor"):
             # A private key is the same whether its lines are broken or written as \\n.

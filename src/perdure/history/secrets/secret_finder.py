@@ -32,7 +32,7 @@ _RULE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _REST_OF_TOKEN = re.compile(rb"[\w-]*")
 
 
-class Found(NamedTuple):
+class FoundSecret(NamedTuple):
     """A secret's place, in bytes, and the rule that found it."""
 
     start: int
@@ -42,7 +42,7 @@ class Found(NamedTuple):
     first: int
 
 
-class Finder:
+class SecretFinder:
     """Finds secrets. Takes time in proportion to the text, whatever the text is.
 
     `allow` are secrets that may stay: the value itself, or an expression between slashes that is
@@ -104,7 +104,7 @@ class Finder:
         hits = [rank for gates in self._gates for rank in gates.hits(probe)]
         return found + [self._rules[rank] for rank in sorted(hits)] if hits else found
 
-    def find(self, text: bytes, candidates: Iterable[Rule]) -> list[Found]:
+    def find(self, text: bytes, candidates: Iterable[Rule]) -> list[FoundSecret]:
         """The secrets in a text (in UTF-8), in their order, none overlapping another.
 
         `candidates` are those of this text, or of a longer one of which it is a part.
@@ -119,7 +119,7 @@ class Finder:
             mask.span() for mask in _MASK.finditer(text) if mask[1].decode("ascii") in self._ids
         ]
 
-    def _places(self, rule: Rule, probe: bytes) -> Iterator[Found]:
+    def _places(self, rule: Rule, probe: bytes) -> Iterator[FoundSecret]:
         from perdure.history.secrets import secret_judge  # few texts come this far
 
         expression, exemptions = self._of(rule)
@@ -142,7 +142,7 @@ class Finder:
                 and not self._is_allowed(value)
                 and not any(exempt.covers(probe, match, value) for exempt in exemptions)
             ):
-                yield Found(start, end, rule, match.start())
+                yield FoundSecret(start, end, rule, match.start())
 
     def _of(self, rule: Rule) -> tuple[Any, list[_Exempt]]:
         """A rule's expression and exemptions; made when it is first tried, as few ever are."""
@@ -163,9 +163,9 @@ class Finder:
 
 
 @functools.cache
-def usual_finder() -> Finder:
+def usual_finder() -> SecretFinder:
     """The one without settings of the user, which all banks of a process share."""
-    return Finder()
+    return SecretFinder()
 
 
 class _Gates:
@@ -228,27 +228,27 @@ def _any_of(regexes: Iterable[str]) -> Any:
     return re2.compile(joined.encode(), _options()) if joined else None
 
 
-def _apart(found: list[Found], masks: list[tuple[int, int]]) -> list[Found]:
+def _apart(found: list[FoundSecret], masks: list[tuple[int, int]]) -> list[FoundSecret]:
     """In order, those that overlap as one, under the name of the first rule that found it.
 
     What was masked before is left out, and so is what only the words of a mask tell of.
     """
     starts = [start for start, _ in masks]
 
-    def is_masked(place: Found) -> bool:
+    def is_masked(place: FoundSecret) -> bool:
         within = bisect.bisect_left(starts, place.first) - 1
         over = bisect.bisect_left(starts, place.end) - 1
         return (within >= 0 and masks[within][1] > place.first) or (
             over >= 0 and masks[over][1] > place.start
         )
 
-    apart: list[tuple[int, Found]] = []  # with their rank among the rules
+    apart: list[tuple[int, FoundSecret]] = []  # with their rank among the rules
     ranked = [(rank, place) for rank, place in enumerate(found) if not is_masked(place)]
     for rank, place in sorted(ranked, key=lambda one: one[1].start):
         if apart and place.start < apart[-1][1].end:
             best, last = apart[-1]
             rule = place.rule if rank < best else last.rule
-            joined = Found(last.start, max(last.end, place.end), rule, last.first)
+            joined = FoundSecret(last.start, max(last.end, place.end), rule, last.first)
             apart[-1] = (min(rank, best), joined)
         else:
             apart.append((rank, place))

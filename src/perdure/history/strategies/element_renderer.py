@@ -11,8 +11,8 @@ from perdure.history import turn_tags
 from perdure.history.epochs import Epochs, RangeText, digest_of, new_digest
 from perdure.history.gradient_planner import RANGE_TAGS
 from perdure.history.log_records import Head, SessionRecord
-from perdure.history.manifest import Element, Manifest, Place
-from perdure.history.renditions.rendition_service import Scribe, Wanted
+from perdure.history.manifest import Element, EpochManifest, RoundId
+from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel
 from perdure.history.strategies.raw_rounds import FORGOTTEN
 from perdure.history.token_counts import TokenCounts
 
@@ -20,7 +20,7 @@ from perdure.history.token_counts import TokenCounts
 class RenderedManifest(msgspec.Struct, frozen=True):
     """A manifest whose elements have their text."""
 
-    manifest: Manifest
+    manifest: EpochManifest
     #: By digest.
     texts: dict[bytes, str]
 
@@ -28,7 +28,7 @@ class RenderedManifest(msgspec.Struct, frozen=True):
 class ElementRenderer:
     """Renders elements of one session's line of turns."""
 
-    def __init__(self, scribe: Scribe, epochs: Epochs, meter: TokenCounts) -> None:
+    def __init__(self, scribe: RenditionService, epochs: Epochs, meter: TokenCounts) -> None:
         self._scribe = scribe
         self._epochs = epochs
         self._meter = meter
@@ -37,11 +37,11 @@ class ElementRenderer:
         self,
         record: SessionRecord,
         head: Head,
-        manifest: Manifest,
+        manifest: EpochManifest,
         *,
-        before: Manifest,
+        before: EpochManifest,
         texts: Mapping[bytes, str],
-        variants: Mapping[Place, int],
+        variants: Mapping[RoundId, int],
     ) -> RenderedManifest:
         """The manifest with the text of all its elements.
 
@@ -62,7 +62,7 @@ class ElementRenderer:
         rounds = await self._compact(record, head, loose, variants)
 
         found = dict(texts)
-        done = dict[tuple[Level, Place, Place, bool], Element]()
+        done = dict[tuple[Level, RoundId, RoundId, bool], Element]()
         for element in (*single, *alone, *merged):
             if element.generation:
                 body = self._range(element, left[element], tiny, rounds)
@@ -87,7 +87,7 @@ class ElementRenderer:
         return RenderedManifest(manifest, found)
 
     async def found(
-        self, record: SessionRecord, head: Head, manifest: Manifest, owner: str
+        self, record: SessionRecord, head: Head, manifest: EpochManifest, owner: str
     ) -> RenderedManifest:
         """A manifest that an epoch of `owner` kept, with the texts that it had.
 
@@ -120,7 +120,7 @@ class ElementRenderer:
     ) -> dict[Element, str]:
         """What the renditions of each element's rounds say, one after the other."""
         wanted = [
-            Wanted(place, element.level, variant)
+            RoundAtLevel(place, element.level, variant)
             for element in elements
             for place, variant in zip(_places(element), element.variants, strict=True)
         ]
@@ -148,10 +148,10 @@ class ElementRenderer:
         self,
         record: SessionRecord,
         head: Head,
-        places: Sequence[Place],
-        variants: Mapping[Place, int],
-    ) -> dict[Place, str]:
-        wanted = [Wanted(place, "C", variants.get(place, 0)) for place in places]
+        places: Sequence[RoundId],
+        variants: Mapping[RoundId, int],
+    ) -> dict[RoundId, str]:
+        wanted = [RoundAtLevel(place, "C", variants.get(place, 0)) for place in places]
         texts = await self._scribe.texts(record, head, wanted)
         return dict(zip(places, texts, strict=True))
 
@@ -160,10 +160,10 @@ class ElementRenderer:
         element: Element,
         left: _Left,
         tiny: Mapping[int, tuple[int, str]],
-        rounds: Mapping[Place, str],
+        rounds: Mapping[RoundId, str],
     ) -> str:
         parts = dict(left.parts)
-        parts |= {Place(t): f"T-{t}: {tiny[t][1]}" for t in left.turns if t in tiny}
+        parts |= {RoundId(t): f"T-{t}: {tiny[t][1]}" for t in left.turns if t in tiny}
         parts |= {p: f"{p}: {rounds[p]}" for p in left.rounds if rounds.get(p)}
         ordered = [parts[place] for place in sorted(parts)]
         cap = element.tokens - RANGE_TAGS
@@ -175,12 +175,12 @@ class ElementRenderer:
 class _Left(msgspec.Struct):
     """What a range is made of: texts that stood in the window, and what did not stand there."""
 
-    parts: dict[Place, str]
+    parts: dict[RoundId, str]
     turns: list[int]
-    rounds: list[Place]
+    rounds: list[RoundId]
 
 
-def _left_over(element: Element, before: Manifest, texts: Mapping[bytes, str]) -> _Left:
+def _left_over(element: Element, before: EpochManifest, texts: Mapping[bytes, str]) -> _Left:
     inside = [
         e
         for e in before.elements
@@ -190,7 +190,7 @@ def _left_over(element: Element, before: Manifest, texts: Mapping[bytes, str]) -
         and e.digest in texts
         and (e.generation or e.level == "T")
     ]
-    parts = dict[Place, str]()
+    parts = dict[RoundId, str]()
     for each in inside:
         body = _body_of(texts[each.digest])
         parts[each.first] = body if each.generation else f"{each.name}: {body}"
@@ -211,18 +211,18 @@ def _body_of(text: str) -> str:
     return turn_tags.unescape(text.strip("\n").partition("\n")[2].rpartition("\n")[0])
 
 
-def _with_variants(element: Element, variants: Mapping[Place, int]) -> Element:
+def _with_variants(element: Element, variants: Mapping[RoundId, int]) -> Element:
     chosen = bytes(variants.get(place, 0) for place in _places(element))
     return msgspec.structs.replace(element, variants=chosen)
 
 
-def _places(element: Element) -> list[Place]:
+def _places(element: Element) -> list[RoundId]:
     """The rounds of an element that lies in one turn."""
     turn = element.first.turn
-    return [Place(turn, number) for number in range(element.first.round, element.last.round + 1)]
+    return [RoundId(turn, number) for number in range(element.first.round, element.last.round + 1)]
 
 
-def _key(element: Element) -> tuple[Level, Place, Place, bool]:
+def _key(element: Element) -> tuple[Level, RoundId, RoundId, bool]:
     return element.level, element.first, element.last, bool(element.generation)
 
 

@@ -8,20 +8,20 @@ import msgspec
 
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Message
-from perdure.history.epochs import Reason, Wish
+from perdure.history.epochs import FidelityWish, Reason
 from perdure.history.gradient_planner import (
     RANGE_TAGS,
     TURN_TAGS,
-    Marks,
+    BandMarks,
+    PlannerInput,
     Sized,
-    Window,
     plan,
     total,
 )
 from perdure.history.log_records import ENDLESS, Head
-from perdure.history.manifest import Element, Injected, Manifest, Place, Reduced
-from perdure.history.renditions.rendition_service import Scribe
-from perdure.history.renditions.rendition_store import Made
+from perdure.history.manifest import Element, EpochManifest, Injected, Reduced, RoundId
+from perdure.history.renditions.rendition_service import RenditionService
+from perdure.history.renditions.rendition_store import RoundSizes
 from perdure.history.strategies.element_renderer import ElementRenderer
 from perdure.history.strategies.raw_rounds import RawRound, RawRounds
 from perdure.history.strategies.strategy import ContextRequest
@@ -35,7 +35,7 @@ LEAD = 14
 class WindowContent(msgspec.Struct):
     """What stands in the window as an epoch left it, and what came since."""
 
-    manifest: Manifest
+    manifest: EpochManifest
     rounds: Sequence[RawRound]
     injected: Sequence[Injected]
     #: A prompt that stands apart from its round: the epoch was made inside its turn, and took the
@@ -62,7 +62,7 @@ class WindowContent(msgspec.Struct):
 class EpochDraft(msgspec.Struct, frozen=True):
     """What an epoch would show."""
 
-    manifest: Manifest
+    manifest: EpochManifest
     #: By digest.
     texts: dict[bytes, str]
     #: What the window then takes.
@@ -73,7 +73,11 @@ class EpochPlanner:
     """Drafts epochs of one session."""
 
     def __init__(
-        self, scribe: Scribe, renderer: ElementRenderer, rounds: RawRounds, marks: Marks
+        self,
+        scribe: RenditionService,
+        renderer: ElementRenderer,
+        rounds: RawRounds,
+        marks: BandMarks,
     ) -> None:
         self._scribe = scribe
         self._renderer = renderer
@@ -83,10 +87,10 @@ class EpochPlanner:
     async def drafted(
         self,
         request: ContextRequest,
-        before: Manifest,
+        before: EpochManifest,
         standing: WindowContent | None,
         *,
-        wishes: Sequence[Wish],
+        wishes: Sequence[FidelityWish],
         texts: Mapping[bytes, str],
         reason: Reason,
     ) -> EpochDraft:
@@ -125,12 +129,12 @@ class EpochPlanner:
                 raise BudgetTooSmall(request.budget, request.budget + over)
 
     async def window(
-        self, request: ContextRequest, manifest: Manifest, standing: WindowContent | None
-    ) -> tuple[Window, dict[Place, Made]]:
+        self, request: ContextRequest, manifest: EpochManifest, standing: WindowContent | None
+    ) -> tuple[PlannerInput, dict[RoundId, RoundSizes]]:
         """What the planner is told, and the newest rendition of each round."""
         first = _first_live(manifest)
         # A turn that was overtaken goes on without what came behind it.
-        last = Place(request.head.turn if request.prompted else request.turn, ENDLESS)
+        last = RoundId(request.head.turn if request.prompted else request.turn, ENDLESS)
         made = await self._scribe.sizes(request.record, request.head, first, last)
         made = [each for each in made if not request.head.is_undone(each.place.turn)]
         prompt = 0 if request.prompted else await self._prompt_tokens(request)
@@ -138,14 +142,14 @@ class EpochPlanner:
         rounds = list[Sized]()
         for each in made:
             raw = said.get(each.place, each.raw + (TURN_TAGS if each.place.round == 1 else 0))
-            if each.place == Place(request.turn) and not request.prompted:
+            if each.place == RoundId(request.turn) and not request.prompted:
                 raw = max(raw - prompt, 1)
             smooth = min(each.smooth, raw)
             rounds.append(Sized(each.place, raw, smooth, min(each.compact, smooth)))
         turns = dict.fromkeys(each.place.turn for each in made if each.place.turn < request.turn)
         tiny = await self._scribe.tinies(request.record, request.head, list(turns))
         own = [each for each in standing.injected if each.turn == request.turn] if standing else []
-        window = Window(
+        window = PlannerInput(
             budget=request.budget,
             fixed=request.fixed + LEAD + sum(each.tokens for each in own) + prompt,
             turn=request.turn,
@@ -156,7 +160,7 @@ class EpochPlanner:
         return window, {each.place: each for each in made}
 
     async def _refreshed(
-        self, request: ContextRequest, planned: Manifest, made: Mapping[Place, Made]
+        self, request: ContextRequest, planned: EpochManifest, made: Mapping[RoundId, RoundSizes]
     ) -> bool:
         """Have what is about to be shown made again where that would be better.
 
@@ -173,7 +177,7 @@ class EpochPlanner:
         return bool(places) and await scribe.refresh(request.record, request.head, places) > 0
 
     async def _pins(
-        self, request: ContextRequest, wishes: Sequence[Wish], variants: dict[Place, int]
+        self, request: ContextRequest, wishes: Sequence[FidelityWish], variants: dict[RoundId, int]
     ) -> tuple[Element, ...]:
         """Elements for turns that somebody wants at another level."""
         pins = list[Element]()
@@ -186,10 +190,10 @@ class EpochPlanner:
         return tuple(pins)
 
     async def pin(
-        self, request: ContextRequest, wish: Wish, variants: dict[Place, int]
+        self, request: ContextRequest, wish: FidelityWish, variants: dict[RoundId, int]
     ) -> Element | None:
-        scribe, whole = self._scribe, Place(wish.turn)
-        made = await scribe.sizes(request.record, request.head, whole, Place(wish.turn, ENDLESS))
+        scribe, whole = self._scribe, RoundId(wish.turn)
+        made = await scribe.sizes(request.record, request.head, whole, RoundId(wish.turn, ENDLESS))
         if not made:
             return None
         variants |= {each.place: each.variant for each in made}
@@ -205,9 +209,9 @@ class EpochPlanner:
             wish.level, whole, made[-1].place, whole=True, tokens=tokens + TURN_TAGS, raw=raw
         )
 
-    async def _with_prompt(self, request: ContextRequest, manifest: Manifest) -> Manifest:
+    async def _with_prompt(self, request: ContextRequest, manifest: EpochManifest) -> EpochManifest:
         """The planner reduces the first round of the turn under way without its prompt."""
-        if not any(each.place == Place(request.turn) for each in manifest.reduced):
+        if not any(each.place == RoundId(request.turn) for each in manifest.reduced):
             return manifest
         prompt = await self._prompt_tokens(request)
         whole = tuple(Reduced(each.place, each.tokens + prompt) for each in manifest.reduced)
@@ -217,22 +221,22 @@ class EpochPlanner:
         return (await self._rounds.prompt(request.record, request.head, request.turn)).tokens
 
 
-def apart_in(manifest: Manifest) -> int | None:
+def apart_in(manifest: EpochManifest) -> int | None:
     """The turn whose prompt stands apart from its first round, which is not shown raw any more."""
     at = manifest.at
-    return at.turn if at.round > 1 and manifest.native > Place(at.turn) else None
+    return at.turn if at.round > 1 and manifest.native > RoundId(at.turn) else None
 
 
-def about_to_be(request: ContextRequest, newest: Place | None) -> Place:
+def about_to_be(request: ContextRequest, newest: RoundId | None) -> RoundId:
     """The round that is about to be made."""
     if request.prompted or newest is None or newest.turn != request.turn:
-        return Place(request.turn)
+        return RoundId(request.turn)
     # A prompt without a reply has a round, which the reply will be part of.
     waits = request.turn == request.head.turn and not request.head.mark.replied
-    return Place(request.turn, newest.round if waits else newest.round + 1)
+    return RoundId(request.turn, newest.round if waits else newest.round + 1)
 
 
-def without_undone(manifest: Manifest, head: Head) -> Manifest:
+def without_undone(manifest: EpochManifest, head: Head) -> EpochManifest:
     """The manifest as it is planned on when turns were taken back.
 
     Of what stands, only merged turns stay: the rest may come up again, now that there is room. A
@@ -245,21 +249,21 @@ def without_undone(manifest: Manifest, head: Head) -> Manifest:
         turns = range(element.first.turn, element.last.turn + 1)
         dirty = any(map(head.is_undone, turns))
         kept.append(msgspec.structs.replace(element, digest=b"") if dirty else element)
-    after = Place(kept[-1].last.turn + 1) if kept else Place(max(manifest.hidden.turn, 0) + 1)
+    after = RoundId(kept[-1].last.turn + 1) if kept else RoundId(max(manifest.hidden.turn, 0) + 1)
     pins = tuple(pin for pin in manifest.pins if not head.is_undone(pin.first.turn))
     return msgspec.structs.replace(
         manifest, elements=tuple(kept), pins=pins, native=after, reduced=()
     )
 
 
-def _first_live(manifest: Manifest) -> Place:
+def _first_live(manifest: EpochManifest) -> RoundId:
     """The first round that stands by itself: neither merged, nor at T, nor hidden."""
     last = manifest.hidden
     for element in manifest.elements:
         if element.level == "T":
-            last = Place(element.last.turn, ENDLESS)
+            last = RoundId(element.last.turn, ENDLESS)
         elif element.generation:
             last = element.last
     if last.turn == 0:
-        return Place(1)
-    return Place(last.turn + 1) if last.round == ENDLESS else Place(last.turn, last.round + 1)
+        return RoundId(1)
+    return RoundId(last.turn + 1) if last.round == ENDLESS else RoundId(last.turn, last.round + 1)

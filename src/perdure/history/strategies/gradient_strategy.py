@@ -22,16 +22,23 @@ from perdure.history.epochs import (
     Delta,
     Epoch,
     Epochs,
+    FidelityWish,
     Prefix,
     PrefixText,
     Reason,
-    Wish,
     epoch_key,
 )
-from perdure.history.gradient_planner import TURN_TAGS, Marks, plan, total
-from perdure.history.manifest import Block, Element, Manifest, Native, Place, Shown
+from perdure.history.gradient_planner import TURN_TAGS, BandMarks, plan, total
+from perdure.history.manifest import (
+    Element,
+    EpochManifest,
+    Native,
+    RoundId,
+    ShownBlock,
+    ShownHistory,
+)
 from perdure.history.reduce_messages import reduced
-from perdure.history.renditions.rendition_service import Scribe
+from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.strategies.element_renderer import (
     ElementRenderer,
     RenderedManifest,
@@ -47,7 +54,7 @@ from perdure.history.strategies.epoch_planner import (
 from perdure.history.strategies.raw_rounds import RawRound, RawRounds
 from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRounds, WindowPreview
 from perdure.history.token_counts import TokenCounts
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_tags import escaped
 from perdure.storage.concurrency import ATTEMPTS
 
@@ -69,7 +76,7 @@ class _State(msgspec.Struct):
 
     prefix: Prefix
     version: int
-    manifest: Manifest
+    manifest: EpochManifest
     #: By digest.
     texts: dict[bytes, str]
     #: The number that the next epoch gets.
@@ -77,12 +84,12 @@ class _State(msgspec.Struct):
     #: It was deleted, because something that it showed was forgotten.
     lost: bool = False
     #: As they are shown; made when they are first needed.
-    blocks: tuple[Block, ...] | None = None
+    blocks: tuple[ShownBlock, ...] | None = None
 
-    def shown(self) -> tuple[Block, ...]:
+    def shown(self) -> tuple[ShownBlock, ...]:
         if self.blocks is None:
             self.blocks = tuple(
-                Block(element, self.texts[element.digest], _why(element, self.manifest))
+                ShownBlock(element, self.texts[element.digest], _why(element, self.manifest))
                 for element in self.manifest.shown()
             )
         return self.blocks
@@ -95,12 +102,12 @@ class GradientStrategy:
 
     def __init__(  # noqa: PLR0917 (what it works with)
         self,
-        reader: Reader,
+        reader: TurnReader,
         artifacts: ArtifactStore,
         meter: TokenCounts,
-        scribe: Scribe,
+        scribe: RenditionService,
         epochs: Epochs,
-        marks: Marks = Marks(),  # noqa: B008 (frozen)
+        marks: BandMarks = BandMarks(),  # noqa: B008 (frozen)
     ) -> None:
         self._reader = reader
         self._epochs = epochs
@@ -117,7 +124,7 @@ class GradientStrategy:
         #: The round that was reduced last, to what, and what came of it.
         self._reduced: tuple[RawRound, int, tuple[Message, ...], int] | None = None
 
-    async def show(self, request: ContextRequest) -> Shown:
+    async def show(self, request: ContextRequest) -> ShownHistory:
         state, standing = await self._planned(request)
         if request.keep:
             self._sent = standing.rounds
@@ -153,7 +160,7 @@ class GradientStrategy:
         """The first turn whose injection still stands in the window."""
         return (await self._current(request)).manifest.at.turn
 
-    async def wish(self, request: ContextRequest, wish: Wish, *, now: bool) -> int:
+    async def wish(self, request: ContextRequest, wish: FidelityWish, *, now: bool) -> int:
         """Show a turn at a level from the next epoch on, or from the next request on.
 
         Returns how many tokens are written anew for that, beyond what an epoch would write anyway.
@@ -168,7 +175,7 @@ class GradientStrategy:
                     raise
         raise AssertionError("unreachable")
 
-    async def _wish(self, request: ContextRequest, wish: Wish, *, now: bool) -> int:
+    async def _wish(self, request: ContextRequest, wish: FidelityWish, *, now: bool) -> int:
         state = await self._current(request)
         pin = await self._planning.pin(request, wish, {})
         if pin is None:
@@ -195,10 +202,10 @@ class GradientStrategy:
         native = [s.tokens for s in standing.native if s.place.turn >= wish.turn]
         return sum(behind) + sum(native)
 
-    async def past(self, request: ContextRequest, place: Place) -> Shown:
+    async def past(self, request: ContextRequest, place: RoundId) -> ShownHistory:
         """What was shown when a round was asked for: `request` is that request, as it was."""
         found = await self._epochs.in_force(request.record.id, place)
-        manifest, texts, number = Manifest(), dict[bytes, str](), 0
+        manifest, texts, number = EpochManifest(), dict[bytes, str](), 0
         undone = request.head.undone
         if found is not None:
             epoch, manifest = found
@@ -252,19 +259,19 @@ class GradientStrategy:
             if not number and (adopted := await self._adopted(request)) is not None:
                 return adopted
             # If there were epochs, what was sent is not known any more.
-            at = about_to_be(request, None) if number else Place(1)
+            at = about_to_be(request, None) if number else RoundId(1)
             nothing = Prefix(id=record.id)
-            state = _State(nothing, 0, Manifest(at=at), {}, number + 1, lost=number > 0)
+            state = _State(nothing, 0, EpochManifest(at=at), {}, number + 1, lost=number > 0)
         elif not prefix.epoch:
             number = await self._epochs.count(record.id)
-            state = _State(prefix, version, Manifest(), {}, number + 1)
+            state = _State(prefix, version, EpochManifest(), {}, number + 1)
         elif (text := await self._epochs.text(record.id, prefix.epoch)) is not None:
             state = _State(prefix, version, text.manifest, text.by_digest(), prefix.epoch + 1)
         else:
             # Its text is gone, and is made anew; unless somebody has just made another epoch: then
             # recording this one is a conflict, and that one holds.
             at = about_to_be(request, None)
-            state = _State(prefix, version, Manifest(at=at), {}, prefix.epoch + 1, lost=True)
+            state = _State(prefix, version, EpochManifest(at=at), {}, prefix.epoch + 1, lost=True)
         self._state = state
         return state
 
@@ -274,7 +281,7 @@ class GradientStrategy:
         for stretch in reversed(record.line):
             # Not one that was made inside the shared turn, behind what is shared of it.
             shared = await self._reader.turns(record, request.head, stretch.turn, stretch.turn)
-            edge = Place(stretch.turn, sum(len(turn.rounds) for turn in shared) + 1)
+            edge = RoundId(stretch.turn, sum(len(turn.rounds) for turn in shared) + 1)
             found = await self._epochs.in_force(stretch.session, edge)
             if found is None:
                 continue
@@ -288,12 +295,12 @@ class GradientStrategy:
                 budget=epoch.budget,
             )
             own = msgspec.structs.replace(epoch, id=epoch_key(record.id, 1), reason="fork")
-            nothing = _State(Prefix(id=record.id), 0, Manifest(), {}, 1)
+            nothing = _State(Prefix(id=record.id), 0, EpochManifest(), {}, 1)
             return await self._kept(request, nothing, prefix, kept, own)
         return None
 
     async def _standing(
-        self, request: ContextRequest, manifest: Manifest, *, whatever: bool = False
+        self, request: ContextRequest, manifest: EpochManifest, *, whatever: bool = False
     ) -> WindowContent | None:
         """What stands in the window; None if that is so much that it was not even read."""
         record, head, first = request.record, request.head, manifest.native
@@ -315,7 +322,9 @@ class GradientStrategy:
             standing.prompt, standing.prompt_tokens = opening.messages, opening.tokens
         return standing
 
-    def _shown(self, request: ContextRequest, state: _State, standing: WindowContent) -> Shown:
+    def _shown(
+        self, request: ContextRequest, state: _State, standing: WindowContent
+    ) -> ShownHistory:
         manifest = standing.manifest
         sent = _sent_by_us(standing)
         rounds = list[Native]()
@@ -325,7 +334,7 @@ class GradientStrategy:
             rounds.append(self._native(each, cap, request.budget, thinking=is_sent))
         under_way = None if request.prompted else request.turn
         raw = sum(element.raw for element in manifest.elements)
-        return Shown(
+        return ShownHistory(
             blocks=state.shown(),
             rounds=tuple(rounds),
             injected=tuple(standing.injected),
@@ -433,7 +442,9 @@ class GradientStrategy:
         """Plan anew, render, and record it."""
         before = state.manifest
         if state.prefix.epoch and request.budget >= 2 * state.prefix.budget:
-            before = Manifest(pins=before.pins)  # what went down for want of room comes up again
+            before = EpochManifest(
+                pins=before.pins
+            )  # what went down for want of room comes up again
         elif state.prefix.undone != request.head.undone:
             before = without_undone(before, request.head)
         drafted = await self._planning.drafted(
@@ -511,7 +522,7 @@ def _visible(standing: WindowContent) -> list[VisibleRounds]:
             found.append(VisibleRounds(element.level, element.first, element.last))
         elif element.level == "R":  # somebody asked for the turn
             numbers = range(element.first.round, element.last.round + 1)
-            places = [Place(element.first.turn, number) for number in numbers]
+            places = [RoundId(element.first.turn, number) for number in numbers]
             found += [VisibleRounds("R", place, place) for place in places]
     return found
 
@@ -539,7 +550,7 @@ def _has_thoughts_of_others(standing: WindowContent, model: str) -> bool:
     )
 
 
-def _why(element: Element, manifest: Manifest) -> str:
+def _why(element: Element, manifest: EpochManifest) -> str:
     if element in manifest.pins:
         return "asked for"
     if element.generation:

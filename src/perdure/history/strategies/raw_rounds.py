@@ -12,10 +12,10 @@ from perdure.core.tokens import Counter, at_most, count_messages
 from perdure.core.turns import is_prompt
 from perdure.history.gradient_planner import TURN_TAGS
 from perdure.history.intake import resolved
-from perdure.history.log_records import Head, SessionRecord, Span
-from perdure.history.manifest import Place
+from perdure.history.log_records import Head, SessionRecord, TurnSpan
+from perdure.history.manifest import RoundId
 from perdure.history.token_counts import TokenCounts
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_tags import escaped
 
 #: A share of the budget.
@@ -27,7 +27,7 @@ FORGOTTEN = "(forgotten)"
 class RawRound(msgspec.Struct, frozen=True, gc=False):
     """A round as it was said, resolved, without events."""
 
-    place: Place
+    place: RoundId
     messages: tuple[Message, ...]
     #: In o200k tokens, with the tags that its turn gets.
     tokens: int
@@ -45,11 +45,11 @@ class TurnPrompt(msgspec.Struct, frozen=True, gc=False):
 
 class _Kept(msgspec.Struct):
     session: str
-    first: Place
+    first: RoundId
     pieces: int
-    undone: tuple[Span, ...]
+    undone: tuple[TurnSpan, ...]
     forgets: int
-    rounds: dict[Place, RawRound]
+    rounds: dict[RoundId, RawRound]
 
 
 class RawRounds:
@@ -61,7 +61,7 @@ class RawRounds:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: TurnReader,
         artifacts: ArtifactStore,
         meter: TokenCounts,
         *,
@@ -83,7 +83,7 @@ class RawRounds:
     def counter(self) -> Counter:
         return self._meter.counter
 
-    async def since(self, record: SessionRecord, head: Head, first: Place) -> Sequence[RawRound]:
+    async def since(self, record: SessionRecord, head: Head, first: RoundId) -> Sequence[RawRound]:
         """The rounds from `first` on that were not taken back, oldest first."""
         kept = self._kept
         if (
@@ -99,7 +99,7 @@ class RawRounds:
             return await self._all(record, head, first)
         return list(kept.rounds.values())
 
-    def has(self, record: SessionRecord, first: Place) -> bool:
+    def has(self, record: SessionRecord, first: RoundId) -> bool:
         """Whether what stands behind `first` was read before."""
         kept = self._kept
         return kept is not None and kept.session == record.id and kept.first <= first
@@ -115,17 +115,17 @@ class RawRounds:
             self._opening = TurnPrompt(record.id, number, found, tokens, head.forgets)
         return self._opening
 
-    async def _all(self, record: SessionRecord, head: Head, first: Place) -> Sequence[RawRound]:
-        found = dict[Place, RawRound]()
+    async def _all(self, record: SessionRecord, head: Head, first: RoundId) -> Sequence[RawRound]:
+        found = dict[RoundId, RawRound]()
         turns = await self._reader.turns(record, head, first.turn, head.turn, arriving=False)
         for turn in turns:
             if head.is_undone(turn.number):
                 continue
             if turn.status == "forgotten" and self._tombstones:
-                place = Place(turn.number)
+                place = RoundId(turn.number)
                 found[place] = await self._said(place, (user(FORGOTTEN),), None)
             for round in turn.rounds:
-                place = Place(turn.number, round.number)
+                place = RoundId(turn.number, round.number)
                 if place >= first and round.messages:
                     found[place] = await self._said(place, round.messages, round.tokens)
         self._kept = _Kept(record.id, first, head.pieces, head.undone, head.forgets, found)
@@ -135,10 +135,10 @@ class RawRounds:
         """Add what was appended; False if it is not at the end."""
         if head.pieces < kept.pieces:
             return False
-        newest = max(kept.rounds, default=Place(0, 0))
+        newest = max(kept.rounds, default=RoundId(0, 0))
         for piece in await self._reader.chained(record, kept.pieces, head):
             for number, messages in piece.by_round():
-                place = Place(piece.turn, number)
+                place = RoundId(piece.turn, number)
                 if place < newest:
                     return False
                 before = kept.rounds.get(place)
@@ -157,7 +157,7 @@ class RawRounds:
 
     async def _said(
         self,
-        place: Place,
+        place: RoundId,
         messages: tuple[Message, ...],
         tokens: int | None,
         *,

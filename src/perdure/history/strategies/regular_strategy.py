@@ -9,12 +9,12 @@ from perdure.artifacts import ArtifactStore
 from perdure.core.errors import BudgetTooSmall
 from perdure.core.messages import Message
 from perdure.core.tokens import count_messages
-from perdure.history.manifest import Injected, Native, Place, Shown
+from perdure.history.manifest import Injected, Native, RoundId, ShownHistory
 from perdure.history.reduce_messages import reduced
 from perdure.history.strategies.raw_rounds import RawRound, RawRounds
 from perdure.history.strategies.strategy import ContextRequest, Name, VisibleRounds, WindowPreview
 from perdure.history.token_counts import TokenCounts
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 
 #: Turns that are read first, from the newest back.
 _STEP = 50
@@ -29,7 +29,7 @@ class RegularStrategy:
 
     name: Final[Name] = "regular"
 
-    def __init__(self, reader: Reader, artifacts: ArtifactStore, meter: TokenCounts) -> None:
+    def __init__(self, reader: TurnReader, artifacts: ArtifactStore, meter: TokenCounts) -> None:
         self._rounds = RawRounds(reader, artifacts, meter)
 
     async def standing_since(self, request: ContextRequest) -> int:
@@ -45,15 +45,15 @@ class RegularStrategy:
             found.append(VisibleRounds("R", each.place, each.place))
         return WindowPreview(request.turn, visible=found)
 
-    async def show(self, request: ContextRequest) -> Shown:
+    async def show(self, request: ContextRequest) -> ShownHistory:
         return await self._fitted(request, await self._enough(request, self._rounds))
 
-    async def past(self, request: ContextRequest, place: Place) -> Shown:
+    async def past(self, request: ContextRequest, place: RoundId) -> ShownHistory:
         """What was shown when a round was asked for: `request` is that request, as it was."""
         said = await self._enough(request, self._rounds.with_tombstones(), place)
         return await self._fitted(request, said)
 
-    async def _fitted(self, request: ContextRequest, said: Sequence[RawRound]) -> Shown:
+    async def _fitted(self, request: ContextRequest, said: Sequence[RawRound]) -> ShownHistory:
         room, under_way = request.budget - request.fixed, not request.prompted
         opening = tuple[Message, ...]()
         injected = list[Injected]()
@@ -66,7 +66,7 @@ class RegularStrategy:
         aside = count_messages(self._rounds.counter, opening)
         shown = list[Native]()
         for each in reversed(said):
-            left = room if each.place == Place(request.turn) else room - aside
+            left = room if each.place == RoundId(request.turn) else room - aside
             if each.tokens <= left:
                 shown.append(_native(each, request))
             elif not shown and under_way:
@@ -77,8 +77,8 @@ class RegularStrategy:
         shown.reverse()
         if room < 0:
             raise BudgetTooSmall(request.budget, request.budget - room)
-        apart = bool(shown) and shown[0].place > Place(request.turn)
-        return Shown(
+        apart = bool(shown) and shown[0].place > RoundId(request.turn)
+        return ShownHistory(
             rounds=tuple(shown),
             injected=tuple(injected),
             open_turn=request.turn if under_way else None,
@@ -88,16 +88,16 @@ class RegularStrategy:
         )
 
     async def _enough(
-        self, request: ContextRequest, rounds: RawRounds, before: Place | None = None
+        self, request: ContextRequest, rounds: RawRounds, before: RoundId | None = None
     ) -> list[RawRound]:
         """The newest rounds, of those before a place, and more than fit if there are."""
         if before is None and not request.prompted:
-            before = Place(request.turn + 1)  # a turn that was overtaken goes on alone
+            before = RoundId(request.turn + 1)  # a turn that was overtaken goes on alone
         newest = request.head.turn if before is None else before.turn
         step = _STEP
         while True:
             first = max(newest - step, 1)
-            found = await rounds.since(request.record, request.head, Place(first))
+            found = await rounds.since(request.record, request.head, RoundId(first))
             said = [each for each in found if before is None or each.place < before]
             if first == 1 or sum(each.tokens for each in said) > request.budget:
                 return said

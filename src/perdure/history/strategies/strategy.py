@@ -19,7 +19,7 @@ from perdure.core.errors import InvalidInput
 from perdure.core.levels import Level
 from perdure.core.messages import Message
 from perdure.history.log_records import Head, SessionRecord
-from perdure.history.manifest import Injected, Place, Shown
+from perdure.history.manifest import Injected, RoundId, ShownHistory
 
 Name = Literal["regular", "gradient"]
 NAMES: tuple[Name, ...] = ("regular", "gradient")
@@ -65,8 +65,8 @@ class VisibleRounds(NamedTuple):
     """Rounds of a window, from `first` to `last`, at one level."""
 
     level: Level
-    first: Place
-    last: Place
+    first: RoundId
+    last: RoundId
 
 
 class WindowPreview(NamedTuple):
@@ -95,13 +95,13 @@ class Strategy(Protocol):
         `reserve` is what an injection may take beyond `fixed`. Raises `BudgetTooSmall`.
         """
 
-    async def show(self, request: ContextRequest) -> Shown:
+    async def show(self, request: ContextRequest) -> ShownHistory:
         """What is shown, in at most `budget` tokens less `fixed`.
 
         Raises `BudgetTooSmall` if that cannot be done.
         """
 
-    async def past(self, request: ContextRequest, place: Place) -> Shown:
+    async def past(self, request: ContextRequest, place: RoundId) -> ShownHistory:
         """What was shown when a round was asked for: `request` is that request, as it was.
 
         Turns that were forgotten since are tombstones.

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from perdure.importers.claude_code.reader import ClaudeCodeReader
-from perdure.importers.decoding import Broken, decode
+from perdure.importers.claude_code.claude_reader import ClaudeCodeReader
 from perdure.importers.importer import Importer, Transcript, files, stem
+from perdure.importers.transcript_source import Broken, decode
 
 _agent_file = re.compile(r"agent-(.+)").fullmatch
 #: Runs that the program makes for itself. What comes of a compaction is the summary, which the

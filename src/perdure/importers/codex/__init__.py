@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from perdure.importers.codex.reader import CodexReader
-from perdure.importers.documents import Document
+from perdure.importers.codex.codex_reader import CodexReader
 from perdure.importers.importer import Importer, Transcript, files, stem
-from perdure.importers.source import Source
+from perdure.importers.transcript_source import JsonDocument, TranscriptSource
 
 _id = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$").search
 
@@ -34,7 +33,7 @@ class CodexImporter(Importer):
             found = _id(stem(file))
             yield Transcript(path=file, id=found[0] if found else stem(file))
 
-    def open(self, transcript: Transcript) -> Source:
+    def open(self, transcript: Transcript) -> TranscriptSource:
         # The very first versions wrote one document.
         is_document = transcript.path.suffix == ".json"
-        return Document(transcript.path) if is_document else Source(transcript.path)
+        return JsonDocument(transcript.path) if is_document else TranscriptSource(transcript.path)

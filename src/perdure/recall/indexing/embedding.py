@@ -1,10 +1,10 @@
 """Vectors, added in the background: a passage is found by its words at once, by meaning soon.
 
-What was committed waits in memory, with its text, until nothing has been written for a moment, or
-for a second. It is embedded in batches, in threads, and its vectors are kept. Nothing is lost if
-the process dies first, or if more comes than may wait: the index knows which documents have no
-vector of the present model, and their texts are read again. That is also how a change of the model
-is brought about. Several processes may do the same work; it comes out the same.
+What was indexed waits in memory, with its text. It is embedded in batches, in threads, when nobody
+writes, and its vectors are kept. Nothing is lost if the process dies first, or if more comes than
+may wait: the index knows which documents have no vector of the present model, and their texts are
+read again. That is also how a change of the model is brought about. Several processes may do the
+same work; it comes out the same.
 
 An embedder that fails is asked again after a pause that grows. No append ever hears of it;
 `Embeddings.failure` tells.
@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from perdure.core.errors import PerdureError
+from perdure.jobs import GoOn, Runner, Wake
 from perdure.recall.embedders import Embedder, Wordllama
 from perdure.recall.places import INDEX
 from perdure.search.engine import Embedding, engine_of, has_search
 from perdure.storage.store import Progress, Store
 
-#: Seconds without an append after which embedding begins, and after which it begins anyway.
-_IDLE, _PATIENCE = 0.1, 1.0
 #: Passages that are embedded, and whose vectors are kept, together.
 _BATCH = 256
 #: Passages that wait in memory at most, and characters of them.
@@ -38,15 +38,16 @@ _MUCH, _TOO_MUCH = 0.25, 0.75
 _FIRST_LOOK, _LOOK_EVERY = 2.0, 300.0
 #: Seconds before an embedder that failed is asked again; doubled with each failure in a row.
 _FIRST_RETRY, _LONGEST_RETRY = 1.0, 300.0
-#: Seconds in which what was put off is written before the bank is closed.
-_LONGEST_END = 2.0
 
 _log = logging.getLogger(__name__)
 
 #: The texts of these places, as far as they can be read.
 Read: TypeAlias = Callable[[Sequence[int]], Awaitable[Mapping[int, str]]]
-#: Writes what was put off, see `completing`; what can be embedded then, some at a time.
-Complete: TypeAlias = Callable[[], AsyncIterator[Sequence["Waiting"]]]
+
+
+def always() -> bool:
+    """Go on."""
+    return True
 
 
 class Waiting(NamedTuple):
@@ -59,24 +60,25 @@ class Waiting(NamedTuple):
 class Embeddings:
     """Embeds what waits. Made for one event loop; `start` it, and `stop` it."""
 
-    def __init__(self, store: Store, embedder: Embedder, read: Read, complete: Complete) -> None:
+    def __init__(self, store: Store, embedder: Embedder, read: Read) -> None:
         self._store = store
         self._embedder = embedder
         self._read = read
-        self._complete = complete
         self._is_able = has_search(store.adapter)
         self._waiting: deque[Waiting] = deque()
         self._length = 0
         #: There may be documents without a vector that do not wait here.
         self._behind = True
+        #: Where the look for them has come to, and how many of them could not be read.
+        self._after, self._unread = -1, 0
         #: Everything was embedded by this model once, whoever did it.
         self._has_caught_up = False
-        #: Since when something waits, and when the last of it came.
-        self._since = self._last = 0.0
-        self._woken = asyncio.Event()
         self._working = asyncio.Lock()
+        #: Tell the runner that something waits, or may be behind.
+        self._wake: Wake | None = None
         self._task: asyncio.Task[None] | None = None
-        self._making_room: asyncio.Task[None] | None = None
+        self._is_left = False
+        self._retry: asyncio.TimerHandle | None = None
         self._is_warm = False
         self._failures = 0
         #: What the embedder last failed with; empty if it did not, or has worked since.
@@ -89,19 +91,17 @@ class Embeddings:
         """How many passages of this process wait."""
         return len(self._waiting)
 
-    @property
-    def is_able(self) -> bool:
-        """Whether the backend keeps vectors."""
-        return self._is_able
-
     def add(self, waiting: Sequence[Waiting]) -> None:
-        """Embed these before long, and what was put off."""
-        if not self._is_able:
-            return
-        self._hold(waiting)
-        self._last = asyncio.get_running_loop().time()
-        self._since = self._since or self._last
-        self._woken.set()
+        """Embed these before long."""
+        if self._is_able and waiting:
+            length = sum(len(each.plain) for each in waiting)
+            if len(self._waiting) + len(waiting) > _MOST or self._length + length > _MOST_TEXT:
+                self._behind = True
+            else:
+                self._waiting.extend(waiting)
+                self._length += length
+        if self._wake is not None:
+            self._wake()
 
     async def make_room(self) -> None:
         """Embed what waits if that is much: for who writes in bulk, and would have to read again.
@@ -111,10 +111,9 @@ class Embeddings:
         """
         if self._fullness() < _MUCH:
             return
-        if self._making_room is None or self._making_room.done():
-            self._making_room = asyncio.create_task(self._drained(), name="perdure-embed-bulk")
+        task = self._beside(self._drained)
         if self._fullness() >= _TOO_MUCH:
-            await self._making_room
+            await task
 
     def paused(self) -> AbstractAsyncContextManager[None]:
         """Nothing is written meanwhile; what is being written is waited for."""
@@ -123,35 +122,34 @@ class Embeddings:
     def look(self) -> None:
         """There may be documents without a vector that were not given to `add`."""
         self._behind = True
-        self._woken.set()
+        if self._wake is not None:
+            self._wake()
 
-    def start(self) -> None:
-        """Begin to work in the background."""
-        self._task = asyncio.create_task(self._serve(), name="perdure-embed")
+    def start(self, jobs: Runner) -> None:
+        """Have the runner work when nobody writes."""
+        if self._wake is None:
+            self._wake = jobs.idle("embedding", self._in_a_pause)
+
+            async def look() -> None:
+                self.look()
+
+            jobs.every("missing vectors", _LOOK_EVERY, look, first=_FIRST_LOOK)
+        self._wake()
 
     async def stop(self) -> None:
-        """End, and leave what waits to whoever opens the bank next.
-
-        What was put off is written, if that does not take long. Who opens the bank only ever for a
-        moment would otherwise never find it.
-        """
-        was_working = self._task is not None
-        for task in (self._task, self._making_room):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-        self._task = self._making_room = None
-        if was_working:
-            with suppress(PerdureError, TimeoutError):
-                async with asyncio.timeout(_LONGEST_END), self._working:
-                    await self._finish()
+        """End, and leave what waits to whoever opens the bank next."""
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
 
     async def settle(self, progress: Progress | None = None) -> None:
         """Embed everything now. What the embedder cannot do stays; `failure` tells why."""
         async with self._working:
             try:
-                await self._work(progress)
+                await self._work(progress=progress)
             except PerdureError as exc:
                 self._failed(exc)
 
@@ -167,14 +165,6 @@ class Embeddings:
 
     # ------------------------------------------------------------------------------------------
 
-    def _hold(self, waiting: Sequence[Waiting]) -> None:
-        length = sum(len(each.plain) for each in waiting)
-        if len(self._waiting) + len(waiting) > _MOST or self._length + length > _MOST_TEXT:
-            self._behind = True
-        else:
-            self._waiting.extend(waiting)
-            self._length += length
-
     def _fullness(self) -> float:
         """How much of what may wait does."""
         return max(len(self._waiting) / _MOST, self._length / _MOST_TEXT)
@@ -186,62 +176,57 @@ class Embeddings:
             except PerdureError as exc:
                 self._failed(exc)
 
-    async def _serve(self) -> None:
-        pause = _FIRST_LOOK
-        while True:
-            if not await self._is_woken_within(pause):
-                self._behind = True
-            await self._quiet()
-            pause = _LOOK_EVERY
-            try:
-                async with self._working:
-                    await self._work()
+    def _beside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """Work in a task of its own, one at a time."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(work(), name="perdure-embed")
+        return self._task
+
+    async def _in_a_pause(self, go_on: GoOn) -> bool:
+        """Some of the work. A model that is asked elsewhere keeps no other work waiting."""
+        if not self._embedder.is_quick and (self._waiting or self._behind):
+            self._beside(self._attempt)
+            return False
+        await self._attempt(go_on)
+        return self._is_left
+
+    async def _attempt(self, go_on: GoOn = always) -> None:
+        """Work until it is told to stop. If the embedder is away, it is asked again later."""
+        self._is_left = False
+        try:
+            async with self._working:
+                await self._work(go_on)
+            if not self._is_left:
                 await self._warm()
-            except Exception as exc:  # noqa: BLE001
-                # The outermost loop: one bad run must not end all later ones.
-                self._failed(exc)
-                await asyncio.sleep(min(_FIRST_RETRY * 2 ** (self._failures - 1), _LONGEST_RETRY))
-                self._woken.set()
+        except Exception as exc:  # noqa: BLE001
+            # Whoever waits for the runner does not wait for an embedder that is away.
+            self._failed(exc)
+            pause = min(_FIRST_RETRY * 2 ** (self._failures - 1), _LONGEST_RETRY)
+            if self._wake is not None:
+                self._retry = asyncio.get_running_loop().call_later(pause, self._wake)
 
     async def _warm(self) -> None:
         """Load what searching needs, once, before somebody asks and waits for it."""
         if self._is_warm:
             return
         self._is_warm = True
-        await asyncio.to_thread(_load_ranking)
+        await load_once()
         if self._is_able and self._embedder.name == Wordllama.name:  # others may cost something
             await self._embedder.embed(["warm"])
 
-    async def _is_woken_within(self, seconds: float) -> bool:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                return await self._woken.wait()
-        return False
-
-    async def _quiet(self) -> None:
-        """Wait for a moment in which nothing is appended."""
-        clock = asyncio.get_running_loop().time
-        while self._since:
-            until = min(self._last + _IDLE, self._since + _PATIENCE)
-            if (left := until - clock()) <= 0:
-                return
-            await asyncio.sleep(left)
-
-    async def _work(self, progress: Progress | None = None) -> None:
-        self._woken.clear()
-        self._since = 0.0
-        await self._finish()
+    async def _work(self, go_on: GoOn = always, progress: Progress | None = None) -> None:
         # Before what follows, because it gives room back that vectors can take.
         await self._tend()
         if self._is_able:
-            await self._drain()
-            if self._behind:
+            await self._drain(go_on)
+            if self._behind and not self._waiting:
                 self._behind = False
                 try:
-                    await self._catch_up(progress)
+                    self._behind = not await self._catch_up(go_on, progress)
                 except BaseException:
                     self._behind = True
                     raise
+            self._is_left = bool(self._waiting or self._behind)
             await self._tend()
 
     async def _tend(self) -> None:
@@ -250,16 +235,7 @@ class Embeddings:
             is_left = await engine_of(self._store.adapter).tend(INDEX.name)
             await asyncio.sleep(0)
 
-    async def _finish(self) -> None:
-        """Write what was put off: before its words are filed, and before it has a vector."""
-        try:
-            async for waiting in self._complete():
-                self._hold(waiting)
-        except BaseException:
-            self._behind = True
-            raise
-
-    async def _drain(self) -> None:
+    async def _drain(self, go_on: GoOn = always) -> None:
         while self._waiting:
             batch = dict[int, str]()  # of what was written again while it waited, the newest
             while self._waiting and len(batch) < _BATCH:
@@ -271,13 +247,15 @@ class Embeddings:
             except BaseException:
                 self._behind = True
                 raise
+            if not go_on():
+                return
 
-    async def _catch_up(self, progress: Progress | None) -> None:
-        """Embed what has no vector of this model, in the order of places."""
+    async def _catch_up(self, go_on: GoOn, progress: Progress | None) -> bool:
+        """Embed what has no vector of this model, in the order of places; whether that is all."""
         engine, model = engine_of(self._store.adapter), self._embedder.name
         others = await self._other_models(model) if self._has_caught_up else []
-        after, done, unreadable = -1, 0, 0
-        while places := await engine.unembedded(INDEX.name, model, after, _BATCH):
+        done = 0
+        while places := await engine.unembedded(INDEX.name, model, self._after, _BATCH):
             after = places[-1]
             for other in others:
                 theirs = await engine.vectors(INDEX.name, other, places)
@@ -285,12 +263,16 @@ class Embeddings:
                 places = [place for place in places if place not in held]
             texts = await self._read(places)
             await self._embed(texts)
-            done += len(texts)
-            unreadable += len(places) - len(texts)
+            done, self._after = done + len(texts), after
+            self._unread += len(places) - len(texts)
             if progress is not None:
                 progress("embedding", done, 0)
             await self._drain()
-        self.unreadable, self._has_caught_up = unreadable, True
+            if not go_on():
+                return False
+        self.unreadable, self._has_caught_up = self._unread, True
+        self._after, self._unread = -1, 0
+        return True
 
     async def _other_models(self, model: str) -> list[str]:
         """Models of others who have the bank open with another configuration.
@@ -317,7 +299,12 @@ class Embeddings:
             _log.error("texts could not be embedded", exc_info=exc)
 
 
+async def load_once() -> None:
+    """Import what ranking needs, in a thread if it takes long: nobody else waits for it."""
+    if "perdure.recall.searching.ranking" not in sys.modules:
+        await asyncio.to_thread(_load_ranking)
+
+
 def _load_ranking() -> None:
-    """Imports that take some tenths of a second."""
     import perdure.recall.searching.meanings
     import perdure.recall.searching.ranking  # noqa: F401

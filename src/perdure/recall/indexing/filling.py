@@ -1,8 +1,8 @@
 """Filling the index from what it is about, where documents are missing or all are made anew.
 
-Appends write their documents themselves. What they could not write is filled in afterwards: turns
-of a bank that is older than the index, or was restored from a backup, which has none; those that
-were written while recall was switched off; an index that was damaged. Walking goes on beside
+What `pending_turns` does not know of: turns of a killed process, and of a bank that is older than
+the index, or was restored from a backup, which has none; those that were written while recall was
+switched off; an index that was damaged. Walking goes on beside
 appends and searches, in small transactions, each of which fails if what it read was forgotten
 meanwhile. It can be killed at any place, and repeated: what is there is not written again, unless
 all is to be made anew, and then each document takes the place of the one before it.
@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from time import perf_counter
 from typing import Annotated
 
 import msgspec
 
 from perdure.core.errors import Conflict, PerdureError
-from perdure.history.log_records import Head, Piece, SessionRecord
+from perdure.history.log_records import SessionRecord, TurnPiece
 from perdure.recall.indexing.embedding import Embeddings, Waiting
 from perdure.recall.indexing.groups import Groups
 from perdure.recall.indexing.passages import (
     Thread,
-    brief_among,
     document,
     is_readable,
     moments,
@@ -81,7 +80,7 @@ class Filler:
         self._store = store
         self._groups = groups
         self._sessions = store.collection(SessionRecord)
-        self._pieces = store.collection(Piece)
+        self._pieces = store.collection(TurnPiece)
 
     async def state(self) -> Filling | None:
         """How far the index was filled; None if nobody has ever begun."""
@@ -139,35 +138,21 @@ class Filler:
         total = await self._pieces.query().count() if progress else 0
         done = written = 0
         async for record in self.sessions():
-            async for pieces, documents in self._session(record, embeddings, anew=anew):
+            async for step in self._session(record, embeddings, anew=anew):
+                pieces, documents = len(step.pieces), len(step.waiting)
                 done, written = done + pieces, written + documents
                 if progress is not None:
                     progress("indexing", done, max(total, done))
         return written
 
-    async def fill_session(self, name: str, embeddings: Embeddings) -> int:
-        """Write what is missing of one session; returns how many documents that were."""
-        record = await self._sessions.get(name, STRONG)
-        if record is None:
-            return 0
-        return sum([count async for _, count in self._session(record, embeddings)])
-
-    async def complete(self, places: Sequence[int]) -> None:
-        """Write those of these documents anew that are brief: who was to do it did not."""
-        brief = await brief_among(self._store, places)
-        names = await self._groups.names()
-        for number, first, last in _stretches(brief):
-            record = await self._sessions.get(names.get(number, ""), STRONG)
-            if record is None:
-                continue
-            prefix, thread = f"{record.id}/", Thread()
-            after, end = prefix + numbered(first), prefix + numbered(last + 1)
-            while after < end:
-                step = Step(self._store, self._groups, record, after, thread, anew=brief)
-                await self._store.transact(step.take)
-                if not step.pieces:
-                    break
-                after, thread = step.pieces[-1].id, step.thread
+    async def fill_session(
+        self, record: SessionRecord, embeddings: Embeddings, *, first: int = 0
+    ) -> int:
+        """Write what is missing of a session from a turn on; returns the last turn looked at."""
+        last = 0
+        async for step in self._session(record, embeddings, first=first):
+            last = step.pieces[-1].turn
+        return last
 
     async def remove_orphans(self) -> int:
         """Withdraw documents of what is not there any more; returns how many."""
@@ -230,23 +215,25 @@ class Filler:
     # ------------------------------------------------------------------------------------------
 
     async def _session(
-        self, record: SessionRecord, embeddings: Embeddings, *, anew: bool = False
-    ) -> AsyncIterator[tuple[int, int]]:
-        """Pieces that were looked at, and documents that were written, some at a time."""
-        head = await self._store.collection(Head).get(record.id, STRONG)
-        if head is None:
-            return
-        thread, after = Thread(), f"{record.id}/"
-        # What is written behind it from now on is indexed as it is written.
-        end = f"{record.id}/{numbered(head.turn + 1)}"
-        while after < end:
-            step = Step(self._store, self._groups, record, after, thread, anew=None if anew else ())
+        self,
+        record: SessionRecord,
+        embeddings: Embeddings,
+        *,
+        first: int = 0,
+        anew: bool = False,
+    ) -> AsyncIterator[Step]:
+        """Steps that were taken: what is missing from a turn on, or all of it."""
+        thread, after = Thread(), f"{record.id}/{numbered(first) if first else ''}"
+        while True:
+            step = Step(self._store, self._groups, record, after, thread, anew=anew)
             await self._store.transact(step.take)
             if not step.pieces:
                 return
             embeddings.add(step.waiting)
             await embeddings.make_room()
-            yield len(step.pieces), len(step.waiting)
+            yield step
+            if len(step.pieces) < _STEP:
+                return
             after, thread = step.pieces[-1].id, step.thread
             await asyncio.sleep(0)
 
@@ -304,7 +291,7 @@ class Filler:
 
     async def _turns(
         self, session: str, first: int = 0, last: int | None = None
-    ) -> AsyncIterator[list[Piece]]:
+    ) -> AsyncIterator[list[TurnPiece]]:
         """The pieces of a session's own turns, some at a time."""
         prefix = f"{session}/"
         after, end = prefix + numbered(first), prefix + numbered(last + 1) if last else ""
@@ -335,7 +322,7 @@ _SLICE = 0.004
 class Step:
     """Some pieces of a session, and the documents that are missing for them.
 
-    With `anew`, those of these places are written again, and if it is None, all.
+    With `anew`, those that are there are written again.
     """
 
     def __init__(
@@ -346,7 +333,7 @@ class Step:
         after: str,
         thread: Thread,
         *,
-        anew: Collection[int] | None,
+        anew: bool,
     ) -> None:
         self._anew = anew
         self._store = store
@@ -355,7 +342,7 @@ class Step:
         self._after = after
         self._before = thread
         self.thread = thread
-        self.pieces: list[Piece] = []
+        self.pieces: list[TurnPiece] = []
         self.waiting: list[Waiting] = []
 
     async def take(self, transaction: Transaction) -> None:
@@ -364,7 +351,7 @@ class Step:
         self.thread = Thread(
             self._before.turn, self._before.tags, self._before.fetching, dict(self._before.said)
         )
-        pieces = transaction.collection(Piece)
+        pieces = transaction.collection(TurnPiece)
         self.pieces = await pieces.behind(self._after, f"{self._record.id}/", limit=_STEP)
         found = list(moments(self.pieces, self.thread, self._record.facts))
         if not found:
@@ -388,9 +375,7 @@ class Step:
 
     async def _there(self, places: Sequence[int]) -> frozenset[int]:
         """The places that need nothing written."""
-        if self._anew is None:
-            return frozenset()
         if self._anew:
-            return frozenset(places).difference(self._anew)
+            return frozenset()
         notes = await engine_of(self._store.adapter).notes(INDEX.name, places)
         return frozenset(p for p, note in zip(places, notes, strict=True) if note is not None)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from perdure.core.errors import Corrupted
-from perdure.history.forget_sessions import Scope
-from perdure.history.log_records import Stretch
+from perdure.history.forget_sessions import ForgetScope
+from perdure.history.log_records import SessionRecord, SharedTurns
 from perdure.recall.indexing.filling import RECIPE
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Group, memories_of, turns
 from perdure.search.engine import Withdrawal, has_search
+from perdure.storage.options import STRONG
 from perdure.storage.records import type_of
 from perdure.storage.transaction import Transaction
 
@@ -26,7 +27,7 @@ class IndexPlace:
         #: What `Filler.finish` asks for, of forks whose turns are about to be indexed.
         self._begun: dict[str, int] = {}
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ForgetScope) -> None:
         """Withdraw what belongs to the scope, whether or not turns are indexed now."""
         if not has_search(self._store.adapter):
             return
@@ -40,7 +41,7 @@ class IndexPlace:
         for name in dict.fromkeys(names):
             await self._forget_group(name)
 
-    async def inherit(self, shared: Stretch, fork: str) -> None:
+    async def inherit(self, shared: SharedTurns, fork: str) -> None:
         """A fork is about to get its parent's turns as its own: until they are indexed as such, the
         index is not complete, and whoever finds it so fills it.
         """
@@ -56,7 +57,9 @@ class IndexPlace:
         """A fork was given its parent's turns as its own: they are indexed as such."""
         if self._index.is_on:
             await self._index.prepared()
-            await self._index.filler.fill_session(session, self._index.embeddings)
+            record = await self._store.collection(SessionRecord).get(session, STRONG)
+            if record is not None:
+                await self._index.filler.fill_session(record, self._index.embeddings)
             if session in self._begun:
                 await self._index.filler.finish(self._begun.pop(session))
 

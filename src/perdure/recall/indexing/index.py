@@ -1,9 +1,8 @@
-"""The index of a bank: written with each turn, filled where it has gaps, rebuilt when asked.
+"""The index of a bank: written soon after each turn, filled where it has gaps, rebuilt when asked.
 
-`RecallIndex.hook` runs inside the transaction of every append: what was said is found by its words
-from the moment it is acknowledged. It reads nothing if this process wrote to the session before.
-Vectors follow (`embedding`), gaps are filled in the background (`filling`), and `check` compares
-the index with the log (`checking`).
+Turns are written when nobody appends, and before somebody asks (`pending_turns`). Vectors follow
+(`embedding`), gaps are filled in the background (`filling`), and `check` compares the index with
+the log (`checking`). All work in the background is the runner's.
 
 Content that is stored encrypted is not indexed: the index would hold it in clear. A bank whose
 whole file is encrypted has an index like any other.
@@ -12,22 +11,20 @@ whole file is encrypted has an index like any other.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.core.errors import Corrupted, InvalidInput
-from perdure.history.log_records import Piece
+from perdure.history.log_records import SessionRecord, TurnPiece
 from perdure.history.turn_log import Written
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
+from perdure.jobs import Runner, Wake
 from perdure.recall.embedders import Embedder
-from perdure.recall.indexing.completing import Completing, brief
 from perdure.recall.indexing.embedding import Embeddings, Waiting
 from perdure.recall.indexing.filling import RECIPE, Filler
 from perdure.recall.indexing.groups import Groups
-from perdure.recall.indexing.passages import Thread, document, of_text, place_of
-from perdure.recall.indexing.written import Threads, added
+from perdure.recall.indexing.passages import document, of_text
+from perdure.recall.indexing.pending_turns import PendingTurns
 from perdure.recall.places import INDEX, Spot, spot, turns
 from perdure.recall.values import Note
 from perdure.search.engine import Withdrawal, engine_of, has_search
@@ -39,14 +36,10 @@ if TYPE_CHECKING:
     from perdure.config import RecallConfig
     from perdure.recall.indexing.checking import IndexReport
 
-_log = logging.getLogger(__name__)
-
 #: Puts again all that it has, with `RecallIndex.put`.
 Refill: TypeAlias = Callable[[], Awaitable[object]]
 
-_TURNS = type_of(Piece).name
-#: Rounds of an append that is written briefly, see `completing`.
-_SMALL = 8
+_TURNS = type_of(TurnPiece).name
 #: Seconds until the first look whether the index is complete, so that short commands do without;
 #: between two looks.
 _DELAY, _CARE_EVERY = 0.5, 300.0
@@ -58,7 +51,8 @@ class RecallIndex:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        reader: TurnReader,
+        jobs: Runner,
         config: RecallConfig,
         embedder: Embedder,
         *,
@@ -71,13 +65,26 @@ class RecallIndex:
         self.sources: list[Refill] = []
         self.numbers = Groups(store)
         self.filler = Filler(store, self.numbers)
-        self._completing = Completing(store, self.numbers)
-        self.embeddings = Embeddings(store, embedder, self._texts, self._completing.complete)
+        self.embeddings = Embeddings(store, embedder, self._texts)
+        self._jobs = jobs
         self._is_able = has_search(store.adapter)
         #: Whether the configuration wants turns to be indexed.
         self.is_wanted = config.on
         self._encrypts = encrypts or (lambda _: False)
-        self._threads = Threads(reader)
+        #: What this process is still to index; None if turns are not indexed.
+        self.pending = (
+            PendingTurns(
+                store,
+                reader,
+                jobs,
+                groups=self.numbers,
+                filler=self.filler,
+                embeddings=self.embeddings,
+                prepared=self.prepared,
+            )
+            if self.is_on
+            else None
+        )
         self._is_prepared = self._is_refilled = False
         #: Whether everything that was there has been indexed, as far as this process knows.
         self.is_complete = False
@@ -85,8 +92,9 @@ class RecallIndex:
         self._filling = asyncio.Lock()
         #: Whether what is missing is being written now.
         self.is_filling = False
-        self._called = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._blotting: asyncio.Task[None] | None = None
+        #: Looks after the index now; None until it is started.
+        self._look: Wake | None = None
 
     @property
     def is_on(self) -> bool:
@@ -110,19 +118,21 @@ class RecallIndex:
             return
         if not self.is_on:
             if await self._leave():
-                self._task = asyncio.create_task(self.filler.blot_out(), name="perdure-index")
+                self._blotting = asyncio.create_task(self.filler.blot_out(), name="perdure-index")
             return
         await self.prepared()
-        self.embeddings.start()
-        self._task = asyncio.create_task(self._serve(), name="perdure-index")
+        self.embeddings.start(self._jobs)
+        self._look = self._jobs.every("the search index", _CARE_EVERY, self._care, first=_DELAY)
 
     async def stop(self) -> None:
-        """End the work in the background; what is left is done when the bank is next opened."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        """End what is under way; what is left is done when the bank is next opened.
+
+        What waits to be written is the runner's to write, before it stops.
+        """
+        if self._blotting is not None:
+            self._blotting.cancel()
+            await asyncio.wait({self._blotting})
+        self._look = None
         await self.embeddings.stop()
 
     async def settle(self, progress: Progress | None = None) -> None:
@@ -132,10 +142,12 @@ class RecallIndex:
         """
         if self.is_on:
             await self.prepared()
+            if self.pending is not None:
+                await self.pending.write()
             await self._care()
             await self.embeddings.settle(progress)
-        elif self._task is not None:
-            await asyncio.wait({self._task})
+        elif self._blotting is not None:
+            await asyncio.wait({self._blotting})
 
     async def rebuild(self, progress: Progress | None = None) -> None:
         """Make every document anew, from everything that is in the bank.
@@ -182,11 +194,12 @@ class RecallIndex:
     @property
     def is_looked_after(self) -> bool:
         """Whether this process mends and fills the index in the background."""
-        return self._task is not None and not self._task.done()
+        return self._look is not None
 
     def mend(self) -> None:
         """Look after the index now, in the background: somebody came upon damage."""
-        self._called.set()
+        if self._look is not None:
+            self._look()
 
     async def erase(self) -> None:
         """Remove the index and make an empty one, which has to be filled."""
@@ -204,36 +217,27 @@ class RecallIndex:
 
     # Writing ----------------------------------------------------------------------------------
 
+    def note(self, written: Written) -> None:
+        """Index what was appended, soon. See `history.log.Listener`."""
+        if self.pending is not None:
+            self.pending.note(written)
+
+    def missed(self, record: SessionRecord, first: int, last: int) -> None:
+        """Index turns that a process left a mark about. See `history.log.Recovery`."""
+        if self.pending is not None:
+            self.pending.missed(record, first, last)
+
     async def hook(self, transaction: Transaction, written: Written) -> None:
-        """Index what an append writes, in its transaction. See `history.log.Hook`."""
-        if not written.rounds or not self.is_on:
-            return
-        await self.prepared()
-        number = await self.numbers.relied_on(transaction, written.session.id)
-        if number is None:
-            return
-        thread = await self._threads.before(written, number)
-        before = Thread(thread.turn, thread.tags, thread.fetching)
-        # Nobody waits for a millisecond more of a large one, and reading it again takes longer.
-        is_small = len(written.rounds) <= _SMALL and self.embeddings.is_able
-        waiting, put_off = list[Waiting](), list[int]()
-        for moment in added(written, thread):
-            made = moment.passage(brief=is_small)
-            if made.plain:
-                place = place_of(number, moment)
-                transaction.include(document(place, made))
-                if made.note.brief:
-                    put_off.append(place)
-                else:
-                    waiting.append(Waiting(place, made.plain))
+        """Index what an importer appends, in its transaction. See `history.log.Hook`."""
+        if written.bulk and written.rounds and self.pending is not None:
+            await self.prepared()
+            await self.pending.index_now(transaction, written)
 
-        def committed() -> None:
-            self._threads.remember(written, number, thread)
-            if put_off and not self._completing.add(brief(written, before, put_off)):
-                self.embeddings.look()
-            self.embeddings.add(waiting)
-
-        transaction.after_commit(committed)
+    async def catch_up(self, record: SessionRecord) -> None:
+        """Index all that is written by now, by any process: what this session sees comes first."""
+        if self.pending is not None:
+            await self.prepared()
+            await self.pending.catch_up(record)
 
     async def put(
         self, transaction: Transaction, group: str, ordinal: int, text: str, note: Note
@@ -308,20 +312,6 @@ class RecallIndex:
             await self.filler.begin()
         return False
 
-    async def _serve(self) -> None:
-        pause = _DELAY
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._called.wait()
-            self._called.clear()
-            pause = _CARE_EVERY
-            try:
-                await self._care()
-            except Exception as exc:  # noqa: BLE001
-                # The outermost loop: one bad run must not end all later ones.
-                _log.warning("the index could not be filled: %s", exc)
-
     async def _care(self) -> None:
         """Fill the index if it is not complete; make it anew if it is damaged."""
         async with self._filling:
@@ -350,7 +340,6 @@ class RecallIndex:
 
     async def _texts(self, places: Sequence[int]) -> Mapping[int, str]:
         """What is to be embedded for these places. Who owns what is no turn puts it again, once."""
-        await self.filler.complete(places)
         found = await self.filler.texts(places)
         names = await self.numbers.names()
         others = any(names.get(spot(place).group, "").startswith(" ") for place in places)

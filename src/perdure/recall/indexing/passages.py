@@ -26,15 +26,14 @@ from perdure.core.messages import (
     ToolResult,
     words_of,
 )
-from perdure.history.log_records import Piece
+from perdure.history.log_records import TurnPiece
 from perdure.history.piece_packing import RoundWritten
 from perdure.recall import tool_names
 from perdure.recall.indexing import tool_text
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.values import Note
 from perdure.recall.words import tells_time, terms
-from perdure.search.engine import Document, engine_of
-from perdure.storage.store import Store
+from perdure.search.engine import Document
 
 #: Characters at most: of what was said, answered, and done with tools.
 _SAID, _ANSWERED, _TOOLS = 20_000, 8_000, 6_000
@@ -92,12 +91,9 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
     #: Calls before them whose results are not indexed.
     fetching: frozenset[str] = frozenset()
 
-    def passage(self, *, brief: bool = False) -> Passage:
-        """What is indexed of it; without what takes long to find in the work of tools, if `brief`.
-
-        The note says whether there was something to leave out.
-        """
-        return passage(self.round, self.tags, self.time, self.fetching, brief=brief)
+    def passage(self) -> Passage:
+        """What is indexed of it."""
+        return passage(self.round, self.tags, self.time, self.fetching)
 
     def plain(self) -> str:
         """What is embedded of it. Empty if it has nothing that is indexed."""
@@ -109,15 +105,12 @@ def passage(
     tags: Mapping[str, str],
     time: int,
     fetching: Collection[str] = frozenset(),
-    *,
-    brief: bool = False,
 ) -> Passage:
     """What is indexed of these messages, which were said at this time (microseconds).
 
-    `fetching` are calls of earlier messages whose results are not to be indexed again. See
-    `Moment.passage`.
+    `fetching` are calls of earlier messages whose results are not to be indexed again.
     """
-    words = _words(round.messages, fetching, brief=brief)
+    words = _words(round.messages, fetching)
     said, answered, tools = (terms(part) for part in (words.said, words.answered, words.tools))
     tools += tool_text.terms_of(words.named, tools)
     note = Note(
@@ -128,7 +121,6 @@ def passage(
         tools=tuple(dict.fromkeys(words.called))[:_NOTED],
         tags=_kept(tags),
         timed=tells_time(words.said),
-        brief=words.is_brief,
     )
     return Passage((" ".join(said), " ".join(answered), " ".join(tools)), note, words.plain)
 
@@ -143,7 +135,7 @@ def of_text(text: str, note: Note) -> Passage:
 
 
 def moments(
-    pieces: Iterable[Piece], thread: Thread, session_tags: Mapping[str, str]
+    pieces: Iterable[TurnPiece], thread: Thread, session_tags: Mapping[str, str]
 ) -> Iterator[Moment]:
     """What pieces of one session, in key order, added to which rounds: as appends wrote it.
 
@@ -167,7 +159,7 @@ def moments(
                 thread.fetching |= fetching_calls(messages)
 
 
-def _readable(piece: Piece) -> list[tuple[int, tuple[Message, ...]]]:
+def _readable(piece: TurnPiece) -> list[tuple[int, tuple[Message, ...]]]:
     """Its messages by round; none if they are damaged, which `perdure verify` tells of."""
     try:
         return piece.by_round()
@@ -226,8 +218,6 @@ class _Words(msgspec.Struct, gc=False):
     #: Names in what is not taken of the work of tools, and the names of the tools.
     named: list[str]
     called: list[str]
-    #: What the work of tools names was not looked for.
-    is_brief: bool
 
     @property
     def plain(self) -> str:
@@ -236,13 +226,10 @@ class _Words(msgspec.Struct, gc=False):
         return found or self.tools[:_PLAIN].strip()
 
 
-def _words(
-    messages: Sequence[Message], fetching: Collection[str], *, brief: bool = False
-) -> _Words:
+def _words(messages: Sequence[Message], fetching: Collection[str]) -> _Words:
     said, answered = list[str](), list[str]()
     calls, errors, results = list[str](), list[str](), list[str]()
     named, called = list[str](), list[str]()
-    is_brief = False
     ignored = fetching_calls(messages).union(fetching)
     for message in messages:
         if message.role == "event" or message.injected:
@@ -250,18 +237,16 @@ def _words(
         for part in message.parts:
             if isinstance(part, ToolCall):
                 if part.id not in ignored:
-                    asked = tool_text.asked(words_of(part), brief=brief)
+                    asked = tool_text.asked(words_of(part))
                     calls.append(asked.words)
                     named += asked.names
                     called.append(part.name[:_NAME])
-                    is_brief |= asked.is_brief
             elif isinstance(part, ToolResult):
                 if part.call not in ignored and not _fetches(part.name):
-                    result = tool_text.answered(part.text, brief=brief)
+                    result = tool_text.answered(part.text)
                     (errors if part.is_error else results).append(result.words)
                     errors += result.faults
                     named += result.names
-                    is_brief |= result.is_brief
             elif message.role == "user":
                 said.append(_spoken(part))
             elif message.role == "assistant":
@@ -272,7 +257,6 @@ def _words(
         _joined([*errors, *calls, *results], _TOOLS),
         named,
         called,
-        is_brief,
     )
 
 
@@ -346,15 +330,3 @@ def is_readable(note: bytes) -> bool:
     except msgspec.DecodeError:
         return False
     return True
-
-
-async def brief_among(store: Store, places: Sequence[int]) -> list[int]:
-    """Those of some places whose documents lack what an append put off, in their order."""
-    notes = await engine_of(store.adapter).notes(INDEX.name, places)
-    return [
-        p for p, note in zip(places, notes, strict=True) if note is not None and _is_brief(note)
-    ]
-
-
-def _is_brief(note: bytes) -> bool:
-    return is_readable(note) and _decode(note).brief

@@ -3,9 +3,6 @@
 Of what a tool was asked, and of what it answered, the beginning and the end are taken as they are;
 of what stands between, lines that tell that something went wrong, and names: of functions, files,
 settings, versions. That is what somebody asks for later.
-
-To look through what stands between takes longer than all else that an append does for the index. So
-an append takes only the beginnings and the ends, and the rest is put off.
 """
 
 from __future__ import annotations
@@ -58,21 +55,11 @@ class Excerpt(NamedTuple):
     words: str
     faults: Sequence[str] = ()
     names: Sequence[str] = ()
-    #: Nobody has looked yet for faults and names.
-    is_brief: bool = False
 
 
-def asked(arguments: str, *, brief: bool = False) -> Excerpt:
-    """What is taken of the arguments of a call, which are JSON; at once, if it is to be `brief`."""
-    if brief and len(arguments) > 8 * _HALF:
-        # Not all of it has to be read for its ends.
-        arguments = arguments[: 4 * _HALF] + arguments[-4 * _HALF :]
-    return _excerpt(_without_escapes(" ", arguments), brief=brief)
-
-
-def answered(result: str, *, brief: bool = False) -> Excerpt:
-    """What is taken of the result of a call; at once, if it is to be `brief`."""
-    return _excerpt(result, brief=brief)
+def asked(arguments: str) -> Excerpt:
+    """What is taken of the arguments of a call, which are JSON."""
+    return answered(_without_escapes(" ", arguments))
 
 
 def terms_of(names: Iterable[str], known: Sequence[str]) -> list[str]:
@@ -86,12 +73,11 @@ def terms_of(names: Iterable[str], known: Sequence[str]) -> list[str]:
     return list(found)[:_NAMED]
 
 
-def _excerpt(text: str, *, brief: bool) -> Excerpt:
+def answered(text: str) -> Excerpt:
+    """What is taken of the result of a call."""
     if len(text) <= 2 * _HALF:
         return Excerpt(text)
     ends = f"{text[:_HALF]}\n{text[-_HALF:]}"
-    if brief:
-        return Excerpt(ends, is_brief=True)
     between = text[_HALF:-_HALF][:_LOOKED_AT]
     faults = list(islice(_faults(between), _FAULTS))
     return Excerpt(ends, faults, list(islice(_named(between), _NAMED)))

@@ -22,9 +22,9 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from perdure.history.forget_sessions import Scope, remove
-from perdure.history.log_records import Owned, SessionRecord, Stretch, agent_of
-from perdure.history.turn_reader import Reader
+from perdure.history.forget_sessions import ForgetScope, remove
+from perdure.history.log_records import Owned, SessionRecord, SharedTurns, agent_of
+from perdure.history.turn_reader import TurnReader
 from perdure.recall.memories.memories import Memories
 from perdure.recall.memories.memory_records import (
     FormerMemory,
@@ -51,9 +51,9 @@ class MemoryTraces:
     def __init__(self, store: Store, memories: Memories) -> None:
         self._store = store
         self._memories = memories
-        self._reader = Reader(store)
+        self._reader = TurnReader(store)
 
-    async def forget(self, scope: Scope) -> int:
+    async def forget(self, scope: ForgetScope) -> int:
         """Destroy what belongs to the scope; returns how many memories are gone."""
         self._memories.similarity.drop()
         touched = [
@@ -73,7 +73,7 @@ class MemoryTraces:
             )
         return gone
 
-    async def inherit(self, shared: Stretch, fork: str) -> None:
+    async def inherit(self, shared: SharedTurns, fork: str) -> None:
         """A fork gets these turns as its own: see `history.rerooting`.
 
         Memories of its agent, and of those that forked it again, then come from the fork's. Not
@@ -94,19 +94,21 @@ class MemoryTraces:
                     )
 
     async def _move_version(
-        self, transaction: Transaction, id: str, shared: Stretch, fork: str
+        self, transaction: Transaction, id: str, shared: SharedTurns, fork: str
     ) -> None:
         versions = transaction.collection(FormerMemory)
         if (former := await versions.get(id)) is not None:  # it may have been forgotten meanwhile
             moved = await self._moved(former.memory, shared, fork)
             await versions.put(replace(former, memory=moved))
 
-    async def _move(self, transaction: Transaction, id: str, shared: Stretch, fork: str) -> None:
+    async def _move(
+        self, transaction: Transaction, id: str, shared: SharedTurns, fork: str
+    ) -> None:
         memories = transaction.collection(Memory)
         if (memory := await memories.get(id)) is not None:
             await memories.put(await self._moved(memory, shared, fork))
 
-    async def _moved(self, memory: Memory, shared: Stretch, fork: str) -> Memory:
+    async def _moved(self, memory: Memory, shared: SharedTurns, fork: str) -> Memory:
         """A memory as it is once the fork has these turns as its own."""
         found = dict[str, None]()
         for source in memory.provenance:
@@ -125,7 +127,7 @@ class MemoryTraces:
             waiting += [each.id for each in forks]
         return found
 
-    async def _is_whole(self, shared: Stretch, turn: int) -> bool:
+    async def _is_whole(self, shared: SharedTurns, turn: int) -> bool:
         """Whether a fork has all of a turn."""
         if turn > shared.turn:
             return False
@@ -154,7 +156,7 @@ class MemoryTraces:
         await self._store.collection(LastNumber).delete(numbers_of(agent))
         return gone
 
-    async def _forget_version(self, former: FormerMemory, scope: Scope) -> None:
+    async def _forget_version(self, former: FormerMemory, scope: ForgetScope) -> None:
         versions = self._store.collection(FormerMemory)
         left = _without(former.memory, scope)
         if left is None:
@@ -162,7 +164,7 @@ class MemoryTraces:
         else:
             await versions.put(replace(former, memory=left))
 
-    async def _lose(self, transaction: Transaction, id: str, scope: Scope) -> int:
+    async def _lose(self, transaction: Transaction, id: str, scope: ForgetScope) -> int:
         """Take from a memory what belongs to the scope; returns how many are gone with that."""
         memories, writer = transaction.collection(Memory), self._memories.writer
         memory = await memories.get(id)
@@ -194,11 +196,11 @@ def _comes_from(memory: Memory, session: str) -> bool:
     return any(source_of(each)[0] == session for each in memory.provenance)
 
 
-def _is_touched(memory: Memory, scope: Scope) -> bool:
+def _is_touched(memory: Memory, scope: ForgetScope) -> bool:
     return scope.agent in memory.shared or any(_is_of(each, scope) for each in memory.provenance)
 
 
-def _without(memory: Memory, scope: Scope) -> Memory | None:
+def _without(memory: Memory, scope: ForgetScope) -> Memory | None:
     """The memory without what belongs to the scope; None if it is to go."""
     left = tuple(each for each in memory.provenance if not _is_of(each, scope))
     gone = len(left) < len(memory.provenance) and (memory.mixed or not left)
@@ -208,6 +210,6 @@ def _without(memory: Memory, scope: Scope) -> Memory | None:
     return replace(memory, provenance=left, shared=shared, is_shared=bool(shared))
 
 
-def _is_of(source: str, scope: Scope) -> bool:
+def _is_of(source: str, scope: ForgetScope) -> bool:
     session, place = source_of(source)
     return session in scope.sessions and (not scope.turns or place.turn in scope.turns)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from perdure.core.clock import SECOND
 from perdure.core.errors import Conflict, InvalidInput, PerdureError
-from perdure.history.log_records import Head, Piece, SessionRecord, owners, turn_prefix
+from perdure.history.log_records import Head, SessionRecord, TurnPiece, owners, turn_prefix
 from perdure.recall.memories import memory_records as records
 from perdure.recall.memories.memory_records import (
     MAX_TAGS,
@@ -286,7 +286,7 @@ class MemoryWriter:
 
 async def _is_forgotten(transaction: Transaction, session: str, turn: int) -> bool:
     """Whether a turn has a tombstone. One that it gets later lets the transaction fail."""
-    pieces = transaction.collection(Piece).query().prefix(turn_prefix(session, turn))
+    pieces = transaction.collection(TurnPiece).query().prefix(turn_prefix(session, turn))
     return any(piece.forgotten for piece in await pieces.limit(1).values())
 
 

@@ -2,8 +2,8 @@
 
 A fork has its parent's turns as they were when it left. What was added to one of them afterwards is
 another line's, so its places are left out. A turn that was overtaken and goes on much later is
-looked for among the last turns before the fork only, as `Reader.end_of` does; of an older one the
-words may be found, and are not shown, as turns are read along the line.
+looked for among the last turns before the fork only, as `TurnReader.end_of` does; of an older one
+the words may be found, and are not shown, as turns are read along the line.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from perdure.history.log_records import (
     ENDLESS,
     Head,
     Owned,
-    Piece,
     SessionRecord,
-    Span,
-    Stretch,
+    SharedTurns,
+    TurnPiece,
+    TurnSpan,
     owners,
 )
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.recall import places
 from perdure.recall.places import PART_BITS, ROUND_BITS, TURN_BITS, Spot, joined, without
 from perdure.search.engine import Range
@@ -56,14 +56,14 @@ class Lines:
     """Finds the places of lines in a store."""
 
     def __init__(self, store: Store) -> None:
-        self._reader = Reader(store)
+        self._reader = TurnReader(store)
         self._heads = store.collection(Head)
         self._late = dict[Owned, _Late]()
 
     async def ranges(
         self,
         record: SessionRecord,
-        undone: Sequence[Span],
+        undone: Sequence[TurnSpan],
         numbers: Mapping[str, int],
     ) -> tuple[Range, ...]:
         """The places of its line without what was undone. `numbers` are those of the groups."""
@@ -108,12 +108,12 @@ def whole_line(record: SessionRecord, numbers: Mapping[str, int]) -> tuple[Range
     )
 
 
-def turns_of(number: int, spans: Iterable[Span]) -> list[Range]:
+def turns_of(number: int, spans: Iterable[TurnSpan]) -> list[Range]:
     """The places of these turns of a group."""
     return list(_undone(number, spans))
 
 
-def late(pieces: Iterable[Piece], last: int) -> tuple[tuple[int, int, int], ...]:
+def late(pieces: Iterable[TurnPiece], last: int) -> tuple[tuple[int, int, int], ...]:
     """The rounds to which pieces behind `last` added, and from which part on."""
     shared = dict[tuple[int, int], int]()
     added = dict[tuple[int, int], None]()
@@ -134,7 +134,7 @@ def _whole(group: int, owned: Owned) -> tuple[Range, ...]:
     return (places.turns(group, owned.first, last),) if owned.first <= last else ()
 
 
-def _undone(group: int, spans: Iterable[Span]) -> Iterable[Range]:
+def _undone(group: int, spans: Iterable[TurnSpan]) -> Iterable[Range]:
     for span in spans:
         first, last = min(span.first, LAST_TURN), min(span.last, LAST_TURN)
         yield places.turns(group, first, last)
@@ -151,7 +151,7 @@ class Undone(msgspec.Struct, frozen=True):
     """A session has turns that were taken back: `Head.undone`."""
 
     id: Annotated[str, Key()]  # session
-    spans: tuple[Span, ...]
+    spans: tuple[TurnSpan, ...]
 
 
 class UndoneTurns(AgentOnly):
@@ -161,7 +161,7 @@ class UndoneTurns(AgentOnly):
         super().__init__(store, Undone)
         self._store = store
 
-    async def inherit(self, shared: Stretch, fork: str) -> None:
+    async def inherit(self, shared: SharedTurns, fork: str) -> None:
         """A fork gets turns as its own, with those that had been taken back before it left."""
         del shared  # its head tells
 

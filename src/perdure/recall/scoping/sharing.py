@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 from perdure.core.errors import InvalidInput
-from perdure.history.forget_sessions import Scope, remove
+from perdure.history.forget_sessions import ForgetScope, remove
 from perdure.history.log_records import Head, SessionRecord, agent_of, checked_agent
 from perdure.storage.options import STRONG
 from perdure.storage.records import Indexed, Key, system_record
@@ -110,7 +110,7 @@ class Sharing:
         found = {share.session for name in (agent, _ALL) for share in await self._with(name)}
         return sorted(name for name in found if agent_of(name) != agent)
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ForgetScope) -> None:
         """Forget who saw a session, and what a forgotten agent saw."""
         if scope.turns:
             return

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from perdure.core.errors import Unsupported
 from perdure.core.turns import Position
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_search import MOST_WORDS, folded, is_name, search
 from perdure.recall.keys import owner_of
 from perdure.recall.places import Spot
@@ -42,7 +42,7 @@ def names_in(text: str, unknown: Collection[str]) -> str:
 class Scan:
     """Reads turns, the newest first."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: TurnReader) -> None:
         self._reader = reader
 
     async def __call__(self, question: Question) -> tuple[Candidate, ...]:

@@ -15,7 +15,8 @@ more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
@@ -23,6 +24,8 @@ from msgspec.structs import replace
 from perdure.config.settings import RecallConfig
 from perdure.core.errors import PerdureError
 from perdure.core.messages import Message
+from perdure.history.log_records import SessionRecord
+from perdure.recall.indexing.embedding import load_once
 from perdure.recall.searching.scanning import names_in
 from perdure.recall.steps import hops, swarm
 from perdure.recall.steps.cabinets import Finds
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 _LEAST = 0.02
 #: Seconds that what is near in meaning may take longer than the words, to be ranked with them.
 _PATIENCE = 0.02
+#: Share of the time that is left for indexing what was just appended.
+_CATCHING_UP = 0.5
 #: Turns that a judge is told of.
 _LATELY = 8
 _NO_VECTORS = "nothing of what is looked at has a vector yet"
@@ -91,6 +96,7 @@ class Pipeline:
         gateway: Callable[[], Gateway] | None = None,
         scan: Finds | None = None,
         covers: Callable[[str], bool] | None = None,
+        catch_up: Callable[[SessionRecord], Coroutine[Any, Any, None]] | None = None,
         is_behind: Callable[[], bool] = lambda: False,
         triggered: Finds | None = None,
         named: Names | None = None,
@@ -100,7 +106,8 @@ class Pipeline:
         """`gateway` is None if no model is configured for `filter` or `judge`.
 
         `scan` is asked if the index does not cover a session, which `covers` tells, if the index
-        fails, and if it has nothing while it `is_behind`: not filled yet. `triggered` finds
+        fails, and if it has nothing while it `is_behind`: not filled yet. `catch_up` indexes what
+        was appended for this session to see, and is not in the index yet. `triggered` finds
         reference layers by their triggers, `named` what a question names by its key. `expect` is
         told what will be embedded soon: see `recall.searching.ahead`.
         """
@@ -111,6 +118,7 @@ class Pipeline:
         self._gateway = gateway
         self._scan = scan
         self._covers = covers
+        self._catch_up = catch_up
         self._is_behind = is_behind
         self._triggered = triggered
         self._names = named
@@ -182,6 +190,7 @@ class Pipeline:
             if self._covers is None or self._covers(question.record.id):
                 if self._expect is not None and self._config.vectors:
                     self._expect(question.text)
+                await self._index_new(run)
                 scope = await self._scope_of(question)
                 if self._names is not None:
                     run.named = await self._names(question, scope)
@@ -200,6 +209,15 @@ class Pipeline:
         if not run.judged:
             await self._look_for_names(run, found.unknown)
         return scope
+
+    async def _index_new(self, run: Run) -> None:
+        """Have the index know the newest turns. Damage is told by the search that follows."""
+        if self._catch_up is not None:
+            with suppress(PerdureError, TimeoutError):
+                await self._underway.within(
+                    self._catch_up(run.question.record), run.left() * _CATCHING_UP
+                )
+        await load_once()
 
     async def _by_meaning(self, run: Run, found: Results) -> Results:
         """With the vectors, if they come in time; what has none is as it was."""

@@ -21,11 +21,11 @@ from perdure.core.errors import PerdureError
 from perdure.core.levels import Level
 from perdure.core.tokens import EstimatedCounter
 from perdure.history.log_records import Head, SessionRecord, TurnCount, turn_key
-from perdure.history.manifest import Place
+from perdure.history.manifest import RoundId
 from perdure.history.renditions.rendition_records import Rendition, rendition_key
-from perdure.history.renditions.rendition_service import Made, Scribe, Wanted
+from perdure.history.renditions.rendition_service import RenditionService, RoundAtLevel, RoundSizes
 from perdure.history.turn_log import TURNS
-from perdure.history.turn_reader import Reader
+from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_search import folded
 from perdure.jobs import marks_of
 from perdure.recall import languages, words
@@ -83,8 +83,8 @@ class Showing:
     def __init__(
         self,
         store: Store,
-        scribe: Scribe,
-        reader: Reader,
+        scribe: RenditionService,
+        reader: TurnReader,
         memories: Cabinet | None = None,
         references: Cabinet | None = None,
     ) -> None:
@@ -101,7 +101,7 @@ class Showing:
         for view, some in await self._by_view(question, candidates):
             there = await self._sizes.of(view, some)
             wanted = [
-                (place, Wanted(made.place, level, made.variant))
+                (place, RoundAtLevel(made.place, level, made.variant))
                 for place, made in there.items()
                 for level in _levels(made)
             ]
@@ -180,14 +180,14 @@ class Showing:
         }
 
 
-def _levels(made: Made) -> tuple[Level, ...]:
+def _levels(made: RoundSizes) -> tuple[Level, ...]:
     """Raw if that is short; else also what is shorter."""
     if made.raw <= SHORT:
         return ("R",)
     return ("S", "R") if made.smooth <= SHORT else ("C", "R")
 
 
-def _shown(made: Made, said: Mapping[Level, str], words: Sequence[str]) -> Shown:
+def _shown(made: RoundSizes, said: Mapping[Level, str], words: Sequence[str]) -> Shown:
     """The shortest, if it still has the words that were asked for; else where they stand, raw."""
     level, text = next(iter(said.items()))
     if len(said) > 1 and count(said["R"], words) > count(text, words):
@@ -225,13 +225,13 @@ class View(NamedTuple):
 class Sizes:
     """Reads what rounds take."""
 
-    def __init__(self, store: Store, scribe: Scribe) -> None:
+    def __init__(self, store: Store, scribe: RenditionService) -> None:
         self._counts = store.collection(TurnCount)
         self._rows = store.collection(Rendition)
         self._store = store
         self._scribe = scribe
 
-    async def of(self, view: View, candidates: Sequence[Candidate]) -> dict[int, Made]:
+    async def of(self, view: View, candidates: Sequence[Candidate]) -> dict[int, RoundSizes]:
         """By place. What was taken back, or is forgotten or damaged, is left out."""
         live = [each for each in candidates if not view.head.is_undone(each.turn)]
         sure = await self._sure(view, sorted({each.session for each in live}))
@@ -240,7 +240,7 @@ class Sizes:
         rows = await self._rows.get_many(
             [rendition_key(each.session, each.turn, each.round) for each in near]
         )
-        found = dict[int, Made]()
+        found = dict[int, RoundSizes]()
         for each, count, row in zip(near, counts, rows, strict=True):
             made = _made(each, count, row)
             if made is not None:
@@ -258,8 +258,8 @@ class Sizes:
             found[session] = min([view.head.turn, *shared, *(mark.first for mark in marks)])
         return found
 
-    async def _asked(self, view: View, candidate: Candidate) -> Made | None:
-        place = Place(candidate.turn, candidate.round)
+    async def _asked(self, view: View, candidate: Candidate) -> RoundSizes | None:
+        place = RoundId(candidate.turn, candidate.round)
         try:
             sizes = await self._scribe.sizes(*view, place, place)
         except PerdureError:
@@ -267,13 +267,15 @@ class Sizes:
         return sizes[0] if sizes else None
 
 
-def _made(candidate: Candidate, count: TurnCount | None, row: Rendition | None) -> Made | None:
+def _made(
+    candidate: Candidate, count: TurnCount | None, row: Rendition | None
+) -> RoundSizes | None:
     counted = None if count is None else count.of(candidate.round)
     at = None if row is None or counted is None else row.best(counted.messages)
     if row is None or counted is None or at is None:
         return None
-    place, used = Place(candidate.turn, candidate.round), row.variants[at]
-    return Made(place, counted.tokens, used.smooth, used.compact, at, used.recipe)
+    place, used = RoundId(candidate.turn, candidate.round), row.variants[at]
+    return RoundSizes(place, counted.tokens, used.smooth, used.compact, at, used.recipe)
 
 
 #: Of a part, so much stands before the first word that was found.

@@ -3,8 +3,8 @@
 It is there to be fast, and nothing depends on it. Every call waits for 50 ms at most. What is not
 answered in time is not there; when that happens twice in a row, or when a connection breaks, the
 server is left alone while a task of our own tries to reach it again. Until then nothing is asked
-and nothing is told, but what should have been told is remembered, and told before anything is
-asked. A server is not blamed for a timeout while our own event loop is busy.
+and nothing is told. If a write could not be told, all that it holds of this bank is dropped before
+anything is asked again. A server is not blamed for a timeout while our own event loop is busy.
 
 What it holds is never trusted further than this:
 
@@ -46,8 +46,6 @@ LEASE = 5.0
 TELLINGS = 5
 #: Seconds between two warnings that it is away.
 WARN_EVERY = 60.0
-#: Writes that are remembered while the server is away; after more, it is emptied instead.
-MOST_UNTOLD = 10_000
 
 _log = logging.getLogger(__name__)
 
@@ -112,9 +110,8 @@ class SharedCache:
         self._on_lost = on_lost
         self._name = secrets.token_hex(8)
         self._tokens = itertools.count()
-        self._untold: set[Place] = set()
-        self._untold_collections: set[str] = set()
-        self._forget_all = False
+        #: Something was written, or cleared, that the server does not know.
+        self._is_outdated = False
         self._bank = ""
         self._keeper: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -192,17 +189,13 @@ class SharedCache:
             told = await self._tell(places, collections)
         finally:
             if not told:  # also if we are being cancelled
-                self._untold.update(places)
-                self._untold_collections.update(collections)
-                if len(self._untold) > MOST_UNTOLD:
-                    self._untold.clear()
-                    self._forget_all = True
+                self._is_outdated = True
                 self._lose("it could not be told of a write")
 
     async def clear(self) -> None:
         """Forget everything about this bank, and tell others to; now, or later."""
         if not await self._end(self._eras("")[:1], _Message(self._name)):
-            self._forget_all = True
+            self._is_outdated = True
             self._lose("it could not be emptied")
 
     # How it is told ---------------------------------------------------------------------------
@@ -233,16 +226,13 @@ class SharedCache:
 
         return await self._insist(end)
 
-    async def _tell_the_rest(self) -> None:
-        """What could not be told; to be called before anything is asked."""
-        places, collections = set(self._untold), set(self._untold_collections)
-        if self._forget_all:
-            self._forget_all = False
+    async def _catch_up(self) -> None:
+        """Empty it, if something could not be told; to be called before anything is asked."""
+        if self._is_outdated:
+            self._is_outdated = False
             await self.clear()
-        if not await self._tell(places, collections):
-            raise TimeoutError("it does not answer")
-        self._untold -= places
-        self._untold_collections -= collections
+            if self._is_outdated:
+                raise TimeoutError("it does not answer")
 
     # Names --------------------------------------------------------------------------------------
 
@@ -347,7 +337,7 @@ class SharedCache:
     async def _join(self, server: CacheServer) -> None:
         await server.subscribe(self._channel)
         self._server, self._missed = server, NEVER
-        await self._tell_the_rest()
+        await self._catch_up()
         # Messages about what this process has kept until now may have been missed.
         self._on_lost()
         self.is_ready = True

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-import psycopg
+import msgspec
 from psycopg import errors as pg
 
 from perdure.core.errors import Unavailable
@@ -26,7 +26,7 @@ from perdure.storage.adapter import Snapshot, not_empty
 from perdure.storage.backends.postgres import catalog
 from perdure.storage.backends.postgres.address import PostgresServer, lock_space
 from perdure.storage.backends.postgres.catalog import FACTS
-from perdure.storage.backends.postgres.errors import is_lost, translated
+from perdure.storage.backends.postgres.errors import translated
 from perdure.storage.backends.postgres.extension import PostgresExtension
 from perdure.storage.backends.postgres.links import PRESENCE, Connection, PostgresPool
 from perdure.storage.rows import Delivered, Layout, Row, RowCopy
@@ -203,9 +203,9 @@ class BankLoader:
                 await self._be_alone(conn)
                 if not replace:
                     await self._check_empty(conn)
-                era = await self._begin_era(conn)
+                await self._begin_era(conn)
                 count = await self._fill(conn, source)
-                await self._commit(conn, era)
+                await conn.execute("COMMIT")
             return count
 
     async def _be_alone(self, conn: Connection) -> None:
@@ -227,12 +227,11 @@ class BankLoader:
         if await _first(conn, f"SELECT 1 FROM {self._schema}.perdure_outbox LIMIT 1"):
             raise not_empty("")
 
-    async def _begin_era(self, conn: Connection) -> int:
+    async def _begin_era(self, conn: Connection) -> None:
         """Void the positions of other banks and servers: no two loads have the same era."""
         era = secrets.randbits(62)
         text = f"UPDATE {self._schema}.perdure_meta SET value = {era} WHERE name = 'era'"
         await conn.execute(text)
-        return era
 
     async def _fill(self, conn: Connection, source: Snapshot) -> int:
         await catalog.clear(conn, self._schema)
@@ -255,8 +254,8 @@ class BankLoader:
             copy.set_types(types)
             async with closing(source.entries(layout.name)) as pages:
                 async for page in pages:
-                    for row in _values(page):
-                        await copy.write_row(row)
+                    for entry in page:
+                        await copy.write_row(_values(entry))
                     count += len(page)
         return count
 
@@ -268,7 +267,7 @@ class BankLoader:
             async with closing(source.events()) as outbox:
                 async for page in outbox:
                     for event in page:
-                        await copy.write_row(_event(event))
+                        await copy.write_row(msgspec.structs.astuple(event))
         # Ids given later are higher than those of the source, and than those given here before.
         last = f"coalesce(pg_sequence_last_value(pg_get_serial_sequence('{table}', 'id')), 0)"
         await conn.execute(
@@ -276,41 +275,10 @@ class BankLoader:
             f" greatest({last}, {await source.last_event()}, 1))"
         )
 
-    async def _commit(self, conn: Connection, era: int) -> None:
-        try:
-            await conn.execute("COMMIT")
-        except psycopg.Error as exc:
-            if not is_lost(exc) or not await self._has_begun(era):
-                raise
 
-    async def _has_begun(self, era: int) -> bool:
-        """Whether a transaction whose connection broke was committed."""
-        conn = await self._links.connect()
-        async with conn:
-            text = f"SELECT value FROM {self._schema}.perdure_meta WHERE name = 'era'"
-            return bool(await _first(conn, text) == era)
-
-
-def _values(page: Iterable[RowCopy]) -> Iterable[tuple[Any, ...]]:
-    for entry in page:
-        row = entry.row
-        yield (
-            row.key,
-            row.value,
-            row.content_type,
-            row.schema,
-            row.version,
-            row.created,
-            row.updated,
-            row.expires,
-            row.checksum,
-            sorted({f"{name}={value}" for name, value in entry.tags}) or None,
-            *entry.columns,
-        )
-
-
-def _event(event: Delivered) -> tuple[Any, ...]:
-    return event.id, event.topic, event.key, event.payload, event.at
+def _values(entry: RowCopy) -> tuple[Any, ...]:
+    tags = sorted({f"{name}={value}" for name, value in entry.tags}) or None
+    return *msgspec.structs.astuple(entry.row), tags, *entry.columns
 
 
 async def _first(conn: Connection, text: str) -> Any:

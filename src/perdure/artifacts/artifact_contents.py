@@ -1,0 +1,366 @@
+"""Objects by their content: named by its hash, hashed again when read, encrypted if wanted.
+
+An artifact's object lies under ``sha256/9f/9f86d0…``. If that one is being deleted while somebody
+puts the same content again, the new one is a *copy* with a name that no other ever has,
+``copies/9f86d0…/0192…``: so whoever deletes, however late, never deletes what was stored since. See
+`artifact_collector`. To a reader all copies are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import msgspec
+
+from perdure.artifacts import artifact_encryption
+from perdure.artifacts.artifact import (
+    ALGORITHM,
+    COPIES,
+    PIECE,
+    Artifact,
+    Located,
+    copies_folder,
+    damaged,
+    hash_of_path,
+    missing,
+    new_copy_path,
+    object_path,
+    resumed,
+)
+from perdure.artifacts.artifact_encryption import ArtifactSealer
+from perdure.artifacts.artifact_places import PlaceAddress, ReceivedObject, StoredObject, objects_at
+from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, KeyRefused
+from perdure.storage.store import Progress
+
+#: How often a reader looks for a copy, when one after the other is deleted under its eyes.
+_ATTEMPTS = 5
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    """Content that has arrived: what artifact it is, and how it gets a name."""
+
+    artifact: Artifact
+    received: ReceivedObject
+
+    async def place(self, *, apart: bool = False) -> None:
+        """Store it, durably: under its own name, or `apart`, as a further copy."""
+        name = new_copy_path if apart else object_path
+        await self.received.place(name(self.artifact.hash))
+
+
+class ArtifactContents:
+    """The large artifacts in one place."""
+
+    def __init__(self, place: PlaceAddress, sealer: ArtifactSealer | None = None) -> None:
+        self._objects = objects_at(place)
+        self._sealer = sealer
+        self.kind = self._objects.kind
+        self.shown = self._objects.shown
+
+    @asynccontextmanager
+    async def receive(
+        self, source: AsyncIterator[bytes], *, sealed: bool = False
+    ) -> AsyncIterator[Incoming]:
+        """Take content in. At the end of the context what was not placed is discarded.
+
+        It is encrypted if what is put should be, or if this one is to be `sealed`.
+        """
+        digest, size = hashlib.sha256(), 0
+
+        async def hashed() -> AsyncGenerator[bytes, None]:
+            nonlocal size
+            async for piece in source:
+                await asyncio.to_thread(digest.update, piece)
+                size += len(piece)
+                yield piece
+
+        stored = artifact_encryption.in_clear
+        if self._sealer is not None and (sealed or self._sealer.writing):
+            stored = self._sealer.seal
+        async with (
+            aclosing(hashed()) as clear,
+            aclosing(stored(clear)) as pieces,
+            self._objects.receive(pieces) as received,
+        ):
+            yield Incoming(Artifact(f"{ALGORITHM}:{digest.hexdigest()}", size), received)
+
+    async def find(self, tagged: str) -> list[StoredObject]:
+        """An artifact's object and its copies; nothing if it is not here."""
+        found = await self._objects.find(object_path(tagged), tagged)
+        if found is not None:
+            return [found]
+        return await self._copies(tagged)
+
+    async def all_of(self, tagged: str) -> list[StoredObject]:
+        """The same, and certainly all of them."""
+        try:
+            found = await self._objects.find(object_path(tagged), tagged)
+        except Corrupted:  # a link, say: it goes like a file
+            found = StoredObject(object_path(tagged), 0, 0)
+        copies = await self._copies(tagged)
+        return copies if found is None else [found, *copies]
+
+    async def size(self, tagged: str) -> int:
+        """The bytes of its content. Raises `ArtifactMissing`."""
+        for attempt in range(_ATTEMPTS):
+            found = await self._one(tagged)
+            try:
+                beginning = await self._beginning(found, tagged)
+            except ArtifactMissing:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return artifact_encryption.content_size(found.size, beginning, tagged)
+        raise missing(tagged)
+
+    async def chunks(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:
+        """The content, `chunk` bytes at a time.
+
+        Raises `ArtifactMissing` at first, or `Corrupted` at the end at the latest, if the bytes
+        are not those that were put: what was yielded until then must not be trusted before.
+        """
+        digest, held, size = hashlib.sha256(), bytearray(), 0
+        async with aclosing(self._plain(tagged)) as pieces:
+            async for piece in pieces:
+                await asyncio.to_thread(digest.update, piece)
+                size += len(piece)
+                if not held and len(piece) == chunk:
+                    yield piece
+                    continue
+                held += piece
+                whole = len(held) // chunk * chunk
+                for start in range(0, whole, chunk):
+                    yield bytes(held[start : start + chunk])
+                del held[:whole]
+        if held:
+            yield bytes(held)
+        if f"{ALGORITHM}:{digest.hexdigest()}" != tagged:
+            raise damaged(tagged, f"its {size:,} bytes in {self.shown} have another hash")
+
+    async def is_sound(self, tagged: str) -> bool:
+        """Whether it is here, its content is right, and it is encrypted if it should be."""
+        try:
+            if self._seals and not await self.is_sealed(tagged):
+                return False
+            async for _ in self.chunks(tagged, artifact_encryption.CHUNK):
+                pass
+        except (ArtifactMissing, Corrupted, KeyRefused):
+            return False
+        return True
+
+    async def is_sealed(self, tagged: str) -> bool:
+        """Whether it is encrypted. Raises `ArtifactMissing`."""
+        return artifact_encryption.is_sealed(await self._beginning(await self._one(tagged), tagged))
+
+    async def with_keys(self) -> AsyncIterator[tuple[str, StoredObject, str]]:
+        """Every object and copy with its hash and the name of its key; empty if it is in clear.
+
+        Damaged ones are left out.
+        """
+        async for tagged, found in self.listed():
+            try:
+                yield tagged, found, await self._key_of(found, tagged)
+            except (ArtifactMissing, Corrupted):
+                continue
+
+    async def sealed_lately(self, tagged: str) -> bool:
+        """Whether it is encrypted with the key that is in use now, if it should be at all."""
+        if self._sealer is None:
+            return True
+        name = await self._key_of(await self._one(tagged), tagged)
+        if not name and not self._sealer.writing:
+            return True
+        return await self._sealer.is_current(name)
+
+    async def seal_again(self, tagged: str, found: StoredObject) -> None:
+        """Encrypt an object anew, in its place. Raises what `chunks` raises; it stays then.
+
+        Raises `ArtifactMissing`, too, if it is deleted meanwhile: it does not come back. On S3 that
+        cannot be excluded while the upload is under way.
+        """
+        async with (
+            aclosing(self.chunks(tagged, artifact_encryption.CHUNK)) as content,
+            self.receive(content, sealed=True) as incoming,
+        ):
+            if not await incoming.received.replace(found.path):
+                raise missing(tagged)
+
+    async def renew(self, tagged: str) -> bool:
+        """Make what is here as durable as what is put now; False if it is not here."""
+        found = await self.find(tagged)
+        return bool(found) and await self._objects.renew(found[0].path)
+
+    async def delete(self, path: str) -> None:
+        """Remove one object or copy; no error if it is not there."""
+        await self._objects.delete(path)
+
+    async def listed(self) -> AsyncIterator[tuple[str, StoredObject]]:
+        """Every object and copy that is named like an artifact, with its hash, in any order."""
+        for folder in (ALGORITHM, COPIES):
+            async for found in self._objects.listed(folder):
+                tagged = hash_of_path(found.path)
+                if tagged is not None:
+                    yield tagged, found
+
+    def located(self, tagged: str, found: StoredObject) -> Located:
+        return Located(tagged, self.kind, found.modified_us, found.size)
+
+    # ------------------------------------------------------------------------------------------
+
+    @property
+    def _seals(self) -> bool:
+        """Whether what is put is encrypted."""
+        return self._sealer is not None and self._sealer.writing
+
+    async def _one(self, tagged: str) -> StoredObject:
+        found = await self.find(tagged)
+        if not found:
+            raise missing(tagged)
+        return found[0]
+
+    async def _copies(self, tagged: str) -> list[StoredObject]:
+        return [found async for found in self._objects.listed(copies_folder(tagged))]
+
+    async def _key_of(self, found: StoredObject, tagged: str) -> str:
+        return artifact_encryption.key_name(await self._beginning(found, tagged), tagged)
+
+    async def _beginning(self, found: StoredObject, tagged: str) -> bytes:
+        async with aclosing(self._objects.read(found, tagged)) as pieces:
+            return await anext(pieces, b"")
+
+    async def _plain(self, tagged: str) -> AsyncGenerator[bytes, None]:
+        """The content, from whatever copy there is.
+
+        One that is deleted while it is read may have a successor with the same content: then that
+        is read on.
+        """
+        done = 0
+        for attempt in range(_ATTEMPTS):
+            found, skip = await self._one(tagged), done
+            try:
+                async with aclosing(self._opened(found, tagged)) as pieces:
+                    async for piece in pieces:
+                        new = piece[skip:]
+                        skip = max(0, skip - len(piece))
+                        done += len(new)
+                        yield new
+            except ArtifactMissing:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    async def _opened(self, found: StoredObject, tagged: str) -> AsyncGenerator[bytes, None]:
+        """The content of one copy."""
+        async with aclosing(self._objects.read(found, tagged)) as pieces:
+            first = await anext(pieces, b"")
+            if artifact_encryption.is_sealed(first):
+                if self._sealer is None:
+                    raise KeyRefused(
+                        f"The artifact {tagged} is encrypted, and there is no key.",
+                        hint="Set encryption.key to the master key of this bank.",
+                    )
+                async with aclosing(self._sealer.open(resumed(first, pieces), tagged)) as opened:
+                    async for piece in opened:
+                        yield piece
+                return
+            yield first[artifact_encryption.clear_start(first) :]
+            async for piece in pieces:
+                yield piece
+
+
+#: A writer who is faster than the move must not keep it from ending.
+_PASSES = 10
+
+
+class MovedArtifacts(msgspec.Struct, frozen=True):
+    """What a move did. Those that are damaged stay where they are."""
+
+    copied: int = 0
+    bytes: int = 0
+    #: They were there already.
+    skipped: int = 0
+    deleted: int = 0
+    #: Hashes of those that could not be read.
+    damaged: tuple[str, ...] = ()
+
+
+class ArtifactMove:
+    """One move from a place to another: from a folder to S3, or back.
+
+    What is there already and sound is skipped, so an interrupted move goes on where it was. Others
+    may go on writing to the old place meanwhile: passes are made until one finds nothing new.
+
+    Nothing is deleted unless asked. Then an object goes only after its copy was read back and has
+    the right hash. Do that when every process already stores in the new place: `ArtifactStore`
+    finds in the `former` place what has not been moved yet, but not the other way around.
+    """
+
+    def __init__(
+        self, source: ArtifactContents, target: ArtifactContents, progress: Progress | None
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._progress = progress
+        self._copied = self._bytes = self._skipped = self._deleted = 0
+        self._damaged: dict[str, None] = {}
+        self._seen: set[str] = set()
+
+    async def carry_out(self, *, delete: bool) -> MovedArtifacts:
+        """Copy everything, and delete it at the old place if asked."""
+        for _ in range(_PASSES):
+            before = len(self._seen)
+            async for tagged, _ in self._source.listed():
+                if tagged not in self._seen:
+                    self._seen.add(tagged)
+                    await self._copy(tagged)
+                    self._tell("copying artifacts", len(self._seen))
+            if len(self._seen) == before:
+                break
+        if delete:
+            await self._clear()
+        return MovedArtifacts(
+            self._copied, self._bytes, self._skipped, self._deleted, tuple(self._damaged)
+        )
+
+    async def _copy(self, tagged: str) -> None:
+        if await self._target.is_sound(tagged):
+            self._skipped += 1
+            return
+        try:
+            async with (
+                aclosing(self._source.chunks(tagged, PIECE)) as chunks,
+                self._target.receive(
+                    chunks, sealed=await self._source.is_sealed(tagged)
+                ) as incoming,
+            ):
+                await incoming.place()
+        except ArtifactMissing:
+            return  # deleted since it was listed
+        except (Corrupted, KeyRefused):
+            self._damaged[tagged] = None
+            return
+        self._copied += 1
+        self._bytes += incoming.artifact.size
+
+    async def _clear(self) -> None:
+        """Delete at the old place what can be read at the new one."""
+        for done, tagged in enumerate(self._seen, 1):
+            if await self._target.is_sound(tagged):
+                for found in await self._source.all_of(tagged):
+                    await self._source.delete(found.path)
+                    self._deleted += 1
+            elif await self._source.find(tagged) and tagged not in self._damaged:
+                raise AccessDenied(
+                    f"The copy of {tagged} in {self._target.shown} cannot be read back; it stays"
+                    f" in {self._source.shown}.",
+                    hint="Look at the new place, then move again.",
+                )
+            self._tell("deleting at the old place", done)
+
+    def _tell(self, what: str, done: int) -> None:
+        if self._progress is not None:
+            self._progress(what, done, 0)

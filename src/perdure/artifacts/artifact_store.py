@@ -1,0 +1,391 @@
+"""The artifact store: one door to rows and objects.
+
+Below `INLINE_BELOW` bytes an artifact is a row of the bank, written with the caller's transaction.
+From there on it is an object (see `artifact_contents`), which no transaction can hold: it is
+durable before `put` returns, and if the transaction then fails, it stays, referred to by nothing,
+until garbage is collected. In either case a committed record never refers to an artifact that is
+not there.
+
+Whatever is read is hashed again. Nothing that was damaged is handed out as sound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from contextlib import aclosing
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perdure.artifacts.artifact import (
+    INLINE_BELOW,
+    PIECE,
+    Artifact,
+    ArtifactFault,
+    ArtifactInput,
+    Located,
+    checked,
+    missing,
+    pieces,
+    resumed,
+)
+from perdure.artifacts.artifact_places import PlaceAddress, S3Address
+from perdure.artifacts.artifact_references import ArtifactReferences, ReferenceSource, Referrer
+from perdure.artifacts.artifact_rows import ArtifactRows
+from perdure.core import clock
+from perdure.core.errors import (
+    ArtifactMissing,
+    Corrupted,
+    InvalidInput,
+)
+from perdure.storage.artifact_references import NEEDED, Condemned
+from perdure.storage.store import Progress, Store
+from perdure.storage.transaction import Transaction
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from perdure.artifacts.artifact_collector import (
+        ArtifactCollector,
+        ArtifactWriter,
+        CollectedArtifacts,
+    )
+    from perdure.artifacts.artifact_contents import ArtifactContents, MovedArtifacts
+    from perdure.artifacts.artifact_encryption import ArtifactSealer
+    from perdure.artifacts.artifact_rekeying import Failed
+
+#: Leftovers are swept after a day without a write to them: no living put pauses that long.
+LEFTOVER_AGE = 86_400.0
+
+
+class ArtifactStore:
+    """Content-addressed blobs in a bank and, the large ones, in a folder beside it or on S3.
+
+    The same content is stored once, however often it is put; putting it again mends a damaged
+    copy. Wherever an artifact is asked for, an `Artifact` or its hash will do; anything else raises
+    `InvalidInput`.
+
+    What is not in its place is looked for in the `former` one, so that a bank can be used while
+    its artifacts are moved. With a `sealer`, encrypted objects can be read, and those that are put
+    are encrypted if it says so.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        place: PlaceAddress,
+        *,
+        former: PlaceAddress | None = None,
+        sealer: ArtifactSealer | None = None,
+    ) -> None:
+        self._store = store
+        #: Where large artifacts lie; a folder need not exist yet.
+        self.place = _absolute(place)
+        self.former = None if former is None else _absolute(former)
+        self._sealer = sealer
+        self._rows = ArtifactRows(store)
+        self._references = ArtifactReferences(store)
+
+    @property
+    def root(self) -> Path:
+        """The folder of the large artifacts. Raises `InvalidInput` if they lie on S3."""
+        if isinstance(self.place, S3Address):
+            raise InvalidInput(
+                f"The artifacts are in {self.place}, not in a folder.", hint="Look at `place`."
+            )
+        return self.place
+
+    async def open(self) -> int:
+        """Sweep away what crashed writers left a day ago or earlier; returns how many files.
+
+        Makes no folder and raises no error: what is wrong with the folder is told by `put`.
+        """
+        if isinstance(self.place, S3Address):
+            return 0
+        from perdure.artifacts import folder_objects
+
+        return await asyncio.to_thread(folder_objects.sweep, self.place, LEFTOVER_AGE)
+
+    # In and out -------------------------------------------------------------------------------
+
+    async def put(self, data: ArtifactInput, *, transaction: Transaction | None = None) -> Artifact:
+        """Store bytes, a file (as a path or opened for reading bytes), or an async stream of bytes.
+
+        A small artifact put in a transaction exists if and only if that commits, and is as durable
+        as that makes it. A large one is stored when this returns. Memory does not grow with the
+        size of a file or stream; a large one on its way to S3 needs room for itself on the disk of
+        this machine.
+
+        Raises `InvalidInput` if the data is none of these, `StorageFull`, `AccessDenied`,
+        `Unavailable`, and whatever an async stream raises; then nothing was stored.
+        """
+        if isinstance(data, bytes | bytearray | memoryview):
+            data = bytes(data)
+            if len(data) >= INLINE_BELOW:
+                artifact = await asyncio.to_thread(Artifact.of, data)
+                if await self._putting.is_kept(artifact.hash):
+                    return artifact
+        async with aclosing(pieces(data)) as source:
+            first = await anext(source, b"")
+            if len(first) < INLINE_BELOW:  # a short piece is the last one
+                return await self._rows.put(first, transaction)
+            async with self._contents.receive(resumed(first, source)) as incoming:
+                artifact = incoming.artifact
+                # Of bytes it was known before they were taken in.
+                if isinstance(data, bytes) or not await self._putting.is_kept(artifact.hash):
+                    await self._putting.keep(incoming)
+            return artifact
+
+    async def read(self, artifact: Artifact | str) -> bytes:
+        """The artifact's bytes, verified.
+
+        Raises `ArtifactMissing` or `Corrupted`, both of which name the artifact, and `KeyRefused`
+        if it is encrypted with another key.
+        """
+        return b"".join([content async for content in self.stream(artifact)])
+
+    def stream(self, artifact: Artifact | str, chunk: int = PIECE) -> AsyncGenerator[bytes, None]:
+        """The artifact's bytes, `chunk` at a time; the last may be shorter. Memory stays bounded.
+
+        Raises `ArtifactMissing` before anything is yielded, and `Corrupted` at the end at the
+        latest: act on the bytes only when the iteration has ended well.
+        """
+        if chunk < 1:
+            raise InvalidInput(f"A chunk of {chunk} bytes is none.", hint="Use 1 or more.")
+        return self._stream(checked(artifact), chunk)
+
+    async def exists(self, artifact: Artifact | str) -> bool:
+        """Whether the artifact is in the store; whether it is sound, only reading can tell."""
+        tagged = checked(artifact)
+        try:
+            if await self._rows.read(tagged) is not None:
+                return True
+            for place in self._places:
+                if await place.find(tagged):
+                    return True
+        except Corrupted:
+            return True
+        return False
+
+    async def size(self, artifact: Artifact | str) -> int:
+        """The bytes stored. Raises `ArtifactMissing`; `Corrupted` only if it cannot tell."""
+        tagged = checked(artifact)
+        content = await self._rows.read(tagged)
+        if content is not None:
+            return len(content)
+        for place in self._places:
+            try:
+                return await place.size(tagged)
+            except ArtifactMissing:
+                continue
+        raise missing(tagged)
+
+    async def delete(self, artifact: Artifact | str) -> None:
+        """Remove the artifact wherever it is; no error if it is nowhere.
+
+        It does not look for records that refer to it: that is the caller's business. `release`
+        does.
+        """
+        tagged = checked(artifact)
+        await self._rows.delete(tagged)
+        for place in self._places:
+            for found in await place.all_of(tagged):
+                await place.delete(found.path)
+        if self._store.capabilities >= NEEDED:
+            from perdure.artifacts.artifact_collector import LastPut
+
+            for cls in (Condemned, LastPut):
+                await self._store.collection(cls).delete(tagged)
+
+    async def located(self) -> AsyncIterator[Located]:
+        """Every artifact with its place, sound or not: rows by hash, then objects in any order.
+
+        What is put or deleted meanwhile may be seen or not. One that lies in several places, or in
+        several copies, is told each time.
+        """
+        async for row in self._rows.located():
+            yield row
+        for place in self._places:
+            async for tagged, found in place.listed():
+                yield place.located(tagged, found)
+
+    # Encrypted objects ------------------------------------------------------------------------
+
+    async def key_names(self) -> set[str]:
+        """The names of the keys that objects are encrypted with; "" if some are in clear."""
+        return {name for place in self._places async for _, _, name in place.with_keys()}
+
+    async def seal_again(
+        self,
+        wanted: Callable[[str], bool],
+        progress: Progress | None = None,
+        failed: Failed | None = None,
+    ) -> int:
+        """Encrypt objects anew whose key, by its name, is wanted; returns how many.
+
+        Those in clear only if what is put is encrypted. Others may read, put and delete meanwhile;
+        see `artifact_rekeying`.
+        Interrupted, it leaves everything readable. What is damaged, or has another
+        key, stays as it is: it is logged, and `failed` is told.
+        """
+        from perdure.artifacts.artifact_rekeying import Resealing
+
+        sealer = self._sealer
+        if sealer is None:
+            return 0
+        resealing = Resealing(self._store, self._places, self._collector)
+        return await resealing.carry_out(
+            lambda name: wanted(name) and (bool(name) or sealer.writing), progress, failed
+        )
+
+    # Who refers to what -----------------------------------------------------------------------
+
+    def join(self, source: ReferenceSource) -> None:
+        """Let something else than records' fields count as references."""
+        self._references.join(source)
+
+    async def references(self, artifact: Artifact | str) -> list[Referrer]:
+        """Who refers to the artifact: records with an `Artifact` in a field, and who has joined."""
+        return await self._references.of(checked(artifact))
+
+    async def count(self, artifact: Artifact | str) -> int:
+        """How many refer to the artifact."""
+        return await self._references.count(checked(artifact))
+
+    async def refer_again(
+        self, *types: type[msgspec.Struct], progress: Progress | None = None
+    ) -> int:
+        """Read all records of these types, and note anew what they refer to.
+
+        Needed once for records that were written before their type had a field for artifacts, or
+        past `Collection`. Returns how many were not noted right.
+        """
+        return await self._references.rebuild(types, progress)
+
+    # Looking after them -----------------------------------------------------------------------
+
+    async def collect(
+        self,
+        *,
+        grace: str | timedelta | float = "1d",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> CollectedArtifacts:
+        """Delete what nothing refers to and was not put within the grace period.
+
+        Safe while others put and refer: see `artifact_collector`. Choose a grace period longer than
+        anybody takes from putting an artifact to the commit that refers to it; who takes longer
+        gets `Conflict`, and has to put it again. A hash that is kept somewhere else than in a field
+        of type `Artifact`, and not by whoever has joined, is no reference.
+
+        Raises `Unsupported` if the backend keeps no references.
+        """
+        span = 0 if grace == 0 else clock.duration(grace)
+        return await self._collector.collect(span, dry_run=dry_run, progress=progress)
+
+    async def release(self, artifact: Artifact | str, *, own: int = 0) -> bool:
+        """Delete the artifact if nothing refers to it any more; whether it was deleted.
+
+        `own` references may be left: those that the caller gives up right afterwards.
+        """
+        return await self._collector.release(checked(artifact), own)
+
+    async def check(
+        self,
+        expected: AsyncIterable[Artifact | str] | None = None,
+        *,
+        referred: bool = False,
+        orphans: bool = False,
+        progress: Progress | None = None,
+    ) -> AsyncIterator[ArtifactFault]:
+        """Read everything, and yield what cannot be read back as it was put.
+
+        If asked, also what is `referred` to and is nowhere, or has another size than the reference
+        says; and `orphans`, to which nothing refers. Of `expected`, those that are nowhere. Memory
+        stays bounded, however many and large the artifacts are.
+        """
+        from perdure.artifacts.artifact_checker import ArtifactChecker
+
+        checker = ArtifactChecker(self._store, self._rows, self._places, self._references, progress)
+        async for fault in checker.faults(expected, referred=referred, orphans=orphans):
+            yield fault
+
+    async def move(
+        self,
+        to: PlaceAddress,
+        *,
+        source: PlaceAddress | None = None,
+        delete: bool = False,
+        progress: Progress | None = None,
+    ) -> MovedArtifacts:
+        """Copy every object to another place, where what is sound already stays as it is.
+
+        From this store's place, or from another `source`. Safe to interrupt and repeat, and while
+        others write. With `delete`, an object leaves its old place once its copy was read back; see
+        `artifact_contents` for when to do that. This store goes on using its own place: open the
+        bank with the new one afterwards.
+
+        Raises `InvalidInput` if it is the same place.
+        """
+        from perdure.artifacts.artifact_contents import ArtifactContents, ArtifactMove
+
+        old, new = _absolute(source or self.place), _absolute(to)
+        if old == new:
+            raise InvalidInput(f"The artifacts are in {new} already.", hint="Name another place.")
+        move = ArtifactMove(
+            ArtifactContents(old, self._sealer), ArtifactContents(new, self._sealer), progress
+        )
+        return await move.carry_out(delete=delete)
+
+    # ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _contents(self) -> ArtifactContents:
+        from perdure.artifacts.artifact_contents import (
+            ArtifactContents,
+        )  # obstore takes 50 ms to import
+
+        return ArtifactContents(self.place, self._sealer)
+
+    @cached_property
+    def _places(self) -> list[ArtifactContents]:
+        if self.former is None:
+            return [self._contents]
+        from perdure.artifacts.artifact_contents import ArtifactContents
+
+        return [self._contents, ArtifactContents(self.former, self._sealer)]
+
+    @cached_property
+    def _putting(self) -> ArtifactWriter:
+        from perdure.artifacts.artifact_collector import ArtifactWriter
+
+        return ArtifactWriter(self._store, self._contents)
+
+    @property
+    def _collector(self) -> ArtifactCollector:
+        from perdure.artifacts.artifact_collector import ArtifactCollector
+
+        return ArtifactCollector(self._store, self._rows, self._places, self._references)
+
+    async def _stream(self, tagged: str, chunk: int) -> AsyncGenerator[bytes, None]:
+        # The row first: that look costs microseconds, and makes the size needless to know.
+        content = await self._rows.read(tagged)
+        if content is not None:
+            for start in range(0, len(content), chunk):
+                yield content[start : start + chunk]
+            return
+        async with aclosing((await self._place_of(tagged)).chunks(tagged, chunk)) as chunks:
+            async for found in chunks:
+                yield found
+
+    async def _place_of(self, tagged: str) -> ArtifactContents:
+        """The place that has it; its own if none has."""
+        if len(self._places) > 1 and not await self._contents.find(tagged):
+            return self._places[1]
+        return self._contents
+
+
+def _absolute(place: PlaceAddress) -> PlaceAddress:
+    return place.absolute() if isinstance(place, Path) else place

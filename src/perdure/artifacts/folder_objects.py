@@ -1,0 +1,378 @@
+"""Objects in a folder: through obstore, with the steps of `disk` taken around it.
+
+An object is written to a name under ``incoming/``, made durable, and then placed under its path in
+one step. So a file under a path is whole, and what a crash leaves is under ``incoming/``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import io
+import os
+import shutil
+import stat
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import obstore
+from obstore.store import LocalStore
+
+from perdure.artifacts.artifact import COPIES, PIECE, ArtifactPlace, damaged
+from perdure.artifacts.artifact_errors import translated
+from perdure.artifacts.artifact_places import ObjectPlace, ReceivedObject, StoredObject
+from perdure.core import clock
+from perdure.core.clock import new_id
+
+#: Bytes that obstore collects before it writes, and how many such writes it may have under way:
+#: together they bound the memory of a put.
+_PART = 5 * 1024 * 1024
+_PARTS_AT_ONCE = 2
+_LIST_PAGE = 1000
+
+
+class FolderObjects(ObjectPlace):
+    """The objects in a folder. The folder is made when the first one is put."""
+
+    kind: ClassVar[ArtifactPlace] = ArtifactPlace.DISK
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._opened: LocalStore | None = None
+
+    @property
+    def shown(self) -> str:
+        return str(self.root)
+
+    @asynccontextmanager
+    async def receive(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[ReceivedObject]:
+        """At worst a file stays under ``incoming/``, until it is swept."""
+        path = f"{INCOMING}/{new_id()}"
+        try:
+            size = await self._write(path, pieces)
+            with translated(self.root):
+                await asyncio.to_thread(settle, self.root / path)
+            yield _ReceivedFile(self.root, path, size)
+        finally:
+            await asyncio.shield(asyncio.to_thread(discard, self.root, path))
+
+    async def find(self, path: str, tagged: str) -> StoredObject | None:
+        with translated(self.root, tagged):
+            try:
+                if not await asyncio.to_thread(is_plain, self.root, path):
+                    raise damaged(
+                        tagged, f"a link or folder stands at {self.root / path}, not its file"
+                    )
+                status = await asyncio.to_thread((self.root / path).lstat)
+            except FileNotFoundError:
+                return None
+        return StoredObject(path, status.st_size, status.st_mtime_ns // 1000)
+
+    async def read(self, found: StoredObject, tagged: str) -> AsyncGenerator[bytes, None]:
+        # Not through obstore: it opens the file anew for each range, and so could mix two files.
+        with translated(self.root, tagged):
+            file = await asyncio.to_thread(open_plain, self.root / found.path)
+        try:
+            while True:
+                with translated(self.root, tagged):
+                    piece = await asyncio.to_thread(file.read, PIECE)
+                if not piece:
+                    return
+                yield piece
+        finally:
+            await asyncio.to_thread(file.close)
+
+    async def renew(self, path: str) -> bool:
+        with translated(self.root):
+            try:
+                await asyncio.to_thread(renew, self.root / path)
+            except FileNotFoundError:
+                return False
+        return True
+
+    async def delete(self, path: str) -> None:
+        with translated(self.root):
+            await asyncio.to_thread(remove, self.root, path)
+
+    async def listed(self, folder: str) -> AsyncIterator[StoredObject]:
+        with translated(self.root):
+            if not await asyncio.to_thread(is_kept, self.root, folder):
+                return
+            listing = obstore.list(self._store(), folder, chunk_size=_LIST_PAGE)
+        while True:
+            with translated(self.root):
+                page = await anext(listing, None)
+            if page is None:
+                return
+            for found in page:
+                modified = clock.from_datetime(found["last_modified"])
+                yield StoredObject(found["path"], found["size"], modified)
+
+    async def _write(self, path: str, pieces: AsyncIterator[bytes]) -> int:
+        """Write everything under a passing name; returns how much it was."""
+        size = 0
+        with translated(self.root):
+            await asyncio.to_thread(make_folders, self.root, path)
+            writer = obstore.open_writer_async(
+                self._store(), path, buffer_size=_PART, max_concurrency=_PARTS_AT_ONCE
+            )
+        try:
+            async for piece in pieces:  # the source's errors are not ours to translate
+                with translated(self.root):
+                    await writer.write(piece)
+                size += len(piece)
+            with translated(self.root):
+                await writer.close()
+        finally:
+            # An error that somebody keeps would keep this frame, and with it a deleted file's room.
+            del writer
+        return size
+
+    def _store(self) -> LocalStore:
+        # Made late: obstore insists that the folder exists.
+        if self._opened is None:
+            self._opened = LocalStore(self.root)
+        return self._opened
+
+
+class _ReceivedFile(ReceivedObject):
+    """A file under ``incoming/``, whose bytes are on disk."""
+
+    def __init__(self, root: Path, path: str, size: int) -> None:
+        self._root = root
+        self._path = path
+        self.size = size
+
+    async def place(self, path: str) -> None:
+        with translated(self._root):
+            await asyncio.to_thread(place, self._root, self._path, path)
+
+    async def replace(self, path: str) -> bool:
+        with translated(self._root):
+            return await asyncio.to_thread(replace, self._root, self._path, path)
+
+
+#: The folder of what is being written. Nothing in it has ever been acknowledged.
+INCOMING = "incoming"
+#: obstore writes to a name with this ending, and renames it when the last byte is written.
+_PART_disk = "#1"
+#: A second name of a received file, until it is renamed to its final one.
+_SECOND = ".placing"
+
+
+def make_folders(root: Path, path: str) -> None:
+    """Make the root and the folders in which `path` stands, for the owner alone, durably.
+
+    The root may be a link, if the user wants it elsewhere; nothing below it may.
+    """
+    for folder in (*reversed(root.parents), root):
+        if not folder.is_dir():
+            _make(folder)
+    for folder in _folders(root, path):
+        _make(folder)
+        _no_link(folder)
+
+
+def settle(file: Path) -> None:
+    """Make a written file private and wait until its bytes are on disk.
+
+    The file is opened again for this, because obstore has closed its own. That is enough: fsync
+    writes every dirty page of the file, and reports an earlier failure that nobody has seen yet.
+    """
+    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(handle, 0o600)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def place(root: Path, received: str, path: str) -> None:
+    """Give a received file its final name, durably; it keeps its own, for another try."""
+    second = root / f"{received}{_SECOND}"
+    _second_name(root / received, second)
+    for attempt in range(_ATTEMPTS):
+        try:
+            make_folders(root, path)
+            second.rename(root / path)
+            sync_folder((root / path).parent)
+        except FileNotFoundError:
+            # Somebody who deleted the last copy in a folder has removed that, too.
+            if attempt == _ATTEMPTS - 1 or not second.exists():
+                raise
+        else:
+            return
+
+
+def replace(root: Path, received: str, path: str) -> bool:
+    """The same, over a file of this name; False if there is none (any more)."""
+    second = root / f"{received}{_SECOND}"
+    _second_name(root / received, second)
+    with contextlib.suppress(FileNotFoundError):
+        check_folders(root, path)
+        with _alone(root):
+            os.lstat(root / path)
+            second.rename(root / path)
+        sync_folder((root / path).parent)
+        return True
+    return False
+
+
+def remove(root: Path, path: str) -> None:
+    """Remove a file, durably; no error if there is none. Nobody replaces it at that moment."""
+    with contextlib.suppress(FileNotFoundError):
+        check_folders(root, path)
+        with _alone(root):
+            (root / path).unlink()
+        forget_name(root, path)
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Keep out others, in this process or another, who remove or replace a file.
+
+    A file system without such locks, as some network ones are, leaves the moment between a look and
+    a renaming.
+    """
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _second_name(file: Path, second: Path) -> None:
+    second.unlink(missing_ok=True)
+    try:
+        os.link(file, second)
+    except OSError as exc:
+        if exc.errno not in _NO_LINKS:
+            raise
+        shutil.copyfile(file, second)
+        settle(second)
+
+
+def open_plain(file: Path) -> io.FileIO:
+    """Open a file for reading that `is_plain` has approved."""
+    return io.FileIO(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+
+
+def forget_name(root: Path, path: str) -> None:
+    """Make the removal of a file durable; the folder of its copies goes with the last of them."""
+    folder = (root / path).parent
+    if path.startswith(f"{COPIES}/"):
+        with contextlib.suppress(OSError):  # there are others, or somebody else removed it
+            folder.rmdir()
+            folder = folder.parent
+    with contextlib.suppress(FileNotFoundError):
+        sync_folder(folder)
+
+
+def renew(file: Path) -> None:
+    """Make a file that is put again count as put now, and its name as durable as a new one's.
+
+    A collector that spares what was put lately needs the time; and another writer may have placed
+    the file a moment ago and not have synced its folder yet.
+    """
+    os.utime(file, follow_symlinks=False)
+    sync_folder(file.parent)
+
+
+def is_plain(root: Path, path: str) -> bool:
+    """Whether `path` leads to a regular file, through no link; False if a link or such is there.
+
+    It cannot stop somebody who swaps a folder for a link right afterwards. Only the owner could,
+    the folders being private.
+
+    Raises `FileNotFoundError` if there is nothing.
+    """
+    file = root / path
+    return all(map(_is_folder, _folders(root, path))) and stat.S_ISREG(os.lstat(file).st_mode)
+
+
+def check_folders(root: Path, path: str) -> None:
+    """Raises `NotADirectoryError` if a folder on the way to `path` is a link or a file."""
+    for folder in _folders(root, path):
+        _no_link(folder)
+
+
+def is_kept(root: Path, folder: str) -> bool:
+    """Whether the root holds this folder; False if nothing was ever put there.
+
+    Raises `NotADirectoryError` if something else is in that place.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        check_folders(root, f"{folder}/_")
+        return True
+    return False
+
+
+def discard(root: Path, path: str) -> None:
+    """Remove what an unfinished write has left; never an error, since `sweep` comes by later."""
+    for ending in ("", _PART_disk, _SECOND):
+        with contextlib.suppress(OSError):
+            (root / f"{path}{ending}").unlink()
+
+
+def sweep(root: Path, age: float) -> int:
+    """Remove what crashed writers left, if nothing was written to it for `age` seconds.
+
+    Returns how many files were removed. Never an error: housekeeping must not keep a bank from
+    opening, and what cannot be removed now can be later. It looks at the folder itself, because
+    obstore's listing leaves out what obstore has not finished.
+    """
+    swept = 0
+    with contextlib.suppress(OSError):
+        _no_link(root / INCOMING)
+        with os.scandir(root / INCOMING) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):  # another process may sweep, too
+                    status = entry.stat(follow_symlinks=False)
+                    if not stat.S_ISDIR(status.st_mode) and time.time() - status.st_mtime > age:
+                        Path(entry.path).unlink()
+                        swept += 1
+    return swept
+
+
+_ATTEMPTS = 20
+#: What file systems without hard links answer.
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    sync_folder(folder.parent)
+
+
+def _folders(root: Path, path: str) -> list[Path]:
+    """The folders between the root and a file, outermost first."""
+    *names, _ = path.split("/")
+    return [root.joinpath(*names[:depth]) for depth in range(1, len(names) + 1)]
+
+
+def _is_folder(folder: Path) -> bool:
+    return stat.S_ISDIR(os.lstat(folder).st_mode)
+
+
+def _no_link(folder: Path) -> None:
+    if not _is_folder(folder):
+        raise NotADirectoryError(errno.ENOTDIR, "a link or a file stands where a folder should")

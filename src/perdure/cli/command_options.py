@@ -1,0 +1,113 @@
+"""What every command takes, before or after its name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import dataclass
+from inspect import Parameter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from perdure.config import Config
+
+BankOption = Annotated[
+    str | None,
+    typer.Option("--bank", metavar="URL", help="The bank's address, such as sqlite:///memory.db."),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Read this configuration file."),
+]
+DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")
+]
+
+
+@dataclass
+class CommandSettings:
+    """What was asked for on the command line. One per run, in `typer.Context.obj`."""
+
+    bank: str | None = None
+    config: Path | None = None
+    json: bool = False
+    debug: bool = False
+
+    def load(self) -> Config:
+        """The configuration in force, with the bank of the command line put into it.
+
+        Raises `InvalidConfig`, and `InvalidURL` if the command line names no address.
+        """
+        import msgspec
+
+        from perdure import config
+        from perdure.storage import registry
+
+        loaded = config.load(self.config)
+        if self.bank is None:
+            return loaded
+        registry.parse(self.bank)  # an empty one, such as of an unset variable, is not the default
+        return msgspec.structs.replace(loaded, bank=self.bank)
+
+
+P = ParamSpec("P")
+Command: TypeAlias = Callable[Concatenate[CommandSettings, P], Coroutine[Any, Any, None] | None]
+_OPTIONS = {
+    "bank": (BankOption, None),
+    "config": (ConfigOption, None),
+    "json": (JsonOption, False),
+    "debug": (DebugOption, False),
+}
+
+
+def common_options(
+    *, without: Collection[str] = (), json: object = JsonOption
+) -> Callable[[Command[P]], Callable[..., None]]:
+    """Give a command ``--bank``, ``--config``, ``--json`` and ``--debug`` behind its own options.
+
+    Its first argument is the `CommandSettings` that come of them. It may be a coroutine function.
+    """
+    given = {**_OPTIONS, "json": (json, False)}
+    common = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in given.items()
+        if name not in without
+    ]
+    context = Parameter("ctx", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+
+    def decorate(work: Command[P]) -> Callable[..., None]:
+        _, *own = inspect.signature(work, eval_str=True).parameters.values()
+        parameters = [context, *own, *common]
+
+        @functools.wraps(work)
+        def command(ctx: typer.Context, **options: Any) -> None:
+            settings = _refined(ctx.obj, {each.name: options.pop(each.name) for each in common})
+            done = work(settings, **options)  # type: ignore[call-arg]  # as typer read them
+            if done is not None:
+                import asyncio
+
+                asyncio.run(done)
+
+        # This is where typer looks for options.
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return decorate
+
+
+def _refined(settings: CommandSettings, options: dict[str, Any]) -> CommandSettings:
+    """The global options with those that stand behind the command's name put over them."""
+    if options.get("bank") is not None:
+        settings.bank = options["bank"]
+    settings.config = options.get("config") or settings.config
+    settings.json = options["json"]
+    settings.debug = settings.debug or options["debug"]
+    return settings

@@ -1,0 +1,302 @@
+"""One file on its way into a bank.
+
+It goes in pieces of about a megabyte. A piece and the cursor that says how far the file was read
+are committed in one transaction, so a process that is killed has lost and doubled nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from perdure.history.import_cursors import Cursor, FilePosition, Stamp
+from perdure.importers.export_restore import RestoredFile
+from perdure.importers.import_cursor import Bookmark, Overtaken
+from perdure.importers.import_run import FORGOTTEN, Heard, ImportRun, ImportSessions
+from perdure.importers.import_writer import ImportWriter, KnownMessages
+from perdure.importers.importer import Transcript
+from perdure.importers.step_feed import FileChanged, StepBatch, StepFeed
+from perdure.importers.transcript_source import DamagedFile, UnreadableFile, readable, stamp_of
+
+#: How often a file is begun anew because another process imports it, too.
+_ATTEMPTS = 20
+
+
+async def import_path(run: ImportRun, path: Path) -> None:
+    """Import what is new in the files at a path."""
+    for transcript in run.importer.transcripts(path):
+        await import_file(run, transcript)
+
+
+async def import_file(run: ImportRun, transcript: Transcript) -> None:
+    """Import what is new in a file. What is wrong with it is reported, not raised."""
+    for _ in range(_ATTEMPTS):
+        file = on_its_way(run, transcript)
+        try:
+            await file.advance()
+            await file.finish()
+        except Overtaken:  # go on where the other process is
+            continue
+        else:
+            return
+        finally:
+            file.close()
+    raise Overtaken(hint="Let one process at a time import it.")
+
+
+def on_its_way(run: ImportRun, transcript: Transcript) -> ImportedFile | RestoredFile:
+    """The file, to be imported."""
+    return (RestoredFile if transcript.session else ImportedFile)(run, transcript)
+
+
+class ImportedFile:
+    """One file on its way into the bank."""
+
+    def __init__(self, run: ImportRun, transcript: Transcript) -> None:
+        self._transcript = transcript
+        self._run = run
+        self._sessions = ImportSessions(run, transcript)
+        self._bookmark = Bookmark(run.bank.store, "")
+        self._scribe = ImportWriter(run, self._sessions, self._bookmark)
+        self._feed: StepFeed | None = None
+        self._stamp = Stamp()
+        self._counted = 0, dict[str, int]()
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+
+    async def advance(self) -> None:
+        """Import what there is, except what may still grow.
+
+        Raises `Overtaken` if another process imports the same file.
+        """
+        try:
+            with readable():
+                self._stamp = stamp_of(self._transcript.path)
+            if self._feed is not None and self._feed.document:
+                self.close()
+            feed = self._feed or await self._open()
+            while feed is not None:
+                batch = await _pulled(feed)
+                await self._write(feed, batch)
+                if not batch.more:
+                    return
+        except UnreadableFile as exc:
+            self._sessions.report(f"cannot be read: {exc}")
+
+    async def finish(self) -> None:
+        """Import what was held back: the file ends here, for now.
+
+        Raises `Overtaken` if another process imports the same file.
+        """
+        feed = self._feed
+        if feed is None:
+            return
+        batch = await asyncio.to_thread(feed.finish)
+        if feed.cut_off:
+            feed.report.read += 1
+            feed.report.skip("truncated last line")
+        await self._write(feed, batch, self._stamp)
+        await self._scribe.finish(batch.place, self._stamp)
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _open(self) -> StepFeed | None:
+        """Begin where the last import ended; None if there is nothing to do."""
+        if self._stamp.size == 0:
+            self._sessions.report("empty file")
+            return None
+        self._sessions.start()
+        while (bookmark := await self._sessions.bookmark()) is not None:
+            cursor = self._go_on(bookmark)
+            if cursor.stamp == self._stamp:
+                await self._sessions.tie()
+                self._run.result.of(self._sessions.name()).known = bool(cursor.own)
+                return None
+            if self._transcript.skip:
+                await self._pass_over()
+                return None
+            feed = None
+            if not cursor.anew:
+                feed = await self._fitting(cursor.place)
+            if feed is None and not self._run.importer.named_by_file:
+                # The file was written anew, but it is the same conversation.
+                session = await self._run.bank.session(self._sessions.name())
+                self._scribe.known = await KnownMessages.of(session, cursor.turns)
+                with readable():
+                    feed = StepFeed(self._run.importer, self._transcript, FilePosition())
+            self._feed = feed
+            if feed is not None:
+                return feed
+        self._sessions.report(FORGOTTEN)
+        return None
+
+    def _go_on(self, bookmark: Bookmark) -> Cursor:
+        """Go on from this place."""
+        self._bookmark = bookmark
+        self._scribe = ImportWriter(self._run, self._sessions, bookmark)
+        self._sessions.turn = bookmark.cursor.turn
+        return bookmark.cursor
+
+    async def _fitting(self, place: FilePosition) -> StepFeed | None:
+        """The file from this place on, if it is still the file that was imported up to there."""
+        with readable():
+            feed = StepFeed(self._run.importer, self._transcript, place)
+        try:
+            batch = await _pulled(feed)
+            again = batch.again
+            while batch.more and not batch.steps:
+                batch = await _pulled(feed)
+                again += batch.again
+            batch = batch._replace(again=again)
+        except FileChanged:
+            feed.close()
+            return None
+        except BaseException:
+            feed.close()
+            raise
+        self._feed = feed
+        self._run.result.of(self._sessions.name())  # it comes before what is inside of it
+        await self._write(feed, batch)
+        return feed
+
+    async def _pass_over(self) -> None:
+        """Count the records of a file that is not imported."""
+
+        def count() -> int:
+            with self._run.importer.open(self._transcript) as source:
+                try:
+                    return sum(1 for line in source.lines() if line.data.strip())
+                except DamagedFile:
+                    return 1
+
+        with readable():
+            lines = await asyncio.to_thread(count)
+        found = self._run.result.of(self._sessions.name())
+        found.read += lines
+        found.skip({self._transcript.skip: lines})
+        await self._bookmark.put(self._bookmark.at(FilePosition(), self._stamp))
+
+    async def _write(self, feed: StepFeed, batch: StepBatch, end: Stamp | None = None) -> None:
+        await self._scribe.write(batch, end)
+        report, name = feed.report, self._sessions.name()
+        read, skipped = self._counted
+        self._counted = report.read, dict(report.skipped)
+        found = self._run.result.of(name)
+        found.known = bool(self._bookmark.cursor.own)
+        found.read += report.read - read
+        new = {reason: count - skipped.get(reason, 0) for reason, count in report.skipped.items()}
+        found.skip({reason: count for reason, count in new.items() if count})
+        total = 0 if feed.compressed else self._stamp.size
+        self._run.progress(f"importing {name}", feed.position, total)
+
+
+async def _pulled(feed: StepFeed) -> StepBatch:
+    with readable():
+        return await asyncio.to_thread(feed.pull)
+
+
+#: Seconds between two looks at files that are being written, and at all others.
+_POLL = 0.1
+_LOOK = 1.0
+#: Seconds of silence after which what was held back is complete.
+_SILENCE = 1.0
+#: Files that stay open after they fell silent.
+_OPEN = 16
+
+
+class _Watched:
+    """A file that is followed."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self.transcript = transcript
+        self.file: ImportedFile | RestoredFile | None = None
+        self.seen: tuple[int, int, int] | None = None
+        self.changed = 0.0
+        self.finished = True
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+
+async def watch_files(run: ImportRun, paths: Sequence[Path], heard: Heard) -> None:
+    """Import the files and what is added to them, and new files, until cancelled."""
+    watched: dict[Path, _Watched] = {}
+    loop = asyncio.get_running_loop()
+    told: set[str] = set()
+    next_look = 0.0
+    try:
+        while True:
+            began = loop.time()
+            if began >= next_look:
+                for path in paths:
+                    for transcript in await asyncio.to_thread(_found, run, path):
+                        watched.setdefault(transcript.path, _Watched(transcript))
+                looking = list(watched.values())
+                # A search that takes long is made less often.
+                next_look = loop.time() + max(_LOOK, 10 * (loop.time() - began))
+            else:
+                looking = [item for item in watched.values() if not item.finished]
+            for item in looking:
+                await _look(run, item, loop.time())
+                _tell(run, heard, told)
+            _limit(watched)
+            await asyncio.sleep(_POLL)
+    finally:
+        for item in watched.values():
+            item.close()
+
+
+def _found(run: ImportRun, path: Path) -> list[Transcript]:
+    return list(run.importer.transcripts(path)) if path.exists() else []
+
+
+async def _look(run: ImportRun, item: _Watched, now: float) -> None:
+    try:
+        state = item.transcript.path.stat()
+    except OSError:
+        item.close()  # it was deleted, or moved: what was imported stays
+        item.finished = True
+        return
+    seen = state.st_size, state.st_mtime_ns, state.st_ino
+    try:
+        if seen != item.seen:
+            if item.seen is not None and (seen[0] < item.seen[0] or seen[2] != item.seen[2]):
+                item.close()  # it was written anew
+            item.seen, item.changed, item.finished = seen, now, False
+            item.file = item.file or on_its_way(run, item.transcript)
+            await item.file.advance()
+            if time.time() - state.st_mtime >= _SILENCE:  # nobody is writing it
+                item.finished = True
+                await item.file.finish()
+                item.close()
+        elif not item.finished and now - item.changed >= _SILENCE:
+            item.finished = True
+            if item.file is not None:
+                await item.file.finish()
+    except Overtaken:
+        item.close()
+        item.seen = None
+
+
+def _tell(run: ImportRun, heard: Heard, told: set[str]) -> None:
+    """Tell what was added. What was merely skipped is told once, and then with the next news."""
+    for session in run.result.sessions:
+        new = session.skipped and session.name not in told
+        if session.messages or session.undone or new:
+            told.add(session.name)
+            run.result.drop(session.name)
+            heard(session)
+
+
+def _limit(watched: dict[Path, _Watched]) -> None:
+    """Close files that have been silent for long: they are read again if they grow."""
+    quiet = [item for item in watched.values() if item.file is not None and item.finished]
+    for item in sorted(quiet, key=lambda item: item.changed)[:-_OPEN]:
+        item.close()

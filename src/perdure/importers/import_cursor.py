@@ -1,0 +1,94 @@
+"""How far a file was imported: kept in the bank, in the same transaction as what was imported.
+
+A place in a file is an offset and a number of steps: every step of the lines in front of the offset
+was taken, and so many of the line that begins there. To go on, a file is read again from its start
+by a new reader, and the steps that were taken are left out; readers give the same steps for the
+same lines. At the end of a file a reader is asked for what it holds back, which can change what it
+says later: so the offsets where that was done are part of the place.
+
+The checksum covers the bytes in front of the offset. If it does not fit, the file is not the one
+that was imported, or no longer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from perdure.core.errors import Conflict, PerdureError
+from perdure.history.import_cursors import Cursor, FilePosition, Stamp
+from perdure.storage.options import Options
+from perdure.storage.store import Store
+from perdure.storage.transaction import Transaction
+
+
+class Overtaken(PerdureError):
+    """Another process imports the same file, and was faster."""
+
+
+def cursor_key(session: str, conversation: str) -> str:
+    name = conversation.encode("utf-8", "surrogatepass")
+    return f"{session}/{hashlib.sha256(name).hexdigest()[:16]}"
+
+
+class Bookmark:
+    """The cursor of one file, as this process knows it."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store = store
+        self._version = 0
+        self.cursor = Cursor(key)
+
+    async def load(self) -> Cursor:
+        found = await self._store.collection(Cursor).fetch(self.cursor.id)
+        if found is not None:
+            self.cursor, self._version = found.value, found.version
+        return self.cursor
+
+    @property
+    def used(self) -> bool:
+        """Whether anything of this conversation was imported into this session."""
+        return self._version > 0
+
+    def at(self, place: FilePosition, stamp: Stamp = Stamp(), *, anew: bool = False) -> Cursor:  # noqa: B008
+        """The cursor at another place, in the same turn."""
+        return msgspec.structs.replace(self.cursor, place=place, stamp=stamp, anew=anew)
+
+    def begin_anew(self) -> None:
+        """Go on as if nothing had been imported, and the session not been forgotten."""
+        self.cursor = Cursor(self.cursor.id)
+
+    async def move(self, transaction: Transaction, cursor: Cursor) -> None:
+        """Move the cursor in the transaction that writes what was read.
+
+        It has moved when that is committed. Raises `Overtaken` if it is not where this process left
+        it.
+        """
+        cursors = transaction.collection(Cursor)
+        found = await cursors.fetch(cursor.id)
+        if (0 if found is None else found.version) != self._version:
+            raise _overtaken()
+        await cursors.put(cursor)
+        transaction.after_commit(lambda: self._moved(cursor))
+
+    def _moved(self, cursor: Cursor) -> None:
+        self._version += 1
+        self.cursor = cursor
+
+    async def put(self, cursor: Cursor) -> None:
+        """Move the cursor where nothing was written: what was read came to nothing.
+
+        Raises `Overtaken` if it is not where this process left it.
+        """
+        options = Options(expected=self._version)
+        try:
+            cursors = self._store.collection(Cursor)
+            self._version = await cursors.put(cursor, options)
+        except Conflict as exc:
+            raise _overtaken() from exc
+        self.cursor = cursor
+
+
+def _overtaken() -> Overtaken:
+    return Overtaken(hint="Import the file again; nothing was written twice.")

@@ -1,0 +1,256 @@
+"""Ways to keep a history within a budget, as they are commonly built, to be compared with ours.
+
+A policy is asked for one request after the other. It shows what was said before this model call:
+the calls before it, and the prompt that it answers. What the model says, and what its tools answer,
+is part of the next request. The budget covers all messages, not system text and tools.
+
+No policy drops the newest call before the one it is asked for: its tools' answers have not been
+seen by any model. If it alone does not fit, it is cut at its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from perdure.simulation.gradient_policy import GradientPolicy
+from perdure.simulation.prompt_cache import CacheBlock
+from perdure.simulation.replay_input import Call, ReplaySetting, SimulatedRequest, cut, digest
+
+__all__ = ["POLICIES", "Policy", "ReplaySetting", "SimulatedRequest"]
+
+#: Tokens of a rolling summary, unless that is more than a quarter of the budget.
+SUMMARY = 2_500
+#: The share of the budget that a rolling summary leaves as it was said.
+KEPT = 0.35
+#: Calls whose tools' outputs are not masked.
+UNMASKED = 10
+
+
+class Policy(Protocol):
+    """One way to keep a history. Made anew for each replay."""
+
+    async def request(self, number: int) -> SimulatedRequest:
+        """What is sent for this call. Asked for each call once, from 0 on.
+
+        Raises `BudgetTooSmall` if the prompt alone does not fit.
+        """
+
+    async def close(self) -> None:
+        """Give back what it holds. Safe to call twice."""
+
+
+class _Pure:
+    """A policy that holds nothing but values."""
+
+    async def close(self) -> None:
+        pass
+
+
+class Unlimited(_Pure):
+    """Everything, always."""
+
+    def __init__(self, setting: ReplaySetting) -> None:
+        self._setting = setting
+        self._blocks: list[CacheBlock] = []
+        self._tokens = 0
+
+    async def request(self, number: int) -> SimulatedRequest:
+        if number:
+            call = self._setting.calls[number - 1]
+            self._blocks += call.blocks
+            self._tokens += call.tokens
+        blocks = [*self._blocks, *self._setting.calls[number].prompt]
+        return SimulatedRequest(blocks, covered=self._tokens, history=self._tokens)
+
+
+class DropOldest(_Pure):
+    """The newest calls that fit; what was dropped does not come back."""
+
+    def __init__(self, setting: ReplaySetting) -> None:
+        self._setting = setting
+        self._window = _Window()
+
+    async def request(self, number: int) -> SimulatedRequest:
+        setting, window = self._setting, self._window
+        if number:
+            window.add(setting.calls[number - 1])
+        room = setting.room(number)
+        rewritten = window.shrink(room, room)
+        return window.request(setting.calls[number], rewritten=rewritten)
+
+
+class DropHalf(_Pure):
+    """The newest calls; when they no longer fit, the oldest go until half of the budget is free."""
+
+    def __init__(self, setting: ReplaySetting) -> None:
+        self._setting = setting
+        self._window = _Window()
+
+    async def request(self, number: int) -> SimulatedRequest:
+        setting, window = self._setting, self._window
+        if number:
+            window.add(setting.calls[number - 1])
+        room, rewritten = setting.room(number), False
+        if window.tokens > room:
+            rewritten = window.shrink(min(setting.budget // 2, room), room)
+        return window.request(setting.calls[number], rewritten=rewritten)
+
+
+class RollingSummary(_Pure):
+    """A summary of everything, then the newest calls.
+
+    When they no longer fit, the summary is written anew and covers all but the newest 35 % of the
+    budget. What the model that writes it costs is not counted.
+    """
+
+    def __init__(self, setting: ReplaySetting) -> None:
+        self._setting = setting
+        self._window = _Window()
+        self._most = min(SUMMARY, setting.budget // 4)
+        self._summary = 0  # tokens
+        self._version = 0
+        self._tokens = 0  # of the whole history
+
+    async def request(self, number: int) -> SimulatedRequest:
+        setting, window = self._setting, self._window
+        if number:
+            window.add(setting.calls[number - 1])
+            self._tokens += setting.calls[number - 1].tokens
+        room, rewritten = setting.room(number), False
+        if window.tokens + self._summary > room:
+            self._summary = min(self._most, room)
+            left = room - self._summary
+            window.shrink(min(int(setting.budget * KEPT), left), left)
+            self._version += 1
+            rewritten = True
+        shown = window.request(setting.calls[number], rewritten=rewritten)
+        if not self._version:
+            return shown
+        return SimulatedRequest(
+            [_made("summary", self._version, self._summary), *shown.blocks],
+            rewritten=rewritten,
+            covered=self._tokens,
+            history=shown.history + self._summary,
+        )
+
+
+class Masking(_Pure):
+    """Everything, but of tools' outputs only those of the newest ten calls.
+
+    Each request masks the outputs of one more call, so all that follows it is new to the cache.
+    When that is not enough, the oldest calls go until half of the budget is free.
+    """
+
+    def __init__(self, setting: ReplaySetting) -> None:
+        self._setting = setting
+        self._masked = _Window()
+        self._newest = _Window()
+
+    async def request(self, number: int) -> SimulatedRequest:
+        setting, masked, newest = self._setting, self._masked, self._newest
+        rewritten = False
+        if number:
+            newest.add(setting.calls[number - 1])
+            if len(newest) > UNMASKED:
+                call = setting.calls[number - 1 - UNMASKED]
+                shown = newest.take_oldest()
+                masked.append(_Shown(call.masked, call.tokens))
+                rewritten = shown.blocks != call.masked
+        room = setting.room(number)
+        if masked.tokens + newest.tokens > room:
+            rewritten = True
+            half = min(setting.budget // 2, room)
+            masked.shrink(max(half - newest.tokens, 0))
+            if not masked.tokens:
+                newest.shrink(half, room)
+        recent = newest.request(setting.calls[number], rewritten=rewritten)
+        return SimulatedRequest(
+            [*masked.blocks, *recent.blocks],
+            rewritten=rewritten,
+            covered=masked.covered + recent.covered,
+            history=masked.tokens + recent.history,
+        )
+
+
+#: Made with a setting, each is a policy.
+POLICIES: dict[str, Callable[[ReplaySetting], Policy]] = {
+    "unlimited": Unlimited,
+    "drop_oldest": DropOldest,
+    "drop_half": DropHalf,
+    "rolling_summary": RollingSummary,
+    "masking": Masking,
+    "gradient": GradientPolicy,
+}
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+class _Shown(NamedTuple):
+    """A call as it is shown."""
+
+    blocks: tuple[CacheBlock, ...]
+    #: What it stands for.
+    raw: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(block.tokens for block in self.blocks)
+
+
+class _Window:
+    """Calls in a row, of which the oldest can go. Totals are kept, not counted again."""
+
+    def __init__(self) -> None:
+        self._calls: deque[_Shown] = deque()
+        self.tokens = self.covered = 0
+        #: Those of all calls; the list is not changed behind anybody's back but replaced.
+        self.blocks: list[CacheBlock] = []
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, call: Call) -> None:
+        self.append(_Shown(call.blocks, call.tokens))
+
+    def append(self, shown: _Shown) -> None:
+        self._calls.append(shown)
+        self.tokens += shown.tokens
+        self.covered += shown.raw
+        self.blocks += shown.blocks
+
+    def take_oldest(self) -> _Shown:
+        shown = self._calls.popleft()
+        self.tokens -= shown.tokens
+        self.covered -= shown.raw
+        self.blocks = self.blocks[len(shown.blocks) :]
+        return shown
+
+    def shrink(self, wanted: int, most: int | None = None) -> bool:
+        """Let the oldest go until at most `wanted` tokens are left.
+
+        With `most`, the newest call stays, cut to so many tokens if it takes more. Returns whether
+        anything changed.
+        """
+        before = self.tokens
+        while self.tokens > wanted and len(self._calls) > (most is not None):
+            self.take_oldest()
+        if most is not None and self.tokens > most:
+            blocks = cut(self.take_oldest().blocks, most)
+            self.append(_Shown(blocks, sum(block.tokens for block in blocks)))
+        return self.tokens != before
+
+    def request(self, call: Call, *, rewritten: bool) -> SimulatedRequest:
+        """These calls, and what this one answers."""
+        return SimulatedRequest(
+            [*self.blocks, *call.prompt],
+            rewritten=rewritten,
+            covered=self.covered,
+            history=self.tokens,
+        )
+
+
+def _made(what: str, version: int, tokens: int) -> CacheBlock:
+    return CacheBlock(digest(what.encode(), version), tokens)
