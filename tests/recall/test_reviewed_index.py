@@ -17,8 +17,8 @@ from perdure.config import ArtifactsConfig, Config
 from perdure.core.errors import Unavailable
 from perdure.core.messages import assistant, user
 from perdure.recall.indexing import index as index_module
-from perdure.recall.indexing.filling import Filler
 from perdure.recall.indexing.index import RecallIndex
+from perdure.recall.indexing.index_filler import Filler
 from perdure.recall.places import INDEX, Spot
 from perdure.search import attach, sqlite_documents, sqlite_vectors
 from perdure.search.engine import Document, Embedding, VectorSearch, Withdrawal, engine_of

@@ -1,9 +1,8 @@
-"""What a provider answered instead of an answer, as an error of ours.
+"""A provider's error answer as a `GatewayError`.
 
 The status decides, unless the provider's own words are more exact: some call a prompt that is too
-long a bad request, some a server error, and an account without money is "too many requests". Error
-objects come in a dozen shapes (`_reading`), and inside a stream or a body with status 200 there is
-no status at all: then the provider's names for errors stand in for it (`_STATUS_OF`).
+long a server error, and an account without money is "too many requests". In a stream or a body with
+status 200, the provider's names for errors stand for the status (`_STATUS_OF`).
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
 
 #: Characters of the provider's own words that are shown.
 MAX_WORDS = 300
-#: A body is not looked at beyond this: words that explain something come first.
+#: Characters of a body that are read: explanations come first.
 _MAX_BODY = 65_536
 
-#: Names of errors, whichever field they stand in, and the status that they amount to: of OpenAI,
-#: Anthropic, Hugging Face's text generation server, llama.cpp, vLLM, Cloudflare Workers AI.
+#: Names of errors, in any field, and the status that they amount to: of OpenAI, Anthropic, Hugging
+#: Face, llama.cpp, vLLM, Cloudflare Workers AI.
 _STATUS_OF = {
     name: status
     for status, names in {
@@ -100,11 +99,10 @@ def from_response(
     keyless: str = "",
     now: float | None = None,
 ) -> GatewayError:
-    """The error that an answer with this status means. `where` is ``provider/model``.
+    """The error of an answer with this status; `where` is ``provider/model``. Never raises.
 
-    Never raises, whatever the body is. If no key was sent, `keyless` is the hint that says how to
-    have one sent. `now` is the time since 1970 in seconds, for dates in the headers; the clock's,
-    if it is not given.
+    `keyless` is the hint to give if no key was sent. `now` is seconds since 1970, for dates in
+    headers.
     """
     names, words, hinted = _reading(_decoded(body))
     asked = retry_after(headers, now=now)
@@ -123,10 +121,9 @@ def from_response(
 
 
 def from_event(error: Any, *, where: str, keyless: str = "") -> GatewayError:
-    """The error that an error object inside a stream, or a body with status 200, means.
+    """The error of an error object in a stream, or in a body with status 200.
 
-    Takes the object itself or what it is wrapped in. One that names no known kind is taken for
-    trouble of the provider's.
+    Takes the object or its wrapper. An unknown kind counts as trouble of the provider's.
     """
     names, words, hinted = _reading(error)
     status = 500
@@ -142,10 +139,7 @@ def from_event(error: Any, *, where: str, keyless: str = "") -> GatewayError:
 
 
 def retry_after(headers: Headers, *, now: float | None = None) -> float | None:
-    """Seconds to wait, as the headers say, or None.
-
-    Knows ``retry-after-ms``, and ``retry-after`` in seconds or as an HTTP date.
-    """
+    """Seconds of ``retry-after-ms``, or ``retry-after`` in seconds or as an HTTP date; or None."""
     milliseconds = _number(_header(headers, "retry-after-ms"))
     if milliseconds is not None:
         return max(0.0, milliseconds / 1_000)
@@ -162,7 +156,7 @@ def retry_after(headers: Headers, *, now: float | None = None) -> float | None:
 
 
 def span(text: str) -> float | None:
-    """Seconds of ``1m30s``, ``6m0s``, ``17ms`` or ``1h2m3.5s``; None if it is not such a span."""
+    """Seconds of ``1m30s``, ``6m0s``, ``17ms`` or ``1h2m3.5s``; None for anything else."""
     parts = _spans.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
@@ -173,7 +167,7 @@ def span(text: str) -> float | None:
 
 
 def conceal(error: GatewayError, secrets: list[str]) -> None:
-    """Take secrets out of what an error says, and what led to it: servers quote what they get."""
+    """Remove secrets from an error and its causes: servers quote what they get."""
 
     def masked(text: object) -> str:
         said = str(text)
@@ -264,7 +258,7 @@ def _error(
 
 
 def _reading(error: Any) -> tuple[tuple[str, ...], str, float | None]:
-    """The names in an error object, most exact first, its words, and seconds to wait."""
+    """The names in an error object, most exact first, its text, and seconds to wait."""
     names: list[str] = []
     words = ""
     wait: float | None = None
@@ -289,7 +283,7 @@ def _reading(error: Any) -> tuple[tuple[str, ...], str, float | None]:
 
 
 def _layers(error: Any, depth: int = 4) -> Iterator[Any]:
-    """Error objects from the innermost out: what they are wrapped in says less."""
+    """Error objects from the innermost out: wrappers say less."""
     if isinstance(error, list):
         error = error[0] if error else None
     if isinstance(error, dict):
@@ -318,7 +312,7 @@ def _decoded(body: bytes) -> Any:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Its words on one line, without what a terminal would obey, cut to `limit` characters."""
+    """One line, without control characters, cut to `limit` characters."""
     plain = "".join(c if c.isprintable() else " " for c in text[: limit * 20])
     line = " ".join(plain.split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
@@ -334,7 +328,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _reset(headers: Headers, now: float | None) -> float | None:
-    """Seconds until what was used up is there again, as the headers of limits tell."""
     from perdure.gateway.rate_limits import read  # which reads spans of time as we do
 
     found = read(headers, now=now)
@@ -345,7 +338,6 @@ def _reset(headers: Headers, now: float | None) -> float | None:
 
 
 def _header(headers: Headers, name: str) -> str | None:
-    """A header by its lower-case name, in mappings that heed case and in those that do not."""
     found = headers.get(name)
     if found is None:
         found = next((value for key, value in headers.items() if key.lower() == name), None)
@@ -355,7 +347,7 @@ def _header(headers: Headers, name: str) -> str | None:
 def from_exception(
     exc: Exception, said: str, *, where: str, url: httpx2.URL | None
 ) -> GatewayError:
-    """The error that something raised by httpx2 means. `where` is ``provider/model``.
+    """The error of an exception of httpx2; `where` is ``provider/model``.
 
     `said` is its message as it may be shown: some quote what was sent or received.
     """
@@ -399,7 +391,7 @@ def from_exception(
 def overdue(
     *, where: str, timeout: float, silence: float, began: bool, silent: bool
 ) -> ProviderDown:
-    """The error for a provider that took too long: for one pause, if `silent`, or altogether."""
+    """A timeout: of one pause, if `silent`, or of the whole call."""
     if silent:
         return ProviderDown(
             f"{where} fell silent in the middle of its answer, for {silence:g} s.",
@@ -452,7 +444,6 @@ def _why_unreachable(exc: Exception, host: str) -> tuple[str, str]:
 
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:
-    """An exception and what led to it, the latest first; of several at once, all."""
     yield exc
     if isinstance(exc, BaseExceptionGroup):
         for each in exc.exceptions:

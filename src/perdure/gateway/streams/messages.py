@@ -59,8 +59,6 @@ def _tidy(block: Any) -> Any:
 
 
 class _Block:
-    """A block that grows."""
-
     __slots__ = ("block", "pieces", "whole")
 
     def __init__(self, block: Item) -> None:
@@ -121,7 +119,7 @@ class MessagesDecoder(StreamDecoder):
         return []
 
     def _count(self, usage: Any) -> None:
-        """Takes up counts, which are totals; what is left out stays as it was."""
+        """Counts are totals; what is left out stays as it was."""
         if isinstance(usage, dict):
             self._usage |= {
                 name: count
@@ -165,7 +163,6 @@ class MessagesDecoder(StreamDecoder):
         return [CallDelta(index, shown(text))] if growing.block["type"] == "tool_use" else []
 
     def _set(self, block: Item, kind: str, delta: Item) -> None:
-        """What comes whole, or in a type that is not known: its fields are the block's."""
         if kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
             return

@@ -20,8 +20,8 @@ import msgspec
 
 from perdure.core.errors import Conflict, PerdureError
 from perdure.history.log_records import SessionRecord, TurnPiece
-from perdure.recall.indexing.embedding import Embeddings, Waiting
 from perdure.recall.indexing.groups import Groups
+from perdure.recall.indexing.passage_vectors import Embeddings, Waiting
 from perdure.recall.indexing.passages import (
     Thread,
     document,
