@@ -46,7 +46,7 @@ from perdure.gateway.rate_limits import Gate, GateSlot
 #: Seconds. A provider that wants more is asked again after this.
 _LONGEST_PAUSE = 3_600.0
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
-# Seconds by which an event loop may wake too early.
+#: Seconds by which an event loop may wake too early.
 _EARLY = 0.005
 
 

@@ -27,17 +27,17 @@ from perdure.gateway.provider_errors import Unreachable, one_line
 
 R = TypeVar("R")
 
-# If another candidate is left: seconds above which a pause is not waited for, and a slow failure
-# not retried.
+#: If another candidate is left: seconds above which a pause is not waited for, and a slow failure
+#: not retried.
 _IMPATIENCE = 2.0
-# Least seconds of a candidate's share, while there are so many: in less, none would answer.
+#: Least seconds of a candidate's share, while there are so many: in less, none would answer.
 _LEAST_SHARE = 0.5
 #: Candidates whose reasons are told when all failed, and characters of each.
 _MOST_REASONS = 5
 _LONGEST_REASON = 160
 #: A call that failed waits so many times for a circuit to be tried again.
 _MOST_REFUSALS = 6
-# Seconds after the deadline at which what does not keep to it (a bank that hangs) is cut off.
+#: Seconds after the deadline at which what does not keep to it (a bank that hangs) is cut off.
 _GRACE = 0.05
 #: Seconds for a call to put its things away when the gateway is closed.
 _CLOSE_PATIENCE = 5.0
@@ -60,7 +60,7 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base: float = 0.5
     #: … up to this.
     cap: float = 8.0
-    # A provider that asks for a longer pause than this is not waited for.
+    #: A provider that asks for a longer pause than this is not waited for.
     patience: float = 20.0
 
 

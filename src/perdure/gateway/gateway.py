@@ -61,8 +61,8 @@ from perdure.storage.store import Store
 
 R = TypeVar("R")
 
-# Longest pause, in seconds, that is waited for if no other candidate is left: most limits are by
-# the minute.
+#: Longest pause, in seconds, that is waited for if no other candidate is left: most limits are by
+#: the minute.
 _PATIENCE = 60.0
 #: Seconds that an answer waits until it is cached.
 _CACHE_PATIENCE = 1.0

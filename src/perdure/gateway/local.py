@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.gateway.word_tokens import WordTokenizer
 
 DIMENSION = 256
-# Texts embedded in one go; between two goes, other threads run and cancellation is seen.
+#: Texts embedded in one go; between two goes, other threads run and cancellation is seen.
 _BATCH = 256
 #: Tokens whose vectors are in memory at the same time: 8 MB.
 _BLOCK = 8_192

@@ -2,7 +2,7 @@
 
 Each call leaves a mark that fades with time and with later calls. A model's *preference* is
 
-  preference = (successes + GOOD_WILL) / (calls + GOOD_WILL)
+    preference = (successes + GOOD_WILL) / (calls + GOOD_WILL)
 
 It is 1 without data, falls with each failure, and recovers with successes and by itself.
 """
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from perdure.gateway.catalog import ModelCandidate
 
 
-# Calls without a failure that every model starts with.
+#: Calls without a failure that every model starts with.
 GOOD_WILL = 2.0
-# Below this preference a model goes behind those that do better. Without data one failure is
-# enough, for a minute or two; after ten successes it takes five.
+#: Below this preference a model goes behind those that do better. Without data one failure is
+#: enough, for a minute or two; after ten successes it takes five.
 HEALTHY = 0.7
 
 #: A mark fades by this with each later call: about the last ten count.

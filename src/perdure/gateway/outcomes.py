@@ -30,7 +30,7 @@ from perdure.storage.store import Store
 By: TypeAlias = Literal["agent", "task", "provider", "model", "purpose", "day"]
 GROUPS: tuple[By, ...] = ("agent", "task", "provider", "model", "purpose", "day")
 Judge: TypeAlias = Literal["heuristic", "judge", "user"]
-# The error of a call that its caller gave up, such as a stream left early: nobody failed.
+#: The error of a call that its caller gave up, such as a stream left early: nobody failed.
 CANCELLED = "cancelled"
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One attempt at one model. An answer from the cache is one, too."""
 
     id: Annotated[str, Key()]  # core.ids.new_id()
-    # When it began. Microseconds.
+    #: When it began. Microseconds.
     started: int
     purpose: str
     provider: str
@@ -140,8 +140,8 @@ class OutcomeRecorder:
         self._lock = asyncio.Lock()
         self._wake: Wake | None = jobs.idle("outcomes", self._work) if jobs is not None else None
         self._closed = False
-        # Outcomes that were lost because the store refused them or could not be written for too
-        # long.
+        #: Outcomes that were lost because the store refused them or could not be written for too
+        #: long.
         self.dropped = 0
 
     def note(self, outcome: Outcome) -> None:
@@ -246,7 +246,7 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     cache_read: int
     cache_write: int
     reasoning: int
-    # Known cost in picodollars. None if some costs are unknown and no other call was charged for.
+    #: Known cost in picodollars. None if some costs are unknown and no other call was charged for.
     cost: int | None
     #: For how many calls the cost is not known.
     unknown_costs: int
@@ -261,7 +261,7 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.cost == 0 and bool(self.unknown_costs or answers)
 
 
-# The database also groups by how calls ended: what a cost of zero means depends on it.
+#: The database also groups by how calls ended: what a cost of zero means depends on it.
 _ENDS = ("success", "cached", "error")
 _TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
 _MEANS = ("latency", "first_token", "quality")

@@ -1,7 +1,7 @@
 """What models cost: a dated list that ships with Perdure; the configuration comes first.
 
-  prices = Prices.load(config.gateway.prices)
-  prices.cost("openai", "gpt-5", usage)      # picodollars, or None if it cannot be known
+    prices = Prices.load(config.gateway.prices)
+    prices.cost("openai", "gpt-5", usage)      # picodollars, or None if it cannot be known
 
 A model is found by its exact name, or without the date at its end (``gpt-5-2025-08-07`` costs what
 ``gpt-5`` does). Nothing is guessed: a missing price or rate gives None, never zero. Local servers

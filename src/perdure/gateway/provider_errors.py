@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 #: Characters of the provider's own words that are shown.
 MAX_WORDS = 300
-# Characters of a body that are read: explanations come first.
+#: Characters of a body that are read: explanations come first.
 _MAX_BODY = 65_536
 
-# Names of errors, in any field, and the status that they amount to: of OpenAI, Anthropic, Hugging
-# Face, llama.cpp, vLLM, Cloudflare Workers AI.
+#: Names of errors, in any field, and the status that they amount to: of OpenAI, Anthropic, Hugging
+#: Face, llama.cpp, vLLM, Cloudflare Workers AI.
 _STATUS_OF = {
     name: status
     for status, names in {

@@ -46,7 +46,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     embeddings: str = "/embeddings"
     headers: dict[str, str] = {}
     habits: Habits = Habits()
-    # Calls at the same time, for each model.
+    #: Calls at the same time, for each model.
     concurrency: int = 64
 
 
@@ -54,8 +54,8 @@ LOCAL = "local"
 #: The model that embeds without a server.
 LOCAL_MODEL = "wordllama"
 
-# OpenAI-compatible servers know the older field; some ignore the newer one, so that the answer
-# would have no limit.
+#: OpenAI-compatible servers know the older field; some ignore the newer one, so that the answer
+#: would have no limit.
 COMPATIBLE = Habits(max_tokens_field="max_tokens")
 #: The templates of open models often refuse two messages of the same role.
 SELF_HOSTED = Habits(max_tokens_field="max_tokens", alternate=True)

@@ -3,9 +3,9 @@
 Active where the program has set OpenTelemetry up; otherwise nothing is imported or measured.
 Prompts, answers and error texts are never part of it.
 
-  with telemetry.attempt("chat", provider, model, request=request, options=options) as span:
-      answered = ...
-      span.answered(answered)
+    with telemetry.attempt("chat", provider, model, request=request, options=options) as span:
+        answered = ...
+        span.answered(answered)
 """
 
 from __future__ import annotations

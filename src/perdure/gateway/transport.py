@@ -4,10 +4,10 @@ Three timeouts: `connect`; `silence`, for a provider that has begun to answer; a
 `timeout` for everything. Before it begins to answer, a provider may be silent for the whole time
 (models think), or for a stream's `patience`. Raised, with provider and model:
 
-  Rejected      the request is refused, or its address or headers cannot be used
-  RateLimited   … for now
-  ProviderDown  unreachable, broken off, or not done within the timeout
-  BadAnswer     neither JSON nor a stream of events, or too large
+    Rejected      the request is refused, or its address or headers cannot be used
+    RateLimited   … for now
+    ProviderDown  unreachable, broken off, or not done within the timeout
+    BadAnswer     neither JSON nor a stream of events, or too large
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ BUDGETS: Final[dict[Effort, int]] = {
 }
 
 _reasons = re.compile(r"(?:^|/)(?:o\d|gpt-5(?!.*-chat))").search
-# OpenAI's models that do not reason, and refuse an effort.
+#: OpenAI's models that do not reason, and refuse an effort.
 _never_reasons = re.compile(r"(?:^|/)(?:gpt-[34]|chatgpt|gpt-\d[^/]*-chat)").search
 _FIRST_FIVE = re.compile(r"(?:^|/)gpt-5(?:-(?!chat)|$)").search
 _O_SERIES = re.compile(r"(?:^|/)o\d").search

@@ -1,10 +1,10 @@
 """Answers of models as canonical messages, from a stream of events or a whole body.
 
-  parser, decoder = sse.EventParser(), streams.decoder("chat")
-  for chunk in chunks:
-      for event in parser.feed(chunk):
-          deltas = decoder.feed(event)
-  answered = decoder.finish()
+    parser, decoder = sse.EventParser(), streams.decoder("chat")
+    for chunk in chunks:
+        for event in parser.feed(chunk):
+            deltas = decoder.feed(event)
+    answered = decoder.finish()
 
 `finish` is ``tools`` whenever a tool is asked for and nothing went wrong, and ``filter`` also if
 the model itself refused, whatever the server called it.

@@ -28,8 +28,7 @@ from perdure.wire.media import from_base64
 from perdure.wire.notes import notes_of
 from perdure.wire.plain import Item
 
-# What reading an unexpected form may raise. Only needed fields are read, so that servers may differ
-# in the rest.
+#: What reading an unexpected form may raise. Only needed fields are read.
 MISREAD = (
     AttributeError,
     IndexError,
