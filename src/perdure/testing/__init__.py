@@ -2,7 +2,7 @@
 
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.testing.clock import ManualClock
-from perdure.testing.conformance import Report, perform, run, trials_for
+from perdure.testing.conformance import ConformanceReport, perform, run, trials_for
 from perdure.testing.model import (
     ReceivedRequest,
     Script,
@@ -13,10 +13,10 @@ from perdure.testing.model import (
 from perdure.testing.project import fill_project, planted, project_history, project_turn
 
 __all__ = [
+    "ConformanceReport",
     "ManualClock",
     "MemoryAdapter",
     "ReceivedRequest",
-    "Report",
     "Script",
     "ScriptedAnswer",
     "ScriptedFault",

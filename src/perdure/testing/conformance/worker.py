@@ -22,7 +22,7 @@ from perdure.storage.registry import extend
 from perdure.storage.rows import Batch, Event, Layout, Put
 
 
-class Job(msgspec.Struct, frozen=True):
+class WorkerJob(msgspec.Struct, frozen=True):
     """A task, as `Bench.spawn` passes it."""
 
     task: str
@@ -37,7 +37,7 @@ class Job(msgspec.Struct, frozen=True):
     index: SearchIndex | None = None
 
 
-async def write(adapter: Adapter, job: Job) -> None:
+async def write(adapter: Adapter, job: WorkerJob) -> None:
     """Each key to every collection, one batch a key; then wait to be killed."""
     options = STRONG if job.strong else DEFAULT
     for key in job.keys:
@@ -48,7 +48,7 @@ async def write(adapter: Adapter, job: Job) -> None:
     await asyncio.sleep(3600)
 
 
-async def index(adapter: Adapter, job: Job) -> None:
+async def index(adapter: Adapter, job: WorkerJob) -> None:
     """Each key, and a document about it; then wait to be killed."""
     (layout,), declared = job.layouts, job.index
     assert declared is not None
@@ -61,7 +61,7 @@ async def index(adapter: Adapter, job: Job) -> None:
     await asyncio.sleep(3600)
 
 
-async def count(adapter: Adapter, job: Job) -> None:
+async def count(adapter: Adapter, job: WorkerJob) -> None:
     (layout,), (key,) = job.layouts, job.keys
     for _ in range(job.times):
         while True:
@@ -81,14 +81,14 @@ def _put(layout: Layout, key: str, value: bytes, expected: int | None = None) ->
     return Put(layout.name, key, value, "text/plain", 1, columns=columns, expected=expected)
 
 
-_TASKS: dict[str, Callable[[Adapter, Job], Awaitable[None]]] = {
+_TASKS: dict[str, Callable[[Adapter, WorkerJob], Awaitable[None]]] = {
     "write": write,
     "index": index,
     "count": count,
 }
 
 
-async def work(job: Job) -> None:
+async def work(job: WorkerJob) -> None:
     module, _, name = job.factory.partition(":")
     factory: Any = reduce(getattr, name.split("."), importlib.import_module(module))
     adapter: Adapter = factory(job.url, lambda: job.time)
@@ -101,4 +101,4 @@ async def work(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(msgspec.json.decode(sys.argv[1], type=Job)))
+    asyncio.run(work(msgspec.json.decode(sys.argv[1], type=WorkerJob)))
