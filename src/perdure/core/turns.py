@@ -107,7 +107,6 @@ class ConversationState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     round: int = 0
     #: The next message opens a turn, whatever it is.
     fresh: bool = True
-    #: The ids of tool calls without a result.
     waiting: tuple[str, ...] = ()
     #: The round has its reply; the reply's id; a tool has answered.
     replied: bool = False

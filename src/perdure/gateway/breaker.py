@@ -31,11 +31,9 @@ _PARTS = 10
 
 
 class BreakerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a circuit opens, and for how long."""
+    """When a circuit opens (failures in a row, or their share in a window), and for how long."""
 
-    #: Failures in a row that open it.
     failures: int = 5
-    #: The share of failures, in a window of so many seconds with so many calls, that opens it.
     share: float = 0.5
     window: float = 60.0
     calls: int = 20
@@ -46,10 +44,9 @@ class BreakerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BreakerView(msgspec.Struct, frozen=True):
-    """How a circuit stands, for showing it."""
+    """The state of a circuit. Times are in seconds."""
 
     state: State
-    #: Seconds since it came into this state.
     since: float
     #: Seconds until the next probe; None unless it is open.
     next_probe: float | None

@@ -110,7 +110,6 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Limits, and what is spent and reserved of them in this period."""
 
     budget: Budget
-    #: Whose, if each agent has its own.
     agent: str
     period: str
     #: Microseconds; None if it never does.

@@ -85,7 +85,6 @@ class Deadline:
 class CandidateShare(msgspec.Struct, frozen=True):
     """One candidate's share of a call's time."""
 
-    #: How many candidates failed before this one.
     position: int
     #: Of the whole call.
     deadline: Deadline

@@ -117,8 +117,6 @@ class Gateway:
         check_purpose(purpose)
         return self.catalog.has(purpose)
 
-    # Calls ------------------------------------------------------------------------------------
-
     async def complete(self, request: Any, options: CallOptions = _PLAIN) -> Reply:
         """The answer of a model to a `Request`, or to anything that `wire.decode` takes.
 
@@ -198,8 +196,6 @@ class Gateway:
     ) -> None:
         """Rate an answer from 0 to 1; `outcome` is the reply's. Raises `InvalidInput`."""
         await self.recorder.feedback(outcome, check_score(outcome, score), by)
-
-    # What happened ----------------------------------------------------------------------------
 
     async def costs(
         self,
@@ -309,8 +305,6 @@ class Gateway:
             call = requests.build(request, provider, model, stream=stream)
         return call
 
-    # The response cache -------------------------------------------------------------------------
-
     def _cache_key(
         self, candidate: ModelCandidate, options: CallOptions, call: requests.ProviderRequest
     ) -> str | None:
@@ -361,8 +355,6 @@ class Gateway:
         putting = self.cache.put(key, answered, agent=options.agent, session=options.session)
         # The answer is there: a bank that is slow must not hold it up for long.
         await self._state.carry_on(putting, patience=_CACHE_PATIENCE)
-
-    # Exchanges ----------------------------------------------------------------------------------
 
     async def _vectors(
         self, texts: Sequence[str], attempt: Attempt

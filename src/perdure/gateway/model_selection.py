@@ -112,11 +112,9 @@ class _Marks(msgspec.Struct):
 
 
 class CandidateStatus(msgspec.Struct, frozen=True):
-    """What is known of a candidate at the moment of choosing."""
+    """What is known of a candidate when choosing."""
 
-    #: Of its circuit breaker.
     state: State = "closed"
-    #: For this kind of work.
     health: HealthView = HealthView()
     #: Seconds until its gate lets anybody in.
     paused: float = 0.0

@@ -24,7 +24,6 @@ import msgspec
 from perdure.core.errors import InvalidConfig
 from perdure.core.messages import Usage
 
-#: Picodollars in a dollar.
 DOLLAR = 10**12
 _PER_TOKEN = DOLLAR // 10**6  # a dollar for a million tokens, in picodollars for one
 _DATED = re.compile(r"-(?:20\d\d-[01]\d-[0-3]\d|20\d\d[01]\d[0-3]\d)$")

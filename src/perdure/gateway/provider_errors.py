@@ -194,9 +194,6 @@ def _quotes(error: BaseException | None, secrets: list[str]) -> bool:
     return any(secret in text for secret in secrets for text in held)
 
 
-# From status and words to an error --------------------------------------------------------------
-
-
 def _error(
     status: int,
     names: tuple[str, ...],
@@ -252,9 +249,6 @@ def _error(
         f"{where} does not accept the request ({code}){said}",
         hint="Change what it complains about; sending the same again does not help.",
     )
-
-
-# The shapes of error objects --------------------------------------------------------------------
 
 
 def _reading(error: Any) -> tuple[tuple[str, ...], str, float | None]:
@@ -323,7 +317,7 @@ def _number(text: str | None) -> float | None:
         value = float(text) if text is not None else None
     except ValueError:
         return None
-    # Years, infinity and NaN are nobody's intention.
+    # Years, infinity and NaN are not meant.
     return value if value is not None and abs(value) < 1e9 else None
 
 

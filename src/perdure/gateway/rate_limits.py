@@ -118,8 +118,6 @@ class Gate:
             tokens=self._tokens.at(now),
         )
 
-    # For slots ----------------------------------------------------------------------------------
-
     async def _enter(self, tokens: int, remaining: float, patience: float) -> None:
         now = self._clock()
         opens = self._opens(tokens, now)
@@ -179,8 +177,6 @@ class Gate:
         self._requests.set(limits.requests, limits.requests_reset, self._unseen, now)
         self._tokens.set(limits.tokens, limits.tokens_reset, self._unseen_tokens, now)
         self._advance()
-
-    # Who is next --------------------------------------------------------------------------------
 
     def _opens(self, tokens: int, now: float) -> float:
         return max(

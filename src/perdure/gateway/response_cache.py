@@ -23,7 +23,6 @@ from perdure.storage.options import DEFAULT
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 from perdure.storage.store import Store
 
-#: Gives the messages with their secrets masked.
 Mask = Callable[[tuple[Message, ...]], tuple[Message, ...]]
 
 _log = logging.getLogger(__name__)

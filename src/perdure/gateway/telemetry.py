@@ -99,7 +99,6 @@ class _RecordedSpan(CallSpan):
         options: CallOptions | None,
         stream: bool,
     ) -> None:
-        #: What spans and metrics say alike.
         self._common = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": _NAMES.get(provider.name, provider.name),

@@ -169,8 +169,6 @@ class Transport:
         if client is not None:
             await client.aclose()
 
-    # Sending ------------------------------------------------------------------------------------
-
     async def _send(
         self, call: HttpCall, accept: str, also: tuple[int, ...] = ()
     ) -> httpx2.Response:
@@ -205,8 +203,6 @@ class Transport:
     def _forget(self) -> None:
         for loop in [each for each in list(self._clients) if each.is_closed()]:
             del self._clients[loop]
-
-    # Reading ------------------------------------------------------------------------------------
 
     async def _whole(self, call: HttpCall, response: httpx2.Response, watch: CallTimeouts) -> bytes:
         found = _type_of(response)

@@ -35,7 +35,6 @@ class Template(NamedTuple):
 
     form: str
     gaps: tuple[int, ...]
-    #: Characters when it is filled, about.
     size: int
 
 

@@ -250,7 +250,6 @@ def _merge_entry(entries: list[Any], entry: Any) -> None:
 # Changing it changes the ids of calls that have none from their server, in answers read again.
 _CALL_IDS = UUID("5c2ad0f4-8a1e-5d0b-9d3b-1c6f0f0f7c11")
 _ENTRY = frozenset({"custom", "function", "id", "index", "type"})
-#: Where each kind of call says what the tool is given.
 _KEYS = {"function": "arguments", "custom": "input"}
 
 
