@@ -8,7 +8,7 @@ import perdure
 from perdure.core import clock as time
 from perdure.storage.store import Store
 from perdure.storage.windows import Entry, MemoryWindows, Replacement, TimeWindow, fold_oldest
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 EVER = TimeWindow(time.to_datetime(0))
 

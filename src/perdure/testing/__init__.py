@@ -2,13 +2,12 @@
 
 The *conformance kit* shows whether a backend keeps its promises; `MemoryAdapter` is a store that
 needs no disk, and passes the same kit; `ManualClock` is time as a test sets it; `ScriptedModel` is
-a server of models that says what a test wrote down; `project_history` is a
-made-up project.
+a server of models that says what a test wrote down.
 """
 
 from perdure.storage.backends.memory import MemoryAdapter
-from perdure.testing.clock import ManualClock
 from perdure.testing.conformance import Report, perform, run, trials_for
+from perdure.testing.manual_clock import ManualClock
 from perdure.testing.model import (
     ReceivedRequest,
     Script,
@@ -16,7 +15,6 @@ from perdure.testing.model import (
     ScriptedFault,
     ScriptedModel,
 )
-from perdure.testing.project import fill_project, planted, project_history, project_turn
 
 __all__ = [
     "ManualClock",
@@ -27,11 +25,7 @@ __all__ = [
     "ScriptedAnswer",
     "ScriptedFault",
     "ScriptedModel",
-    "fill_project",
     "perform",
-    "planted",
-    "project_history",
-    "project_turn",
     "run",
     "trials_for",
 ]

@@ -36,8 +36,8 @@ from perdure.storage.rows import (
     Put,
     Row,
 )
-from perdure.testing.clock import ManualClock
 from perdure.testing.conformance.shelf import Shelf
+from perdure.testing.manual_clock import ManualClock
 
 #: The columns of the kit's main collection.
 COLUMNS = (Column("kind", "text"), Column("size", "integer"), Column("score", "real"))
