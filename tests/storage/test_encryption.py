@@ -31,8 +31,8 @@ from perdure.core.errors import (
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys, file_key, make_file, read_key
 from perdure.storage.middleware import Call, Commit, Handler, Stage
-from perdure.storage.migrating import migrate
 from perdure.storage.options import DEFAULT, STRONG, Options
+from perdure.storage.record_migrations import migrate
 from perdure.storage.records import Encrypted, Indexed, Key, Tags, record, type_of
 from perdure.storage.registry import adapter_for
 from perdure.storage.rows import Index, Recode, Row, checksum

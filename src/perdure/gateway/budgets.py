@@ -19,7 +19,7 @@ from perdure.core.display import plural
 from perdure.core.errors import BudgetReached, InvalidConfig, InvalidKey
 from perdure.gateway.calls import CallOptions, indexable
 from perdure.gateway.prices import dollars, picodollars
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.records import Indexed, Key, system_record
 
 Per: TypeAlias = Literal["hour", "day", "month", "ever"]
@@ -42,7 +42,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         try:
-            keys.check(f"{self.name}/x")
+            record_keys.check(f"{self.name}/x")
         except InvalidKey as exc:
             raise InvalidConfig(f"A budget cannot be named {self.name!r}.", hint=exc.hint) from exc
         if "/" in self.name or len(self.name) > 100:

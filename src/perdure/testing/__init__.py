@@ -6,7 +6,7 @@ a server of models that says what a test wrote down.
 """
 
 from perdure.storage.backends.memory import MemoryAdapter
-from perdure.testing.conformance import Report, perform, run, trials_for
+from perdure.testing.conformance import ConformanceReport, perform, run, trials_for
 from perdure.testing.manual_clock import ManualClock
 from perdure.testing.model import (
     ReceivedRequest,
@@ -17,10 +17,10 @@ from perdure.testing.model import (
 )
 
 __all__ = [
+    "ConformanceReport",
     "ManualClock",
     "MemoryAdapter",
     "ReceivedRequest",
-    "Report",
     "Script",
     "ScriptedAnswer",
     "ScriptedFault",

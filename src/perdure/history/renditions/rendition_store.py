@@ -39,7 +39,7 @@ from perdure.history.renditions.rendition_records import (
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TURNS
 from perdure.jobs import marks_of
-from perdure.storage.keys import numbered
+from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 

@@ -20,10 +20,10 @@ from perdure.testing.conformance import (  # noqa: F401  # importing them regist
     full_text,
     listing,
     outbox,
-    query,
+    query_checks,
     recoding,
     shared,
-    snapshots,
+    snapshot_checks,
     strong,
     tags,
     transactions,
@@ -32,27 +32,27 @@ from perdure.testing.conformance import (  # noqa: F401  # importing them regist
     versions,
 )
 from perdure.testing.conformance.bench import Bench
+from perdure.testing.conformance.kit_runner import perform, run, trials_for
 from perdure.testing.conformance.report import (
     LEVELS,
-    Level,
-    Line,
-    Outcome,
-    Report,
+    CapabilityResult,
+    CapabilityStatus,
+    CheckOutcome,
+    ConformanceLevel,
+    ConformanceReport,
     Result,
-    Standing,
 )
-from perdure.testing.conformance.runner import perform, run, trials_for
 from perdure.testing.conformance.trials import Trial, Unmet, check, check_each, registered
 
 __all__ = [
     "LEVELS",
     "Bench",
-    "Level",
-    "Line",
-    "Outcome",
-    "Report",
+    "CapabilityResult",
+    "CapabilityStatus",
+    "CheckOutcome",
+    "ConformanceLevel",
+    "ConformanceReport",
     "Result",
-    "Standing",
     "Trial",
     "Unmet",
     "check",

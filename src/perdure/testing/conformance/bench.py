@@ -22,7 +22,7 @@ from perdure.core.errors import Closed, InvalidInput
 from perdure.search.engine import SearchIndex, engine_of
 from perdure.storage.adapter import Adapter, Capability
 from perdure.storage.options import DEFAULT, Options
-from perdure.storage.query import All, Condition, Order, Query, Scalar
+from perdure.storage.query import All, Condition, Query, Scalar, SortOrder
 from perdure.storage.registry import adapter_for, factory_for
 from perdure.storage.rows import (
     Batch,
@@ -36,7 +36,7 @@ from perdure.storage.rows import (
     Put,
     Row,
 )
-from perdure.testing.conformance.shelf import Shelf
+from perdure.testing.conformance.kit_index import KitIndex
 from perdure.testing.manual_clock import ManualClock
 
 #: The columns of the kit's main collection.
@@ -49,7 +49,7 @@ _EVENTS = 1_000
 PATIENCE = 20.0
 
 
-class Table:
+class KitTable:
     """A collection of the kit, seen through one adapter; names are keys below the bench's own."""
 
     def __init__(self, bench: Bench, adapter: Adapter, layout: Layout) -> None:
@@ -207,7 +207,7 @@ class Bench:
         self._adapters.remove(adapter)
         return await self.open()
 
-    async def table(self, adapter: Adapter | None = None) -> Table:
+    async def table(self, adapter: Adapter | None = None) -> KitTable:
         """The kit's main collection: `COLUMNS`, and expiry and tags where they are declared."""
         layout = Layout(
             "perdure_kit_rows",
@@ -218,24 +218,24 @@ class Bench:
         )
         return await self.prepare(layout, adapter)
 
-    async def plain_table(self, adapter: Adapter | None = None) -> Table:
+    async def plain_table(self, adapter: Adapter | None = None) -> KitTable:
         """A second collection, with nothing but keys and values."""
         return await self.prepare(Layout("perdure_kit_plain"), adapter)
 
-    async def prepare(self, layout: Layout, adapter: Adapter | None = None) -> Table:
+    async def prepare(self, layout: Layout, adapter: Adapter | None = None) -> KitTable:
         adapter = adapter or await self.open()
         if await adapter.prepare(layout):
             await adapter.activate(layout)  # rows of a run that was cut off: nobody asks for them
         self._layouts[layout.name] = layout
-        return Table(self, adapter, layout)
+        return KitTable(self, adapter, layout)
 
     async def shelf(
         self, adapter: Adapter | None = None, fields: Sequence[str] = ("title", "body")
-    ) -> Shelf:
+    ) -> KitIndex:
         """A search index of this check's own, erased when the check is over."""
         index = SearchIndex(f"perdure_{self.root[:-1].replace('-', '_')}", tuple(fields))
         self._indexes.add(index.name)
-        shelf = Shelf(adapter or await self.open(), index)
+        shelf = KitIndex(adapter or await self.open(), index)
         shelf.made = await shelf.engine.prepare(index)
         return shelf
 
@@ -275,7 +275,7 @@ class Bench:
 
     # Other processes --------------------------------------------------------------------------
 
-    async def spawn(self, task: str, tables: Sequence[Table], **details: Any) -> Process:
+    async def spawn(self, task: str, tables: Sequence[KitTable], **details: Any) -> Process:
         """Another process with a task of `perdure.testing.conformance.worker`."""
         job = {
             "task": task,
@@ -348,6 +348,6 @@ def _importable(url: str) -> str:
     return f"{module}:{name}"
 
 
-def by(*columns: str) -> tuple[Order, ...]:
+def by(*columns: str) -> tuple[SortOrder, ...]:
     """An order; a leading minus means descending."""
-    return tuple(Order(column.removeprefix("-"), column.startswith("-")) for column in columns)
+    return tuple(SortOrder(column.removeprefix("-"), column.startswith("-")) for column in columns)

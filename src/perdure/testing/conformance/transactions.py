@@ -10,7 +10,7 @@ from perdure.core.errors import Conflict, NewerSchema, PerdureError
 from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Check
-from perdure.testing.conformance.bench import Bench, Table
+from perdure.testing.conformance.bench import Bench, KitTable
 from perdure.testing.conformance.trials import check, check_each, refused, same
 
 
@@ -111,15 +111,15 @@ async def checks_come_first(bench: Bench) -> None:
         await table.commit(table.delete("one"), checks=[seen])
 
 
-async def _put(table: Table) -> None:
+async def _put(table: KitTable) -> None:
     await table.commit(table.put("one"))
 
 
-async def _delete(table: Table) -> None:
+async def _delete(table: KitTable) -> None:
     await table.commit(table.delete("one"))
 
 
-async def _remove(table: Table) -> None:
+async def _remove(table: KitTable) -> None:
     if Capability.QUERY in table.bench.capabilities:
         await table.adapter.remove(table.query(), DEFAULT)
     else:
@@ -127,7 +127,7 @@ async def _remove(table: Table) -> None:
 
 
 #: How a row ceases to be what it was.
-ENDS: dict[str, Callable[[Table], Awaitable[None]]] = {
+ENDS: dict[str, Callable[[KitTable], Awaitable[None]]] = {
     "overwritten": _put,
     "deleted": _delete,
     "removed": _remove,
@@ -135,7 +135,9 @@ ENDS: dict[str, Callable[[Table], Awaitable[None]]] = {
 
 
 @check_each(Capability.TRANSACTIONS, cases=ENDS)
-async def checks_are_made_each_time(bench: Bench, end: Callable[[Table], Awaitable[None]]) -> None:
+async def checks_are_made_each_time(
+    bench: Bench, end: Callable[[KitTable], Awaitable[None]]
+) -> None:
     """A check that has held many times is refused as soon as it does not hold any more."""
     table = await bench.plain_table()
     other = await bench.table(table.adapter)

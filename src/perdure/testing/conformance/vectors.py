@@ -8,7 +8,7 @@ import random
 from perdure.core.errors import InvalidInput
 from perdure.storage.adapter import Capability
 from perdure.testing.conformance.bench import Bench
-from perdure.testing.conformance.shelf import Shelf
+from perdure.testing.conformance.kit_index import KitIndex
 from perdure.testing.conformance.trials import check, holds, refused, same
 
 NEEDS = (Capability.EXTENSIONS,)
@@ -197,7 +197,7 @@ async def vectors_are_kept(bench: Bench) -> None:
     same((await shelf.vectors(1, 2), await shelf.unembedded()), ([NORTH, None], [2]))
 
 
-async def _filled(bench: Bench, documents: int) -> Shelf:
+async def _filled(bench: Bench, documents: int) -> KitIndex:
     shelf = await bench.shelf()
     await shelf.change(*(shelf.document(place, f"t{place}") for place in range(documents)))
     return shelf

@@ -23,7 +23,7 @@ from perdure.storage.registry import extend
 from perdure.storage.rows import Batch, Event, Layout, Put
 
 
-class Job(msgspec.Struct, frozen=True):
+class WorkerJob(msgspec.Struct, frozen=True):
     """What to do, as `Bench.spawn` says it."""
 
     task: str
@@ -38,7 +38,7 @@ class Job(msgspec.Struct, frozen=True):
     index: SearchIndex | None = None
 
 
-async def write(adapter: Adapter, job: Job) -> None:
+async def write(adapter: Adapter, job: WorkerJob) -> None:
     """Write each key to every collection, in one batch a key; then wait to be killed."""
     options = STRONG if job.strong else DEFAULT
     for key in job.keys:
@@ -49,7 +49,7 @@ async def write(adapter: Adapter, job: Job) -> None:
     await asyncio.sleep(3600)
 
 
-async def index(adapter: Adapter, job: Job) -> None:
+async def index(adapter: Adapter, job: WorkerJob) -> None:
     """Write each key to the collection, and a document about it with it; wait to be killed."""
     (layout,), declared = job.layouts, job.index
     assert declared is not None
@@ -62,7 +62,7 @@ async def index(adapter: Adapter, job: Job) -> None:
     await asyncio.sleep(3600)
 
 
-async def count(adapter: Adapter, job: Job) -> None:
+async def count(adapter: Adapter, job: WorkerJob) -> None:
     """Add one to a number, many times, whoever else does the same."""
     (layout,), (key,) = job.layouts, job.keys
     for _ in range(job.times):
@@ -83,14 +83,14 @@ def _put(layout: Layout, key: str, value: bytes, expected: int | None = None) ->
     return Put(layout.name, key, value, "text/plain", 1, columns=columns, expected=expected)
 
 
-_TASKS: dict[str, Callable[[Adapter, Job], Awaitable[None]]] = {
+_TASKS: dict[str, Callable[[Adapter, WorkerJob], Awaitable[None]]] = {
     "write": write,
     "index": index,
     "count": count,
 }
 
 
-async def work(job: Job) -> None:
+async def work(job: WorkerJob) -> None:
     """Open the store and do the task."""
     module, _, name = job.factory.partition(":")
     factory: Any = reduce(getattr, name.split("."), importlib.import_module(module))
@@ -104,4 +104,4 @@ async def work(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(msgspec.json.decode(sys.argv[1], type=Job)))
+    asyncio.run(work(msgspec.json.decode(sys.argv[1], type=WorkerJob)))

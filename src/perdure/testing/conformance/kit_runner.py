@@ -10,7 +10,7 @@ from perdure.storage import registry
 from perdure.storage.adapter import Capability
 from perdure.storage.registry import adapter_for
 from perdure.testing.conformance.bench import Bench
-from perdure.testing.conformance.report import Outcome, Report, Result
+from perdure.testing.conformance.report import CheckOutcome, ConformanceReport, Result
 from perdure.testing.conformance.trials import Trial, registered
 
 #: Called before each check: the check, how many are done, how many there are.
@@ -44,7 +44,7 @@ async def attempt(trial: Trial, url: str) -> Result:
         trial.name,
         trial.group,
         trial.guarantee,
-        Outcome.FAILED if detail else Outcome.PASSED,
+        CheckOutcome.FAILED if detail else CheckOutcome.PASSED,
         time.perf_counter() - start,
         detail,
     )
@@ -70,7 +70,7 @@ async def run(
     *,
     groups: Collection[str] | None = None,
     progress: Progress | None = None,
-) -> Report:
+) -> ConformanceReport:
     """Try every check that the store's backend has to pass, one after another.
 
     The store may hold data: the kit works beside it and removes what it wrote; its collections
@@ -90,7 +90,7 @@ async def run(
         if progress is not None:
             progress(trial, done, len(trials))
         results.append(await attempt(trial, url))
-    return Report(
+    return ConformanceReport(
         registry.shown(url),
         type(adapter).__name__,
         adapter.capabilities,

@@ -25,7 +25,7 @@ from perdure.storage.rows import Batch
 Occurrence: TypeAlias = tuple[int, int, int]
 
 
-class Shelf:
+class KitIndex:
     """Documents, and how a check asks for them. Made by `Bench.shelf`."""
 
     def __init__(self, adapter: Adapter, index: SearchIndex) -> None:
