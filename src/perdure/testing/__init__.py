@@ -1,10 +1,4 @@
-"""For tests of programs that use Perdure, and of backends written for it.
-
-The *conformance kit* shows whether a backend keeps its promises; `MemoryAdapter` is a store that
-needs no disk, and passes the same kit; `ManualClock` is time as a test sets it; `ScriptedModel` is
-a server of models that says what a test wrote down; `project_history` is a
-made-up project.
-"""
+"""For tests of programs that use Perdure, and of backends written for it."""
 
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.testing.clock import ManualClock
