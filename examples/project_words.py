@@ -1,4 +1,4 @@
-"""Fills templates with words, by dice: what `project` tells its story with. Words: project.toml."""
+"""Fills the templates of project.toml with words, by dice."""
 
 from __future__ import annotations
 
@@ -70,7 +70,6 @@ class Teller:
         self._lists = (*own, *self.words.lists)
 
     def remember(self, past: Sequence[str]) -> None:
-        """Be able to tell of an earlier decision: what fills the lists of `PAST`."""
         self._lists = (*((each,) for each in past), *self._lists[len(past) :])
 
     def pick(self, choices: Sequence[_T]) -> _T:
@@ -80,7 +79,6 @@ class Teller:
         return self.pick(self._lists[self.words.names[name]])
 
     def say(self, kind: str) -> str:
-        """A text of that kind."""
         template = self.pick(self.words.templates[kind])
         return self.fill(template.form, template.gaps)
 
@@ -89,7 +87,7 @@ class Teller:
         return form % tuple([(here := lists[gap])[int(random() * len(here))] for gap in gaps])
 
     def output(self, tool: Tool, size: float, fact: str | None = None) -> str:
-        """About so many characters that the tool prints, and the fact."""
+        """About `size` characters of the tool's output, and the fact."""
         # All gaps are filled at once: that takes a sixth less time than fragment by fragment.
         forms, gaps = [tool.first.form] if tool.first.form else [], [*tool.first.gaps]
         templates, random = self.words.templates[tool.body], self.random

@@ -24,9 +24,9 @@ from perdure.artifacts.artifact_collector import LastPut
 from perdure.artifacts.artifact_contents import ArtifactContents
 from perdure.core.errors import ArtifactMissing, Conflict
 from perdure.storage import records
-from perdure.storage.artifact_references import Condemned, Referring
 from perdure.storage.backends.sqlite import SQLiteAdapter
 from perdure.storage.record_migrations import migrate
+from perdure.storage.record_references import Condemned, Referring
 from perdure.storage.records import Key, record
 from perdure.storage.store import Store
 from perdure.testing.manual_clock import ManualClock

@@ -57,19 +57,16 @@ class Config(Section, frozen=True):
     gateway: GatewayConfig = GatewayConfig()
 
     def bank_url(self) -> str:
-        """The address of the bank, or of the default one."""
         return self.bank or f"sqlite:///{data_folder() / 'bank.db'}"
 
 
 def data_folder() -> Path:
-    """Where the default bank lies."""
     import platformdirs
 
     return Path(platformdirs.user_data_dir("perdure", appauthor=False))
 
 
 def config_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the configuration is looked for."""
     if named := environ.get("PERDURE_CONFIG"):
         return Path(named)
     import platformdirs
@@ -80,8 +77,7 @@ def config_file(environ: Mapping[str, str] = os.environ) -> Path:
 def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration in force.
 
-    Raises `InvalidConfig`, naming the key, if something in it cannot be used, and if a file that
-    was asked for (by argument or variable) is not there.
+    Raises `InvalidConfig`, naming the key; also if a file that was asked for is not there.
     """
     file = path or config_file(environ)
     asked = path is not None or "PERDURE_CONFIG" in environ

@@ -34,7 +34,7 @@ def is_level(text: object) -> TypeGuard[Level]:
 
 
 def parse_level(text: object) -> Level:
-    """The level that a letter or its name means. Raises `InvalidInput` for anything else."""
+    """By its letter or name. Raises `InvalidInput` for anything else."""
     if isinstance(text, str):
         letter = text.strip().upper()
         if is_level(letter):

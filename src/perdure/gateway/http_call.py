@@ -110,7 +110,7 @@ class HttpCall:
         )
 
     def request(self, accept: str, extensions: dict[str, Any]) -> httpx2.Request:
-        """The request as it is sent: a GET without a body."""
+        """A POST, or a GET if there is no body."""
         import httpx2
 
         self._url, self.auth = _address(self._provider.base_url, self._call.path)

@@ -1,8 +1,8 @@
 """For tests of programs that use Perdure, and of backends written for it.
 
-The *conformance kit* shows whether a backend keeps its promises; `MemoryAdapter` is a store that
-needs no disk, and passes the same kit; `ManualClock` is time as a test sets it; `ScriptedModel` is
-a server of models that says what a test wrote down.
+`run` and `trials_for` are the conformance kit for storage backends; `MemoryAdapter` is a store in
+memory that passes it. `ManualClock` is a clock that a test sets; `ScriptedModel` a model server
+that answers as a script says.
 """
 
 from perdure.storage.backends.memory import MemoryAdapter

@@ -127,7 +127,7 @@ def _with_numbers(part: Any) -> Any:
 
 
 def verbatim(part: Unknown) -> Any:
-    """A copy of what came from the wire, without Perdure's marks."""
+    """What came from the wire; a dictionary is a copy, which callers may change."""
     data = part.data
     if not isinstance(data, dict):
         return data
