@@ -24,7 +24,11 @@ from perdure.core.errors import (
     NewerSchema,
     PerdureError,
 )
-from perdure.storage.artifact_references import (
+from perdure.storage.collection import Collection, Stored
+from perdure.storage.concurrency import ATTEMPTS, back_off
+from perdure.storage.finder import tagged as has_tag
+from perdure.storage.options import STRONG
+from perdure.storage.record_references import (
     TYPES,
     Gather,
     Referring,
@@ -33,10 +37,6 @@ from perdure.storage.artifact_references import (
     row_key,
     row_of,
 )
-from perdure.storage.collection import Collection, Stored
-from perdure.storage.concurrency import ATTEMPTS, back_off
-from perdure.storage.finder import tagged as has_tag
-from perdure.storage.options import STRONG
 from perdure.storage.records import RecordType, all_types, type_of
 from perdure.storage.rows import Delete, Put, Row
 from perdure.storage.store import Progress, Store

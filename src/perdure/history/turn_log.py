@@ -46,9 +46,9 @@ from perdure.history.log_records import (
 )
 from perdure.history.piece_packing import RoundWritten, cut, grouped
 from perdure.jobs import GoOn, Runner
-from perdure.storage.artifact_references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
+from perdure.storage.record_references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.records import type_of
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction

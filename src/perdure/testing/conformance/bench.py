@@ -35,8 +35,8 @@ from perdure.storage.rows import (
     Put,
     Row,
 )
-from perdure.testing.clock import ManualClock
 from perdure.testing.conformance.kit_index import KitIndex
+from perdure.testing.manual_clock import ManualClock
 
 COLUMNS = (Column("kind", "text"), Column("size", "integer"), Column("score", "real"))
 _INDEXES = (Index(("kind",)), Index(("size",)), Index(("score", "created")))
