@@ -119,9 +119,8 @@ class Prices:
         return None
 
     def cost(self, provider: str, model: str, usage: Usage) -> int | None:
-        """The cost of a call in picodollars; None if the price, the usage or a rate is unknown.
-
-        What the provider says that it charged counts before the list.
+        """In picodollars; None if the price, the usage or a rate is unknown. What the provider says
+        that it charged counts before the list.
         """
         if provider in self._listed.stated and (charged := _charged(usage)) is not None:
             return charged
@@ -146,10 +145,8 @@ class Prices:
     def estimate(
         self, provider: str, model: str, input_tokens: int, output_tokens: int
     ) -> int | None:
-        """The cost of a call of this size without cache reads, in picodollars.
-
-        Takes the dearer of plain and cache-write rates, but not the one-hour cache: no strict
-        limit.
+        """In picodollars, without cache reads, at the dearer of plain and cache-write rates. No
+        strict limit: a one-hour cache costs more.
         """
         price = self.find(provider, model)
         if price is None:

@@ -242,9 +242,8 @@ class GateSlot:
         self._seen = False
 
     def observe(self, limits: RateLimits | None) -> None:
-        """Take note of an answer's limits, as soon as its headers are there.
-
-        Also with None: an answer shows that the provider has counted the call.
+        """Call it as soon as an answer's headers are there; also with None: the provider has
+        counted the call.
         """
         if not self._seen:
             self._seen = True

@@ -34,9 +34,8 @@ _WORDS = frozenset({"text", "input_text"})
 def fitted(messages: Iterable[Message], wire: CallWire, model: str) -> tuple[Message, ...]:
     """The messages as this model may get them, valid in its wire format.
 
-    Raises `InvalidInput` if one is not whole or nothing is left to answer, and `NoModel` if the
-    prompt shows media that the format cannot. Earlier media, and those of tools, are named in
-    words.
+    Raises `InvalidInput` if one is not whole or nothing is left to answer, `NoModel` if the prompt
+    shows media that the format cannot. Earlier media, and those of tools, are named in words.
     """
     whole = tuple(
         _own(message, at, wire, model)
@@ -117,9 +116,7 @@ class ToolOffer(NamedTuple):
 
 
 def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -> ToolOffer:
-    """The request's tools in this format.
-
-    Raises `InvalidInput` for refused or duplicate names; `NoModel` if a tool must be called and
+    """Raises `InvalidInput` for refused or duplicate names; `NoModel` if a tool must be called and
     this format has none.
     """
     limit = Limits.of(wire).tool_name
