@@ -109,7 +109,6 @@ def _mean(total: np.ndarray) -> tuple[float, ...]:
 
 
 def _load() -> WordVectors:
-    """The model, loaded once in a process."""
     with _loading:
         if not _loaded:
             import msgspec

@@ -97,7 +97,6 @@ class Prices:
 
     @property
     def as_of(self) -> date:
-        """The date of the list that ships."""
         return self._listed.as_of
 
     @property
@@ -195,7 +194,6 @@ def _total(*shares: tuple[int, int | None]) -> int | None:
 
 
 def _for_an_hour(usage: Usage) -> int:
-    """Tokens written to Anthropic's one-hour cache."""
     written = usage.native.get("cache_creation")
     tokens = written.get("ephemeral_1h_input_tokens") if isinstance(written, dict) else None
     return tokens if isinstance(tokens, int) and tokens > 0 else 0

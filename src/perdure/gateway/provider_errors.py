@@ -381,7 +381,6 @@ def from_exception(
 def overdue(
     *, where: str, timeout: float, silence: float, began: bool, silent: bool
 ) -> ProviderDown:
-    """A timeout: of one pause, if `silent`, or of the whole call."""
     if silent:
         return ProviderDown(
             f"{where} fell silent in the middle of its answer, for {silence:g} s.",

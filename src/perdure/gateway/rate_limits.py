@@ -3,7 +3,7 @@
 gate = Gate("openai/gpt-5", concurrency=64)
 async with gate.slot(tokens=1_200, remaining=deadline.remaining()) as slot:
     sent = await transport.post(…)
-    slot.observe(limits.read(sent.headers))
+    slot.observe(rate_limits.read(sent.headers))
 """
 
 from __future__ import annotations

@@ -145,7 +145,6 @@ def _tool_parts(messages: list[Message]) -> Iterator[tuple[int, int, ToolCall | 
 
 
 def _homes(messages: list[Message]) -> dict[int, int]:
-    """For every message of a reply, the position of the reply's last one."""
     homes: dict[int, int] = {}
     at = 0
     for unit in _units(messages):

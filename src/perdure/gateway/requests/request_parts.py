@@ -215,7 +215,6 @@ _O_SERIES = re.compile(r"(?:^|/)o\d").search
 
 
 def word_of(reasoning: Effort | int) -> Effort:
-    """The smallest word that covers the number."""
     if isinstance(reasoning, str):
         return reasoning
     return next((word for word, tokens in BUDGETS.items() if reasoning <= tokens), "high")
@@ -226,7 +225,6 @@ def may_reason(model: str) -> bool:
 
 
 def effort_of(reasoning: Effort | int, model: str) -> Effort:
-    """The nearest word that the model knows."""
     word = word_of(reasoning)
     if word in {"none", "minimal"}:
         if _O_SERIES(model):

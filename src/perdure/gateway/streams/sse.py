@@ -67,7 +67,6 @@ class EventParser:
         return events
 
     def close(self) -> list[ServerEvent]:
-        """The event that was begun and never closed, if any."""
         if self._begun:
             line = b"".join(self._begun)
             self._begun.clear()
