@@ -3,13 +3,13 @@
 A job is pending, running or failed; one that is done is deleted. Guaranteed:
 
 * A committed job runs at least once. It runs again if its process dies, or cannot record the end of
-it: handlers must bear that. `Job.id` tells repetitions. * Several processes may run the jobs of one
-bank. A worker claims a job by writing a lease into it, at the version it read, so one process at a
-time has it. The lease is renewed while the handler runs; if the process dies, the job becomes
-pending again when the lease has run out. * A handler that raises, or exceeds its timeout, is called
-again after 1, 2, 4 … seconds; after the last attempt the job is failed, with the error, until
-`retry`. Attempts that ended with the death of the process count, so a job that kills its worker
-fails too.
+  it: handlers must bear that. `Job.id` tells repetitions.
+* Several processes may run the jobs of one bank. A worker claims a job by writing a lease into it,
+  at the version it read, so one process at a time has it. The lease is renewed while the handler
+  runs; if the process dies, the job becomes pending again when the lease has run out.
+* A handler that raises, or exceeds its timeout, is called again after 1, 2, 4 … seconds; after the
+  last attempt the job is failed, with the error, until `retry`. Attempts that ended with the death
+  of the process count, so a job that kills its worker fails too.
 
 Not guaranteed: jobs begin in the order of their due times, but run side by side and may end in any
 order, unless they share an `order`. A process that stands still for longer than the lease may run a
