@@ -18,7 +18,7 @@ from benchmarks import ours
 from benchmarks.harness import Report, millis, percentile, ticking, work_folder
 from benchmarks.texts import Texts
 from perdure import Compressed, Indexed, Key, record
-from perdure.storage.migrating import migrate
+from perdure.storage.record_migrations import migrate
 
 RECORDS = 100_000
 SIZE = 700

@@ -33,7 +33,7 @@ from perdure.core.errors import (
 )
 from perdure.storage.backends.sqlite import snapshots
 from perdure.storage.encryption import make_file
-from perdure.storage.rows import Entry, Row
+from perdure.storage.rows import Row, RowCopy
 from tests.conftest import DURABLE, url_on
 
 LARGE = b"a large artifact of many words " * 10_000
@@ -398,7 +398,7 @@ async def test_a_full_disk_is_told_and_nothing_is_left_open(
         await backup(bank.services, folder)
         open_before, add, calls = _open_files(tmp_path), snapshots._Table.add, 0
 
-        def full(table: snapshots._Table, page: Sequence[Entry]) -> None:
+        def full(table: snapshots._Table, page: Sequence[RowCopy]) -> None:
             nonlocal calls
             calls += 1
             if calls % 3 == 0:

@@ -19,11 +19,11 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import assistant, user
 from perdure.jobs import Runner
 from perdure.storage.collection import Collection
-from perdure.storage.finder import Finder
+from perdure.storage.finder import QueryBuilder
+from perdure.storage.memory_windows import MemoryWindows
 from perdure.storage.state_records import StateRecords
 from perdure.storage.subscriptions import Subscriptions
 from perdure.storage.transaction import Transaction
-from perdure.storage.windows import MemoryWindows
 from perdure.sync import Bridge, open_sync
 
 
@@ -38,7 +38,7 @@ BRIDGED = [
     Bank,
     Collection,
     StateRecords,
-    Finder,
+    QueryBuilder,
     MemoryWindows,
     Runner,
     Subscriptions,

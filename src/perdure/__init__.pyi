@@ -221,6 +221,7 @@ from perdure.storage.finder import (
 from perdure.storage.finder import (
     where as where,
 )
+from perdure.storage.memory_windows import TimeWindow as TimeWindow
 from perdure.storage.options import (
     Consistency as Consistency,
 )
@@ -257,7 +258,6 @@ from perdure.storage.state_records import (
 )
 from perdure.storage.subscriptions import EventReceived as EventReceived
 from perdure.storage.transaction import Transaction as Transaction
-from perdure.storage.windows import TimeWindow as TimeWindow
 from perdure.sync import open_sync as open_sync
 
 __version__: str

@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 
 import perdure
-from perdure.storage import migrating, records
-from perdure.storage.migrating import Migrated
+from perdure.storage import record_migrations, records
+from perdure.storage.record_migrations import Migrated
 from tests.cli.conftest import Ask, Run
 
 _OLD = """
@@ -144,7 +144,7 @@ def test_what_is_left_is_no_success(
     async def one_left(*_: object, **__: object) -> list[Migrated]:
         return [Migrated("recipes", 2, "application/msgpack", {1: 300}, 299, left=1)]
 
-    monkeypatch.setattr(migrating, "migrate", one_left)
+    monkeypatch.setattr(record_migrations, "migrate", one_left)
     chosen = ("--import", "kitchen_new", "--collection", "recipes")
     command = ("bank", "migrate", "--bank", kitchen, *chosen)
     result = run(*command)

@@ -12,11 +12,11 @@ import msgspec
 
 import perdure
 from perdure.core.errors import NewerSchema
-from perdure.storage import filling, rewriting
+from perdure.storage import filling, row_rewrites
 from perdure.storage.compression import Compression
-from perdure.storage.migrating import Migrated, migrate
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Query
+from perdure.storage.record_migrations import Migrated, migrate
 from perdure.storage.registry import adapter_for
 from perdure.storage.store import Store
 from perdure.storage.verify import verify_store
@@ -163,8 +163,8 @@ async def write_letters(tell: Tell, url: str, name: str, old: bool) -> None:
 
 async def migrate_letters(tell: Tell, url: str, rows: int, failing: list[str]) -> None:
     """Migrate in pages of so many rows; tells of each page, and what came of it."""
-    rewriting._ROWS = rewriting._FIRST_ROWS = filling._PAGE = rows
-    rewriting._NOTE_EVERY = 0.0
+    row_rewrites._ROWS = row_rewrites._FIRST_ROWS = filling._PAGE = rows
+    row_rewrites._NOTE_EVERY = 0.0
     FAILING.update(failing)
     async with Program(url) as program:
         tell("ready")

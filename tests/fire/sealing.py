@@ -12,7 +12,7 @@ import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401
 import msgspec
 
 import perdure
-from perdure.storage import rewriting
+from perdure.storage import row_rewrites
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
 from perdure.storage.registry import adapter_for
@@ -85,8 +85,8 @@ async def rotate(
 
     Tells of each time, and of each scope that is wrapped again.
     """
-    rewriting._ROWS = rewriting._FIRST_ROWS = rows
-    rewriting._NOTE_EVERY = 0.0
+    row_rewrites._ROWS = row_rewrites._FIRST_ROWS = rows
+    row_rewrites._NOTE_EVERY = 0.0
     async with Sealing(url, masters) as process:
         tell("ready")
         for _ in range(times):

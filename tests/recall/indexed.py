@@ -14,10 +14,10 @@ from perdure.config import ArtifactsConfig, Config, RecallConfig
 from perdure.core.errors import ProviderDown
 from perdure.history.turn_reader import TurnReader
 from perdure.recall.embedders import Embedder
-from perdure.recall.indexing import embedding
 from perdure.recall.indexing import index as indexing
-from perdure.recall.indexing.forgetting import IndexPlace
+from perdure.recall.indexing import passage_vectors
 from perdure.recall.indexing.index import RecallIndex
+from perdure.recall.indexing.index_forgetting import IndexPlace
 from perdure.recall.places import INDEX, Spot, spot
 from perdure.recall.values import Note
 from perdure.recall.words import terms
@@ -94,7 +94,7 @@ def embed_later(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: object) -> bool:
         return False
 
-    monkeypatch.setattr(embedding.Embeddings, "_in_a_pause", nothing)
+    monkeypatch.setattr(passage_vectors.Embeddings, "_in_a_pause", nothing)
 
 
 async def found(index: RecallIndex, words: str) -> list[tuple[str, Spot]]:

@@ -11,7 +11,7 @@ from perdure.bank import Bank
 from perdure.config import ArtifactsConfig, Config
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
 from perdure.recall.places import Spot
-from perdure.recall.steps import cabinets
+from perdure.recall.steps import fetchers
 from perdure.recall.values import Candidate, Question, Recalled
 from tests.patience import patient
 from tests.recall.asked import candidate
@@ -61,7 +61,7 @@ async def test_a_memory_is_found_and_shown(bank: Bank) -> None:
 
 
 async def test_only_what_is_alive_and_for_whoever_asks(bank: Bank) -> None:
-    fetch = cabinets.memories(bank.memories)
+    fetch = fetchers.memories(bank.memories)
     own = await bank.memories.add("planner", "Parrots are green.")
     theirs = await bank.memories.add("coder", "Parrots are loud.")
     question = await asked(bank, "parrots")
@@ -80,7 +80,7 @@ async def test_only_what_is_alive_and_for_whoever_asks(bank: Bank) -> None:
 
 async def test_a_layer_is_known_by_its_name(bank: Bank) -> None:
     layer = await bank.references.add(LAYER)
-    fetch = cabinets.layers(bank.references)
+    fetch = fetchers.layers(bank.references)
     question = await asked(bank, "parrots")
     there = candidate(layer.ordinal, kind="reference", key=str(layer.ordinal))
     kept = await fetch(question, there)
@@ -92,7 +92,7 @@ async def test_a_layer_is_known_by_its_name(bank: Bank) -> None:
 
 
 async def test_a_prompt_calls_for_a_layer(bank: Bank) -> None:
-    find = cabinets.called_for(bank.references, bank.index, bank.store)
+    find = fetchers.called_for(bank.references, bank.index, bank.store)
     assert await find(await asked(bank, "my parrot")) == []
     layer = await bank.references.add(LAYER)
     (found,) = await find(await asked(bank, "What does my parrot want?"))
@@ -108,7 +108,7 @@ async def test_a_prompt_calls_for_a_layer(bank: Bank) -> None:
 
 async def test_the_tools_of_the_newest_turn_call_for_a_layer(bank: Bank) -> None:
     session = await bank.session("planner/birds")
-    find = cabinets.called_for(bank.references, bank.index, bank.store)
+    find = fetchers.called_for(bank.references, bank.index, bank.store)
     await bank.references.add("---\nname: shell\ntriggers: [tool:Bash]\n---\nQuote all names.")
     await session.append([user("Hello."), assistant("Hi.")])
     assert await find(await asked(bank, "And now?")) == []
@@ -125,7 +125,7 @@ async def test_so_do_tools_whose_calls_were_appended_by_themselves_until_they_ar
     bank: Bank,
 ) -> None:
     session = await bank.session("planner/birds")
-    find = cabinets.called_for(bank.references, bank.index, bank.store)
+    find = fetchers.called_for(bank.references, bank.index, bank.store)
     await bank.references.add("---\nname: shell\ntriggers: [tool:Bash]\n---\nQuote all names.")
     call = ToolCall("c1", "bash", '{"command": "ls"}')
     for message in (
@@ -148,7 +148,7 @@ def _run(tool: str, id: str) -> list[Message]:
 
 async def test_a_fork_stands_on_the_turn_that_it_left(bank: Bank) -> None:
     session = await bank.session("planner/parent")
-    find = cabinets.called_for(bank.references, bank.index, bank.store)
+    find = fetchers.called_for(bank.references, bank.index, bank.store)
     for name, tool in (("shell", "Bash"), ("nets", "Fetch"), ("desk", "Write")):
         await bank.references.add(f"---\nname: {name}\ntriggers: [tool:{tool}]\n---\nQuote names.")
     await session.append([user("Look."), *_run("Bash", "c1"), assistant("Two.")])
@@ -171,7 +171,7 @@ async def test_a_fork_stands_on_the_turn_that_it_left(bank: Bank) -> None:
 
 async def test_of_a_long_turn_the_last_tools_count(bank: Bank) -> None:
     session = await bank.session("planner/parent")
-    find = cabinets.called_for(bank.references, bank.index, bank.store)
+    find = fetchers.called_for(bank.references, bank.index, bank.store)
     await bank.references.add("---\nname: shell\ntriggers: [tool:Bash]\n---\nQuote all names.")
     for first, last in (("Bash", "Read"), ("Read", "Bash")):
         await session.append([user("Look."), *_run(first, "c0")])

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.config import RecallConfig
 from perdure.core.errors import ProviderDown
-from perdure.recall.underway import Ahead, Underway
+from perdure.recall.background_tasks import Ahead, Underway
 from perdure.recall.values import Recalled
 from perdure.testing import ReceivedRequest, ScriptedAnswer
 from tests.gateway.opened import assert_nothing_left, outcomes_of

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.bank.session import Session
 from perdure.core.messages import assistant, user
-from perdure.recall.indexing import embedding
+from perdure.recall.indexing import passage_vectors
 from perdure.recall.places import INDEX, Spot, memories_of
 from perdure.recall.values import Note
 from perdure.search.engine import VectorSearch, engine_of
@@ -72,7 +72,7 @@ async def test_what_a_process_left_is_done_by_the_next(store_url: str, tmp_path:
 async def test_more_than_may_wait_is_read_again(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding, "_MOST", 10)
+    monkeypatch.setattr(passage_vectors, "_MOST", 10)
     embed_later(monkeypatch)
     embedder = Letters()
     async with indexed(store_url, tmp_path, embedder=embedder) as (bank, index):
@@ -115,7 +115,7 @@ async def test_another_model_embeds_everything_anew(store_url: str, tmp_path: Pa
 async def test_a_failing_embedder_is_reported_and_asked_again(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding, "_FIRST_RETRY", 0.01)
+    monkeypatch.setattr(passage_vectors, "_FIRST_RETRY", 0.01)
     embedder = Letters()
     embedder.down = True
     async with indexed(store_url, tmp_path, embedder=embedder) as (bank, index):

@@ -14,7 +14,7 @@ from perdure.config.settings import RecallConfig
 from perdure.context.injection_records import build
 from perdure.core.clock import SECOND
 from perdure.core.tokens import o200k
-from perdure.recall.injecting import (
+from perdure.recall.memory_layer import (
     Item,
     Limits,
     MemoryLayer,

@@ -11,7 +11,7 @@ import pytest
 from perdure.config import BudgetConfig, RecallConfig
 from perdure.core.errors import BadAnswer
 from perdure.recall.steps import swarm
-from perdure.recall.steps.showing import Shown
+from perdure.recall.steps.hit_texts import Shown
 from perdure.recall.steps.swarm import Choice, by_algorithm, capped
 from perdure.recall.values import Recalled
 from perdure.testing import Script, ScriptedAnswer, ScriptedFault

@@ -10,7 +10,7 @@ from perdure.bank import Bank
 from perdure.bank.session import Session
 from perdure.config import Config, RecallConfig
 from perdure.core.messages import Message, Text, ToolCall, ToolResult, assistant, user
-from perdure.recall.searching.scanning import names_in
+from perdure.recall.searching.turn_scan import names_in
 from perdure.recall.words import identifiers
 
 #: More than a machine under load needs.

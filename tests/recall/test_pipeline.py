@@ -12,7 +12,7 @@ from perdure.config import RecallConfig
 from perdure.core.errors import InvalidConfig, InvalidInput, Unavailable
 from perdure.core.messages import user
 from perdure.recall.places import Spot
-from perdure.recall.steps.naming import Named
+from perdure.recall.steps.key_lookup import Named
 from perdure.recall.values import Candidate, Filters, Note, Question, Recalled
 from tests.own_time import in_own_time
 from tests.patience import patient

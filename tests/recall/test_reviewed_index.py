@@ -17,8 +17,8 @@ from perdure.config import ArtifactsConfig, Config
 from perdure.core.errors import Unavailable
 from perdure.core.messages import assistant, user
 from perdure.recall.indexing import index as index_module
-from perdure.recall.indexing.filling import Filler
 from perdure.recall.indexing.index import RecallIndex
+from perdure.recall.indexing.index_filler import Filler
 from perdure.recall.places import INDEX, Spot
 from perdure.search import attach, sqlite_documents, sqlite_vectors
 from perdure.search.engine import Document, Embedding, VectorSearch, Withdrawal, engine_of
@@ -317,7 +317,7 @@ async def test_who_sees_less_does_not_lose_what_others_saw(tmp_path: Path) -> No
     adapter = await _opened(file)
     await _embedded(adapter, range(200))
     await adapter.commit(Batch(changes=(Withdrawal(_X, 0, 149),)), DEFAULT)
-    near = sqlite_vectors.Nearness(_X, 1, None)
+    near = sqlite_vectors.SQLiteVectors(_X, 1, None)
     search = VectorSearch(index=_X, model="m", vector=_vector(250), limit=1)
     late, early = (connections.connect(file, None) for _ in range(2))
     early.execute("BEGIN")

@@ -35,6 +35,7 @@ async def _said(bank: Bank, name: str) -> Session:
 
 async def _sees(bank: Bank, asking: Session, other: str, turn: int = 1) -> bool:
     question = Question(text="", record=asking.record, head=await asking.head(), moment=0)
+    await bank.index.catch_up(asking.record)
     return (await Scopes(bank.store, bank.index).of(question)).shows(other, turn)
 
 

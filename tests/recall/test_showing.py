@@ -17,11 +17,11 @@ from perdure.history.turn_reader import TurnReader
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.places import INDEX, Spot
 from perdure.recall.scoping.scope import Scopes
-from perdure.recall.searching.scanning import Scan
 from perdure.recall.searching.searcher import Searcher
-from perdure.recall.steps.cabinets import Kept
+from perdure.recall.searching.turn_scan import Scan
+from perdure.recall.steps.fetchers import Kept
+from perdure.recall.steps.hit_texts import SHORT, Showing, excerpt, looked_for
 from perdure.recall.steps.pipeline import Pipeline
-from perdure.recall.steps.showing import SHORT, Showing, excerpt, looked_for
 from perdure.recall.values import Candidate, Filters, Question, Recalled
 from tests.patience import patient
 from tests.recall.asked import candidate
@@ -37,7 +37,7 @@ class Desk:
         self.bank, self.index = bank, index
         reader = TurnReader(bank.store)
         scopes = Scopes(bank.store, index)
-        self.showing = Showing(bank.store, bank.services.renditions, reader)
+        self.showing = Showing(bank.store, bank.services.renditions, reader, marked=index.marked)
         self.pipeline = Pipeline(
             Searcher(bank.store, index.embedder),
             scopes.of,
@@ -45,6 +45,7 @@ class Desk:
             patient(),
             scan=Scan(reader),
             covers=index.covers,
+            catch_up=index.catch_up,
             **further,
         )
 

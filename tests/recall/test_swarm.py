@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from perdure.config import BudgetConfig
+from perdure.recall.background_tasks import Underway
 from perdure.recall.steps.swarm import SURE, Case, Sifted, Swarm, met, sift
-from perdure.recall.underway import Underway
 from perdure.testing import ReceivedRequest, Script, ScriptedAnswer, ScriptedFault, ScriptedModel
 from tests.gateway.opened import assert_nothing_left, is_idle, outcomes_of
 from tests.recall.asked import candidate, models, question, says

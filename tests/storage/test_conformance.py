@@ -20,7 +20,13 @@ from perdure.storage.query import Query
 from perdure.storage.registry import adapter_for
 from perdure.storage.rows import Batch, Layout, Put, Row
 from perdure.testing import ManualClock, perform, run, trials_for
-from perdure.testing.conformance import LEVELS, Report, Standing, Trial, registered
+from perdure.testing.conformance import (
+    LEVELS,
+    CapabilityStatus,
+    ConformanceReport,
+    Trial,
+    registered,
+)
 from tests.conftest import DURABLE
 
 COVERED = frozenset(Capability)
@@ -90,10 +96,10 @@ async def test_report_of_a_sound_backend() -> None:
     assert report.level is not None
     assert (report.level.number, report.level.name) == (3, "transactional")
     standings = {line.capability: line.standing for line in report.table}
-    assert standings["core"] is Standing.PROVEN
-    assert standings["outbox"] is Standing.PROVEN
-    assert standings["shared"] is Standing.NOT_DECLARED
-    assert standings["extensions"] is Standing.PROVEN
+    assert standings["core"] is CapabilityStatus.PROVEN
+    assert standings["outbox"] is CapabilityStatus.PROVEN
+    assert standings["shared"] is CapabilityStatus.NOT_DECLARED
+    assert standings["extensions"] is CapabilityStatus.PROVEN
     assert [entry[1] for entry in seen] == list(range(len(report.results)))
     assert "level 3, transactional" in str(report)
     told = msgspec.json.decode(msgspec.json.encode(report.to_builtins()))
@@ -108,8 +114,8 @@ async def test_some_groups_only() -> None:
     assert report.passed
     assert report.level is None  # the core was not tried
     lines = {line.capability: line for line in report.table}
-    assert lines["tags"].standing is Standing.PROVEN
-    assert lines["core"].standing is Standing.NOT_TRIED
+    assert lines["tags"].standing is CapabilityStatus.PROVEN
+    assert lines["core"].standing is CapabilityStatus.NOT_TRIED
 
 
 class Forgetful(MemoryAdapter):
@@ -133,7 +139,7 @@ class Wild(MemoryAdapter):
         raise ZeroDivisionError("division by zero")
 
 
-async def _report(adapter: type[MemoryAdapter], **options: Any) -> Report:
+async def _report(adapter: type[MemoryAdapter], **options: Any) -> ConformanceReport:
     registry.register("kit-test", adapter)
     try:
         return await run("kit-test://", **options)
@@ -146,9 +152,9 @@ async def test_a_broken_promise_is_no_level() -> None:
     assert not report.passed
     assert report.level is None
     lines = {line.capability: line for line in report.table}
-    assert lines["versions"].standing is Standing.FAILED
-    assert lines["listing"].standing is Standing.PROVEN
-    assert lines["extensions"].standing is Standing.FAILED
+    assert lines["versions"].standing is CapabilityStatus.FAILED
+    assert lines["listing"].standing is CapabilityStatus.PROVEN
+    assert lines["extensions"].standing is CapabilityStatus.FAILED
     assert "versions-not_met_exists" in {result.id for result in report.failures}
     assert "Conflict was not raised" in {
         result.detail.removeprefix("Unmet: ") for result in report.failures

@@ -31,15 +31,15 @@ from perdure.core.errors import (
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys, file_key, make_file, read_key
 from perdure.storage.middleware import Call, Commit, Handler, Stage
-from perdure.storage.migrating import migrate
 from perdure.storage.options import DEFAULT, STRONG, Options
+from perdure.storage.record_migrations import migrate
 from perdure.storage.records import Encrypted, Indexed, Key, Tags, record, type_of
 from perdure.storage.registry import adapter_for
 from perdure.storage.rows import Index, Recode, Row, checksum
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 from perdure.storage.verify import verify_store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.storage.sealing import (
     NEW,
     OLD,

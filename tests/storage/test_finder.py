@@ -12,8 +12,8 @@ import pytest
 from perdure.core.errors import InvalidInput, InvalidQuery, InvalidValue, NotIndexed
 from perdure.storage import finder
 from perdure.storage.backends.memory import MemoryAdapter
-from perdure.storage.finder import Finder, all_of, any_of, tagged, where
-from perdure.storage.query import Condition, Order
+from perdure.storage.finder import QueryBuilder, all_of, any_of, tagged, where
+from perdure.storage.query import Condition, SortOrder
 from perdure.storage.store import Store
 from perdure.testing import ManualClock
 from tests.storage.notes import Author, Mood, Note, Reply
@@ -29,7 +29,7 @@ NOTES = [
 
 
 @pytest.fixture
-async def notes(store: Store, clock: ManualClock) -> Finder[Note]:
+async def notes(store: Store, clock: ManualClock) -> QueryBuilder[Note]:
     collection = store.collection(Note)
     for note in NOTES:
         clock.tick(10)
@@ -37,7 +37,7 @@ async def notes(store: Store, clock: ManualClock) -> Finder[Note]:
     return collection.query()
 
 
-async def ids(finder: Finder[Note]) -> str:
+async def ids(finder: QueryBuilder[Note]) -> str:
     return " ".join(note.id for note in await finder.values())
 
 
@@ -77,7 +77,7 @@ CONDITIONS: list[tuple[Condition, str]] = [
 ]
 
 
-async def test_conditions(notes: Finder[Note]) -> None:
+async def test_conditions(notes: QueryBuilder[Note]) -> None:
     for condition, wanted in CONDITIONS:
         finder = notes.where(condition)
         assert await ids(finder) == wanted, condition
@@ -85,7 +85,7 @@ async def test_conditions(notes: Finder[Note]) -> None:
         assert await finder.exists() is bool(wanted), condition
 
 
-async def test_refining_never_changes_a_builder(notes: Finder[Note]) -> None:
+async def test_refining_never_changes_a_builder(notes: QueryBuilder[Note]) -> None:
     ada = notes.where("author", "=", "ada")
     assert await ids(ada.where("stars", "=", 2).limit(1)) == "b"
     assert await ids(ada) == "a b"
@@ -93,7 +93,7 @@ async def test_refining_never_changes_a_builder(notes: Finder[Note]) -> None:
     assert await ids(notes.prefix("f")) == "f/1"
 
 
-async def test_time_ranges(notes: Finder[Note]) -> None:
+async def test_time_ranges(notes: QueryBuilder[Note]) -> None:
     january, march = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
     assert await ids(notes.between("due", january, march)) == "a b"
     assert await ids(notes.between("due", january)) == "a b d"
@@ -106,7 +106,7 @@ async def test_time_ranges(notes: Finder[Note]) -> None:
         notes.where("due", ">", datetime(2026, 1, 1))  # noqa: DTZ001
 
 
-async def test_first(notes: Finder[Note]) -> None:
+async def test_first(notes: QueryBuilder[Note]) -> None:
     newest = await notes.order_by("-created").first()
     assert newest is not None
     assert newest.key == "f/1"
@@ -147,7 +147,7 @@ def _sorted(order: tuple[str, ...]) -> list[str]:
     return [note.id for note in found]
 
 
-async def test_pages_both_ways(notes: Finder[Note]) -> None:
+async def test_pages_both_ways(notes: QueryBuilder[Note]) -> None:
     for order, size in itertools.product(ORDERS, (1, 2, 4)):
         ordered = notes.order_by(*order).limit(size)
         wanted = _sorted(order)
@@ -163,7 +163,7 @@ async def test_pages_both_ways(notes: Finder[Note]) -> None:
 
 
 async def test_a_page_is_where_it_was_though_others_write(
-    store: Store, notes: Finder[Note]
+    store: Store, notes: QueryBuilder[Note]
 ) -> None:
     ordered = notes.order_by("-stars").limit(2)
     first = await ordered.page()
@@ -176,21 +176,21 @@ async def test_a_page_is_where_it_was_though_others_write(
     assert [note.id for note in back.values] == ["new", "f/1"]
 
 
-async def test_offset_applies_to_the_first_page_only(notes: Finder[Note]) -> None:
+async def test_offset_applies_to_the_first_page_only(notes: QueryBuilder[Note]) -> None:
     ordered = notes.offset(1).limit(2)
     first = await ordered.page()
     second = await ordered.page(after=first.next)
     assert [note.id for note in first.values + second.values] == ["b", "c", "d", "e"]
 
 
-async def test_empty_pages(notes: Finder[Note]) -> None:
+async def test_empty_pages(notes: QueryBuilder[Note]) -> None:
     nothing = await notes.where("stars", "=", 77).page()
     assert (nothing.items, nothing.next, nothing.previous) == ([], None, None)
     none = await notes.limit(0).page()
     assert (none.items, none.next) == ([], None)
 
 
-async def test_limit_and_offset(notes: Finder[Note]) -> None:
+async def test_limit_and_offset(notes: QueryBuilder[Note]) -> None:
     assert await ids(notes.limit(2).offset(3)) == "d e"
     assert await ids(notes.offset(4)) == "e f/1"
     assert await ids(notes.limit(0)) == ""
@@ -200,7 +200,9 @@ async def test_limit_and_offset(notes: Finder[Note]) -> None:
         notes.offset(-1)
 
 
-async def test_cursors_of_other_queries_are_refused(store: Store, notes: Finder[Note]) -> None:
+async def test_cursors_of_other_queries_are_refused(
+    store: Store, notes: QueryBuilder[Note]
+) -> None:
     page = await notes.order_by("stars").limit(2).page()
     assert page.next is not None
     authors = store.collection(Author).query()
@@ -211,7 +213,7 @@ async def test_cursors_of_other_queries_are_refused(store: Store, notes: Finder[
         await notes.page(after=page.next, before=page.next)
 
 
-async def test_garbage_is_no_cursor(notes: Finder[Note]) -> None:
+async def test_garbage_is_no_cursor(notes: QueryBuilder[Note]) -> None:
     for cursor in ("", "x", "é", "AAAA", "a" * 1000, "%%%", "\0"):
         with pytest.raises(InvalidQuery, match="does not belong"):
             await notes.page(after=cursor)
@@ -220,10 +222,10 @@ async def test_garbage_is_no_cursor(notes: Finder[Note]) -> None:
 FORGED = [("text", "a"), (1, 2), (1, None), (2**64 - 1, "a"), (1, "\0"), (1.5, "a"), (b"x", "a")]
 
 
-async def test_forged_cursors_do_no_harm(notes: Finder[Note]) -> None:
+async def test_forged_cursors_do_no_harm(notes: QueryBuilder[Note]) -> None:
     """A cursor goes through the hands of clients: one with other values is refused, or a page."""
     ordered = notes.order_by("stars").limit(2)
-    order = (Order("stars"), Order("key"))
+    order = (SortOrder("stars"), SortOrder("key"))
     for mark in FORGED:
         forged = finder.seal("notes", order, mark)  # type: ignore[arg-type]
         with contextlib.suppress(InvalidInput):
@@ -232,7 +234,7 @@ async def test_forged_cursors_do_no_harm(notes: Finder[Note]) -> None:
 
 def test_cursors_are_stable() -> None:
     """They may be kept by clients: a new release must still open those of the last one."""
-    order = (Order("stars"), Order("key"))
+    order = (SortOrder("stars"), SortOrder("key"))
     sealed = finder.seal("notes", order, (3, "a"))
     assert finder.open("notes", order, sealed) == (3, "a")
     assert sealed == "ks4aScCskgOhYQ"
@@ -291,7 +293,7 @@ async def test_include_that_cannot_work(store: Store) -> None:
 # Figures ----------------------------------------------------------------------------------------
 
 
-async def test_aggregates(notes: Finder[Note]) -> None:
+async def test_aggregates(notes: QueryBuilder[Note]) -> None:
     (figures,) = await notes.aggregate(
         notes="count", rated="count stars", sum="sum stars", avg="avg stars", best="max stars",
         first="min author", light="min weight",
@@ -330,7 +332,7 @@ async def test_aggregates(notes: Finder[Note]) -> None:
         ("max stars); --", "no field"),
     ],
 )
-async def test_figures_that_cannot_be(notes: Finder[Note], figure: str, words: str) -> None:
+async def test_figures_that_cannot_be(notes: QueryBuilder[Note], figure: str, words: str) -> None:
     with pytest.raises(InvalidQuery, match=words) as caught:
         await notes.aggregate(x=figure)
     assert caught.value.hint
@@ -339,7 +341,7 @@ async def test_figures_that_cannot_be(notes: Finder[Note], figure: str, words: s
 # Deleting -----------------------------------------------------------------------------------------
 
 
-async def test_delete(store: Store, notes: Finder[Note]) -> None:
+async def test_delete(store: Store, notes: QueryBuilder[Note]) -> None:
     assert await notes.where("author", "=", "ada").delete() == 2
     assert await notes.order_by("-stars").limit(1).delete() == 1
     assert await ids(notes) == "c d e"
@@ -352,11 +354,11 @@ async def test_delete(store: Store, notes: Finder[Note]) -> None:
 
 
 @pytest.fixture
-def query() -> Finder[Note]:
+def query() -> QueryBuilder[Note]:
     return Store(MemoryAdapter()).collection(Note).query()
 
 
-def test_fields_without_an_index_name_the_declaration(query: Finder[Note]) -> None:
+def test_fields_without_an_index_name_the_declaration(query: QueryBuilder[Note]) -> None:
     store = Store(MemoryAdapter())
     with pytest.raises(NotIndexed, match="'text' of Note is not indexed") as caught:
         query.where("text", "=", "x")
@@ -374,7 +376,7 @@ def test_fields_without_an_index_name_the_declaration(query: Finder[Note]) -> No
 @pytest.mark.parametrize(
     "field", ["stars; --", 'stars" = 1 OR 1 = 1 --', "", "_value", "_id", "r.stars", "NOTES", "*"]
 )
-def test_names_are_never_sql(query: Finder[Note], field: str) -> None:
+def test_names_are_never_sql(query: QueryBuilder[Note], field: str) -> None:
     with pytest.raises(NotIndexed):
         query.where(field, "=", 1)
     with pytest.raises(NotIndexed):
@@ -386,7 +388,7 @@ def test_names_are_never_sql(query: Finder[Note], field: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["", "==", "like", "IS NOT", "= 1 OR 1 =", "; --", "IN"])
-def test_operators_are_a_closed_set(query: Finder[Note], op: str) -> None:
+def test_operators_are_a_closed_set(query: QueryBuilder[Note], op: str) -> None:
     with pytest.raises(InvalidQuery, match="no operator") as caught:
         query.where("stars", op, 1)
     assert "prefix" in caught.value.hint
@@ -415,14 +417,14 @@ def test_operators_are_a_closed_set(query: Finder[Note], op: str) -> None:
     ],
 )
 def test_values_of_the_wrong_kind(
-    query: Finder[Note], field: str, op: str, value: Any, error: type[InvalidInput]
+    query: QueryBuilder[Note], field: str, op: str, value: Any, error: type[InvalidInput]
 ) -> None:
     with pytest.raises(error) as caught:
         query.where(field, op, value)
     assert caught.value.hint
 
 
-async def test_long_lists(notes: Finder[Note]) -> None:
+async def test_long_lists(notes: QueryBuilder[Note]) -> None:
     assert await ids(notes.where("stars", "in", list(range(10_000)))) == "a b c f/1"
 
 

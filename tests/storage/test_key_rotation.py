@@ -19,7 +19,7 @@ from perdure.storage.encryption.master_keys import MasterKeys
 from perdure.storage.middleware import Call, Find, Get, Handler, Stage
 from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.records import Encrypted, Key, record
-from perdure.storage.rewriting import Failure
+from perdure.storage.row_rewrites import Failure
 from perdure.storage.rows import Batch, Check, Put, Recode
 from perdure.storage.store import Progress
 from perdure.storage.verify import verify_store

@@ -12,20 +12,20 @@ import pytest
 
 import perdure
 from perdure.core.errors import InvalidRecordType, MigrationFailed
-from perdure.storage import migrating, references, rewriting
+from perdure.storage import record_migrations, record_references, row_rewrites
 from perdure.storage.compression import Compression
 from perdure.storage.encryption import Encryption, MasterKeys
-from perdure.storage.migrating import Migrated, migrate
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import Query
+from perdure.storage.record_migrations import Migrated, migrate
+from perdure.storage.record_references import Reference
 from perdure.storage.records import Compressed, Encrypted, Indexed, Key, Tags, record
-from perdure.storage.references import Reference
 from perdure.storage.registry import adapter_for
-from perdure.storage.rewriting import Rewritten, rewrite_collection
+from perdure.storage.row_rewrites import Rewritten, rewrite_collection
 from perdure.storage.rows import Batch, Recode, Row
 from perdure.storage.store import Store
 from perdure.storage.verify import verify_store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.conftest import DURABLE, MakeStore
 
 # A type through three versions of a program.
@@ -345,7 +345,7 @@ async def types_of(store: Store) -> dict[tuple[int, str], int]:
 async def test_back_and_forth_after_an_interruption(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewriting, "_NOTE_EVERY", 0.0)
+    monkeypatch.setattr(row_rewrites, "_NOTE_EVERY", 0.0)
     plain = declared_with("json")
     await store.collection(plain).put_many([plain(f"{n:03}", "x" * 200) for n in range(300)])
     await interrupted(await _again(store), declared_with("msgpack"))
@@ -362,7 +362,7 @@ async def test_what_is_asked_for_since_the_interruption(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Old code wrote with its serializer, and compression was switched on."""
-    monkeypatch.setattr(rewriting, "_NOTE_EVERY", 0.0)
+    monkeypatch.setattr(row_rewrites, "_NOTE_EVERY", 0.0)
     old = declared_with("json")
     await store.collection(old).put_many([old(f"{n:03}", "x" * 200) for n in range(300)])
     await interrupted(await _again(store), declared_with("msgpack"))
@@ -377,7 +377,7 @@ async def test_what_is_asked_for_since_the_interruption(
 async def test_what_failed_before_an_interruption_is_tried_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewriting, "_NOTE_EVERY", 0.0)
+    monkeypatch.setattr(row_rewrites, "_NOTE_EVERY", 0.0)
     failing = {"003"}
 
     def fragile(data: dict[str, Any]) -> dict[str, Any]:
@@ -422,7 +422,7 @@ async def test_failures_do_not_hide_what_old_code_keeps_adding(
         await old_store.collection(old).put_many([old(f"b{number}{n}", "x") for n in range(3)])
         return done
 
-    monkeypatch.setattr(migrating, "rewrite_collection", and_then)
+    monkeypatch.setattr(record_migrations, "rewrite_collection", and_then)
     (done,) = await migrate(await _again(store), declared_with("msgpack", migrations=migrations))
     assert (done.failed, done.left) == (3, 3)
     assert not done.is_complete
@@ -444,7 +444,7 @@ def refer(data: dict[str, Any]) -> dict[str, Any]:
 
 
 async def referring(store: Store) -> dict[str, tuple[list[str], tuple[int, ...]]]:
-    rows = await store.collection(references.Referring).query().values()
+    rows = await store.collection(record_references.Referring).query().values()
     return {row.key: (list(row.hashes), row.sizes) for row in rows}
 
 
@@ -516,7 +516,9 @@ async def test_a_record_that_is_changed_meanwhile_keeps_its_own_references(store
 
 async def test_records_of_deleted_content_are_told(store: Store) -> None:
     new = await pictures(store, "A", "B")
-    await store.collection(references.Condemned).put(references.Condemned("A", "me", gone=True))
+    await store.collection(record_references.Condemned).put(
+        record_references.Condemned("A", "me", gone=True)
+    )
     (done,) = await migrate(await _again(store), new)
     assert (done.migrated, done.failed, done.left) == (1, 1, 0)
     assert done.failures[0].key == "0"
@@ -527,7 +529,7 @@ async def test_records_of_deleted_content_are_told(store: Store) -> None:
 async def test_it_goes_on_where_it_was_interrupted(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewriting, "_NOTE_EVERY", 0.0)
+    monkeypatch.setattr(row_rewrites, "_NOTE_EVERY", 0.0)
     old, store = await make_store(), await make_store()
     await old.declare(Letter1)
     wanted = await fill(store, 600)
@@ -629,7 +631,7 @@ async def test_why_a_migration_failed_is_not_kept_in_clear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A function may quote the record that it could not bring over, which may be encrypted."""
-    monkeypatch.setattr(rewriting, "_NOTE_EVERY", 0)
+    monkeypatch.setattr(row_rewrites, "_NOTE_EVERY", 0)
 
     @record("confessions")
     class Confession(msgspec.Struct, frozen=True):

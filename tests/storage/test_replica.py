@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from perdure.core.errors import InvalidURL
 from perdure.storage.backends.postgres import PostgresAdapter, address, replica
-from perdure.storage.backends.postgres.replica import Marks, Replica
+from perdure.storage.backends.postgres.replica import Replica, ReplicaMarks
 from perdure.storage.options import DEFAULT, STRONG, Options, bounded
 from perdure.storage.query import Figure, Query, Summary
 from perdure.storage.rows import Batch, Column, Layout, Put
@@ -580,7 +580,7 @@ _TIMES = st.floats(0, 1e5, allow_nan=False)
 
 @given(st.lists(_TIMES, min_size=1), _TIMES)
 def test_marks_prove_what_they_say(moments: list[float], asked: float) -> None:
-    marks = Marks()
+    marks = ReplicaMarks()
     for moment in sorted(moments):
         marks.add(moment, int(moment * 10))  # the position at that moment
     position = marks.since(asked)
@@ -592,7 +592,7 @@ def test_marks_prove_what_they_say(moments: list[float], asked: float) -> None:
 
 
 def test_few_marks_reach_far_back() -> None:
-    marks = Marks()
+    marks = ReplicaMarks()
     for moment in range(100_000):
         marks.add(moment / 10, moment)
     assert len(marks._marks) < 100

@@ -16,7 +16,7 @@ from perdure.storage.backends.sqlite import connections
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Compare, Op, Query, Tagged
 from perdure.storage.registry import adapter_for
-from perdure.storage.rows import Batch, Column, Delivered, Entry, Event, Index, Layout, Put, Row
+from perdure.storage.rows import Batch, Column, Delivered, Event, Index, Layout, Put, Row, RowCopy
 from perdure.storage.snapshots import (
     HeldCollection,
     HeldSnapshot,
@@ -61,7 +61,7 @@ async def everything(adapter: Adapter) -> tuple[object, ...]:
         found = []
         for layout in await snapshot.layouts():
             entries = [entry async for page in snapshot.entries(layout.name) for entry in page]
-            entries = [Entry(e.row, e.columns, tuple(sorted(e.tags))) for e in entries]
+            entries = [RowCopy(e.row, e.columns, tuple(sorted(e.tags))) for e in entries]
             found.append((layout, sorted(entries, key=lambda entry: entry.row.key)))
         events = [event async for page in snapshot.events() for event in page]
         return found, events, await snapshot.last_event()
@@ -159,14 +159,14 @@ async def test_a_cancelled_load_changes_nothing(store_url: str) -> None:
     inside = asyncio.Event()
 
     class Endless(HeldSnapshot):
-        async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+        async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
             async for page in super().entries(collection):
                 yield page
             inside.set()
             await asyncio.sleep(3600)
 
     row = Row("x", b"other", "text/x", 1, 1, 1, 1, None, 7)
-    entries = [Entry(row, ("b", 1, 1.0))]
+    entries = [RowCopy(row, ("b", 1, 1.0))]
     loading = asyncio.create_task(one.load(Endless([HeldCollection(NOTES, entries)]), replace=True))
     await inside.wait()
     loading.cancel()
@@ -197,7 +197,7 @@ async def test_the_reader_of_a_snapshot_may_leave_early(store_url: str) -> None:
 @pytest.mark.parametrize("store_url", DURABLE, indirect=True)
 async def test_what_the_reader_or_the_source_raises_is_not_the_banks_fault(store_url: str) -> None:
     class Broken(HeldSnapshot):
-        async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+        async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
             raise ValueError(f"{collection}: a bug of the source")
             yield []
 
@@ -379,7 +379,7 @@ async def test_subscribers_get_what_was_not_delivered(
 
 
 async def test_wrapped_snapshots(tmp_path: Path) -> None:
-    rows = [Entry(Row(str(n), b"x", "t", 1, 1, 1, 1, None, 0)) for n in range(2_500)]
+    rows = [RowCopy(Row(str(n), b"x", "t", 1, 1, 1, 1, None, 0)) for n in range(2_500)]
     under = HeldSnapshot(
         [HeldCollection(Layout("a"), rows), HeldCollection(Layout("b"), rows)],
         [Delivered(5, "t", "k", b"", 1)],
@@ -388,7 +388,7 @@ async def test_wrapped_snapshots(tmp_path: Path) -> None:
     seen: dict[str, int] = {}
     told: list[tuple[str, int, int]] = []
 
-    def see(collection: str, page: Sequence[Entry]) -> None:
+    def see(collection: str, page: Sequence[RowCopy]) -> None:
         seen[collection] = seen.get(collection, 0) + len(page)
 
     both = WatchedSnapshot(under, lambda *args: told.append(args), see=see, instead=over)
@@ -404,7 +404,7 @@ async def test_wrapped_snapshots(tmp_path: Path) -> None:
 
 async def test_an_error_of_the_source_passes_through_the_wrapper() -> None:
     class Broken(HeldSnapshot):
-        async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+        async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
             yield []
             raise Corrupted("no more")
 

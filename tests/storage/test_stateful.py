@@ -37,9 +37,9 @@ from perdure.storage.query import (
     Condition,
     Figure,
     Op,
-    Order,
     Query,
     Scalar,
+    SortOrder,
     Summary,
     Tagged,
 )
@@ -83,7 +83,7 @@ VALUES: dict[str, st.SearchStrategy[Scalar]] = {
 _COMPARING = st.sampled_from([Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE])
 
 
-def _up_to_the_key(order: tuple[Order, ...]) -> tuple[Order, ...]:
+def _up_to_the_key(order: tuple[SortOrder, ...]) -> tuple[SortOrder, ...]:
     """Without what stands behind the key, as a query has to be."""
     columns = [part.column for part in order]
     return order[: columns.index("key") + 1] if "key" in columns else order
@@ -119,7 +119,7 @@ conditions: st.SearchStrategy[Condition] = st.recursive(
 )
 orders = st.lists(
     st.builds(
-        Order,
+        SortOrder,
         st.sampled_from(["kind", "size", "score", "key", "created", "updated", "version"]),
         st.booleans(),
     ),
@@ -289,7 +289,7 @@ class Story(RuleBasedStateMachine):
         query = self._of(query, second)
         order = query.total_order()
         if back:
-            order = tuple(Order(part.column, not part.descending) for part in order)
+            order = tuple(SortOrder(part.column, not part.descending) for part in order)
         query = msgspec.structs.replace(query, order=order, limit=None, offset=0)
         everything = self._same(lambda adapter: adapter.find(query, DEFAULT))
         paged: list[Row] = []

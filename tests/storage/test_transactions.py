@@ -18,7 +18,7 @@ from perdure.core.errors import (
     Unsupported,
 )
 from perdure.storage.codecs import BY_NAME
-from perdure.storage.finder import Finder
+from perdure.storage.finder import QueryBuilder
 from perdure.storage.options import Options
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
@@ -30,7 +30,7 @@ class Oops(Exception):
     """Something of the caller's own."""
 
 
-async def ids(finder: Finder[Note]) -> list[str]:
+async def ids(finder: QueryBuilder[Note]) -> list[str]:
     return [note.id for note in await finder.values()]
 
 
@@ -100,7 +100,7 @@ async def test_queries_inside_answer_as_they_will_afterwards(
     notes = store.collection(Note)
     await notes.put_many([note() for _ in range(8)])
     clock.tick()
-    queries: list[Finder[Note]] = []
+    queries: list[QueryBuilder[Note]] = []
     for _ in range(12):
         finder = notes.query().prefix(dice.choice(["", "a", "b/"]))
         if dice.random() < 0.5:

@@ -40,12 +40,12 @@ from perdure.storage.backends import valkey as backend
 from perdure.storage.backends.valkey import ValkeyAdapter, address, links, rows
 from perdure.storage.compression import Compression
 from perdure.storage.options import DEFAULT, Options
-from perdure.storage.query import Order, Query
+from perdure.storage.query import Query, SortOrder
 from perdure.storage.records import Compressed, Indexed, Key, record
 from perdure.storage.rows import Batch, Delete, Layout, Put, Recode, Row, Size, checksum
 from perdure.storage.store import Store
 from perdure.testing import run
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.valkey_server import ValkeyServer
 
 LAYOUT = Layout("notes", expires=True)
@@ -465,7 +465,7 @@ async def test_long_listings_are_put_together(
         return [row.key for row in await store.find(Query("notes", **parts), DEFAULT)]
 
     assert await found() == wanted
-    assert await found(order=(Order("key", descending=True),)) == wanted[::-1]
+    assert await found(order=(SortOrder("key", descending=True),)) == wanted[::-1]
     assert await found(offset=5, limit=20) == wanted[5:25]
     assert await found(offset=30) == wanted[30:]
     assert await found(prefix="09", offset=1) == ["093", "096", "099"]

@@ -6,14 +6,20 @@ import pytest
 
 import perdure
 from perdure.core import clock as time
+from perdure.storage.memory_windows import (
+    MemoryWindows,
+    Replacement,
+    TimeWindow,
+    WindowEntry,
+    fold_oldest,
+)
 from perdure.storage.store import Store
-from perdure.storage.windows import Entry, MemoryWindows, Replacement, TimeWindow, fold_oldest
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 
 EVER = TimeWindow(time.to_datetime(0))
 
 
-async def remember(windows: MemoryWindows, clock: ManualClock, *texts: str) -> list[Entry]:
+async def remember(windows: MemoryWindows, clock: ManualClock, *texts: str) -> list[WindowEntry]:
     entries = []
     for text in texts:
         clock.advance(60)
@@ -58,7 +64,7 @@ async def test_a_strategy_may_be_async_and_may_do_nothing(store: Store, clock: M
     windows = MemoryWindows(store)
     await remember(windows, clock, "one", "two")
 
-    async def summarize(entries: Sequence[Entry]) -> list[Replacement]:
+    async def summarize(entries: Sequence[WindowEntry]) -> list[Replacement]:
         return [Replacement(entries, f"{len(entries)} things", kind="summary")]
 
     assert await windows.compress("ada/chat", summarize) == 2
@@ -73,7 +79,7 @@ async def test_a_strategy_that_folds_twice_changes_nothing(
     windows = MemoryWindows(store)
     entries = await remember(windows, clock, "one", "two")
 
-    def greedy(found: Sequence[Entry]) -> list[Replacement]:
+    def greedy(found: Sequence[WindowEntry]) -> list[Replacement]:
         return [Replacement(found, "all"), Replacement(found[:1], "again")]
 
     with pytest.raises(perdure.InvalidInput, match="do not stand"):

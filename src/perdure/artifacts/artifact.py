@@ -21,7 +21,7 @@ import msgspec
 
 from perdure.core.clock import new_id
 from perdure.core.errors import AccessDenied, ArtifactMissing, Corrupted, InvalidInput
-from perdure.storage.references import Reference
+from perdure.storage.record_references import Reference
 
 #: An artifact of fewer bytes is a row in the bank. Changing it is safe at any time: reading looks
 #: in both places.

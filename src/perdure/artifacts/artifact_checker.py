@@ -25,7 +25,7 @@ from perdure.core.errors import (
     NewerSchema,
     PerdureError,
 )
-from perdure.storage.references import NEEDED
+from perdure.storage.record_references import NEEDED
 from perdure.storage.store import Progress, Store
 
 #: What is wrong with one artifact; any other error is the store's, and ends the check.

@@ -5,8 +5,8 @@ it, while a collector that has seen no reference deletes it in between. Four rul
 
 1. *Condemn first.* The collector commits a row that condemns the hash, and only then counts its
    references, reading from the primary. A commit that refers to a condemned hash is refused (see
-   `perdure.storage.references`; turns do the same). So what was committed before the row is
-   counted, and after it nothing can be committed: if the count is 0, it stays 0 for as long as the
+   `perdure.storage.record_references`; turns do the same). So what was committed before the row
+   is counted, and after it nothing can be committed: if the count is 0, it stays 0 as long as the
    row is there. Therefore the row has to outlast the deletion, and every put that returned before
    it and is not committed yet: without it nobody would refuse the one who was told that his
    content is stored, and commits a reference to what is gone. It expires long after.
@@ -68,14 +68,14 @@ from perdure.storage.adapter import Capability
 from perdure.storage.collection import Stored
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG
-from perdure.storage.records import Key, system_record, type_of
-from perdure.storage.references import (
+from perdure.storage.record_references import (
     CONDEMNED,
     CONDEMNED_BRIEFLY,
     CONDEMNED_FOR,
     NEEDED,
     Condemned,
 )
+from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.store import Progress, Store
 from perdure.storage.transaction import Transaction
 

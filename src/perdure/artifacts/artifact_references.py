@@ -28,8 +28,7 @@ from perdure.storage.collection import Collection, Stored
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.finder import tagged as has_tag
 from perdure.storage.options import STRONG
-from perdure.storage.records import RecordType, all_types, type_of
-from perdure.storage.references import (
+from perdure.storage.record_references import (
     TYPES,
     Gather,
     Referring,
@@ -38,6 +37,7 @@ from perdure.storage.references import (
     row_key,
     row_of,
 )
+from perdure.storage.records import RecordType, all_types, type_of
 from perdure.storage.rows import Delete, Put, Row
 from perdure.storage.store import Progress, Store
 

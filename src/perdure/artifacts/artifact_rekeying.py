@@ -23,7 +23,7 @@ from perdure.artifacts.artifact_contents import ArtifactContents
 from perdure.artifacts.artifact_places import StoredObject
 from perdure.core.errors import ArtifactMissing, Corrupted, KeyRefused, PerdureError
 from perdure.storage.options import STRONG
-from perdure.storage.references import Condemned
+from perdure.storage.record_references import Condemned
 from perdure.storage.store import Progress, Store
 
 _log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from perdure.artifacts.artifact import (
 )
 from perdure.core.errors import Corrupted
 from perdure.storage.options import DEFAULT, STRONG
+from perdure.storage.record_references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.records import Compressed, Key, system_record, type_of
-from perdure.storage.references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.rows import Delete, Put
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction

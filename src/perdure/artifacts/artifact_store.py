@@ -40,7 +40,7 @@ from perdure.core.errors import (
     Corrupted,
     InvalidInput,
 )
-from perdure.storage.references import NEEDED, Condemned
+from perdure.storage.record_references import NEEDED, Condemned
 from perdure.storage.store import Progress, Store
 from perdure.storage.transaction import Transaction
 

@@ -8,7 +8,7 @@ from perdure.artifacts import ArtifactStore
 from perdure.artifacts.artifact_encryption import SCOPE, ArtifactSealer
 from perdure.config import EncryptionConfig
 from perdure.core.errors import KeyRefused, PerdureError
-from perdure.storage.rewriting import Failure
+from perdure.storage.row_rewrites import Failure
 from perdure.storage.store import Progress
 
 if TYPE_CHECKING:

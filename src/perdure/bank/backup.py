@@ -29,7 +29,7 @@ from perdure.services import Services
 from perdure.storage import assembly, registry
 from perdure.storage.adapter import Capability, Snapshot
 from perdure.storage.concurrency import in_thread
-from perdure.storage.rows import Entry, checksum
+from perdure.storage.rows import RowCopy, checksum
 from perdure.storage.snapshots import WatchedSnapshot, closing
 from perdure.storage.store import Progress
 
@@ -197,7 +197,7 @@ class _BackupRun:
             await place.verify(manifest, self._progress, before)
         return manifest
 
-    def _see(self, collection: str, page: Sequence[Entry]) -> None:
+    def _see(self, collection: str, page: Sequence[RowCopy]) -> None:
         self._broken += _damaged_rows(collection, page)
         keys = [entry.row.key for entry in page]
         if collection == _REFERENCES:
@@ -268,7 +268,7 @@ class _BackupRun:
         return not self._verify or await contents.is_sound(tagged)
 
 
-def _damaged_rows(collection: str, page: Sequence[Entry]) -> list[str]:
+def _damaged_rows(collection: str, page: Sequence[RowCopy]) -> list[str]:
     rows = (entry.row for entry in page)
     return [
         f"{collection}/{row.key}"

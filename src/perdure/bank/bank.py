@@ -27,6 +27,7 @@ from perdure.history.strategies.strategy import parse_strategy
 from perdure.history.turn_log import AppendHook
 from perdure.storage import registry
 from perdure.storage.collection import Collection
+from perdure.storage.memory_windows import MemoryWindows
 from perdure.storage.middleware import Middleware
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.schemas.schema_registry import SchemaRegistry
@@ -35,7 +36,6 @@ from perdure.storage.store import Progress
 from perdure.storage.subscriptions import Handler
 from perdure.storage.transaction import Transaction
 from perdure.storage.verify import Problem
-from perdure.storage.windows import MemoryWindows
 
 if TYPE_CHECKING:
     from perdure.bank.backup import Backup
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from perdure.storage.cache import RowCache
     from perdure.storage.encryption import Encryption
     from perdure.storage.encryption.master_keys import Source
-    from perdure.storage.migrating import Migrated
+    from perdure.storage.record_migrations import Migrated
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -386,7 +386,7 @@ class Bank:
         progress: Progress | None = None,
     ) -> list[Migrated]:
         """Bring all records of one type, or of all, to their newest schema."""
-        from perdure.storage.migrating import migrate
+        from perdure.storage.record_migrations import migrate
 
         return await migrate(self.store, cls, dry_run=dry_run, progress=progress)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.artifacts.artifact_places import S3Address
     from perdure.bank import BankInfo
     from perdure.cli.diagnosis import FolderUse
-    from perdure.storage.migrating import Migrated
+    from perdure.storage.record_migrations import Migrated
     from perdure.storage.records import RecordType
     from perdure.storage.rows import Size
 
@@ -198,7 +198,7 @@ async def _migrate(
     settings: CommandSettings, collections: list[str], *, dry_run: bool
 ) -> tuple[list[Migrated], list[str]]:
     """What was done, and the collections that are there but not declared."""
-    from perdure.storage.migrating import migrate as migrate_records
+    from perdure.storage.record_migrations import migrate as migrate_records
 
     with ProgressBar("looking at the bank") as bar:
         async with existing_bank(settings) as bank:

@@ -15,7 +15,7 @@ from perdure.core.errors import Corrupted
 if TYPE_CHECKING:
     from perdure.cli.diagnosis import Diagnosis
     from perdure.storage.verify import Problem
-    from perdure.testing.conformance import Report, Trial
+    from perdure.testing.conformance import ConformanceReport, Trial
 
 
 @common_options()
@@ -121,7 +121,7 @@ async def conformance(
         raise typer.Exit(1)
 
 
-async def _try_backend(url: str) -> Report:
+async def _try_backend(url: str) -> ConformanceReport:
     from perdure.testing.conformance import run
 
     with ProgressBar("opening the store") as bar:
@@ -132,7 +132,7 @@ async def _try_backend(url: str) -> Report:
         return await run(url, progress=follow)
 
 
-def _show_conformance(report: Report) -> None:
+def _show_conformance(report: ConformanceReport) -> None:
     terminal.say(f"{report.adapter} at {report.url}")
     terminal.say()
     terminal.table(

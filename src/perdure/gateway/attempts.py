@@ -1,8 +1,8 @@
-"""One attempt at one model: everything that happens around the bytes that are sent.
+"""One attempt at one model.
 
 Before it: the circuit must be closed, a key be there, the gate open, the budgets have room. After
-it: the circuit, the gate and the health learn how it ended, the budgets what it took, and an
-outcome is noted. Whatever happens in between, all of that happens once.
+it, exactly once: circuit, gate and health learn how it ended, budgets what it took, and an outcome
+is noted.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from perdure.gateway.rate_limits import Gate, GateSlot
 #: Seconds. A provider that wants more is asked again after this.
 _LONGEST_PAUSE = 3_600.0
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
-#: Seconds by which an event loop may wake somebody too early.
+#: Seconds by which an event loop may wake too early.
 _EARLY = 0.005
 
 
 class ModelState:
-    """A model that was called: its circuit breaker and its gate."""
+    """The circuit breaker and the gate of one model."""
 
     def __init__(self, candidate: ModelCandidate, tripping: BreakerPolicy | None = None) -> None:
         self.candidate = candidate
@@ -73,21 +73,21 @@ class GatewayState:
     _chores: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def carry_on(self, chore: Coroutine[Any, Any, object], *, patience: float) -> None:
-        """Wait for something that must not fail, and not for long: it is done in any case."""
+        """Wait at most `patience` seconds; the chore is done in any case."""
         task = asyncio.create_task(chore)
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
         await asyncio.wait([task], timeout=patience)
 
     async def settle(self) -> None:
-        """Wait until everything that happened is written, but for outcomes."""
+        """Wait until everything but outcomes is written."""
         while self._chores:
             await asyncio.wait(self._chores)
         await self.ledger.close()
 
 
 class Attempt:
-    """One attempt, as an async context manager around the exchange."""
+    """One attempt: an async context manager around the exchange."""
 
     def __init__(
         self,
@@ -137,18 +137,16 @@ class Attempt:
         self.cost: int | None = None
         self._took = 0.0
         self._first: float | None = None
-        #: What arrived of a stream that did not come to its end.
+        #: What arrived of a stream that did not end.
         self.partial: Message | None = None
         self.key: str | None = None
 
     @property
     def remaining(self) -> float:
-        """Seconds until the deadline of the whole call."""
         return self._share.deadline.remaining()
 
     @property
     def timeout(self) -> float:
-        """Seconds in which the provider has to answer, or to begin to."""
         return min(self._timeout, self._share.ends.remaining())
 
     async def __aenter__(self) -> Self:
@@ -174,7 +172,6 @@ class Attempt:
         self._slot.observe(rate_limits.read(headers))
 
     def arrived(self) -> None:
-        """Something of a streamed answer is there."""
         if self._first is None:
             self._first = time.perf_counter() - self._start
             self._span.arrived()
@@ -192,7 +189,6 @@ class Attempt:
         self._span.embedded(usage, dimension)
 
     def reply(self) -> Reply:
-        """The answer with what it took; after the block."""
         assert self.answer is not None  # noqa: S101 (for the type checker)
         return Reply(
             message=self.answer.message,
@@ -207,7 +203,7 @@ class Attempt:
         )
 
     def holds_secret(self, message: Message) -> bool:
-        """Whether a model said what only its provider was told."""
+        """Whether a model quoted what only its provider was sent."""
         return any(secret in words_of(part) for secret in self._secrets() for part in message.parts)
 
     async def __aexit__(
@@ -230,8 +226,6 @@ class Attempt:
         self._settle(exc)
         self._note_outcome(exc)
         self._span.__exit__(kind, exc, traceback)
-
-    # Before -----------------------------------------------------------------------------------
 
     async def _admitted(self) -> GateSlot:
         asked = self._request.max_tokens if self._request is not None else None
@@ -271,8 +265,6 @@ class Attempt:
         provider, model = self.candidate.provider.name, self.candidate.model
         return self._state.prices.estimate(provider, model, self._input, output)
 
-    # After ------------------------------------------------------------------------------------
-
     def _usage(self) -> Usage | None:
         return self._embedded if self.answer is None else self.answer.message.usage
 
@@ -281,7 +273,6 @@ class Attempt:
         return self._state.prices.cost(provider, model, usage or Usage())
 
     def _settle(self, exc: BaseException | None) -> None:
-        """Replace what was reserved by what was taken, or may have been."""
         held, post = self._reservation, self._state.ledger.post
         if exc is None:
             usage = self._usage() or Usage()
@@ -303,7 +294,6 @@ class Attempt:
             post(held, self._input + said, self._estimated_cost(said))
 
     def _is_impatience(self, exc: BaseException | None) -> bool:
-        """Whether the caller's deadline ended it, which says nothing about the provider."""
         if isinstance(exc, StreamBroken):
             return self.remaining < _EARLY
         late = isinstance(exc, ProviderDown) and self._share.ends.remaining() < _EARLY
@@ -345,10 +335,7 @@ class Attempt:
 
 
 def _is_uncharged(exc: BaseException) -> bool:
-    """Whether no provider charges for a call that ended so: it never got there, or was refused.
-
-    One that broke off, or took too long, may have been answered.
-    """
+    """Providers charge nothing for a call that never arrived or was refused."""
     if isinstance(exc, GatewayError) and exc.status is not None:
         return True
     return isinstance(exc, Unreachable | Rejected | RateLimited | NoModel | InvalidInput)
@@ -363,7 +350,6 @@ def _kind(exc: BaseException | None) -> str:
 
 
 def broken(exc: GatewayError, where: str, partial: Message) -> StreamBroken:
-    """The error of a stream that failed when a part of it had been passed on."""
     # A decoder that misses the end says just that.
     why = "." if exc.message == f"The answer of {where} has no end." else f": {exc.message}"
     return StreamBroken(
@@ -373,11 +359,8 @@ def broken(exc: GatewayError, where: str, partial: Message) -> StreamBroken:
     )
 
 
-# How many tokens a call may take, before its provider has counted -------------------------------
-
 #: Bytes a token, roughly, and what an image may take, in tokens.
 _PER_TOKEN, _IMAGE = 3.5, 1_600
-#: The fields of bodies that limit an answer.
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 #: Fields of `Usage`; what is above this, or below nothing, is no count.
 _COUNTS = ("input", "output", "cache_read", "cache_write", "reasoning")
@@ -385,7 +368,6 @@ _MOST_TOKENS = 2**40
 
 
 def estimate_request(request: Request) -> int:
-    """About how many tokens go in: messages, tools, the schema of the answer."""
     others: list[object] = [*request.tools]
     if request.shape is not None:
         others.append(request.shape.schema)
@@ -393,7 +375,6 @@ def estimate_request(request: Request) -> int:
 
 
 def is_limited(body: Mapping[str, Any]) -> bool:
-    """Whether a body says how long its answer may be, though it may be no number."""
     return any(name in body for name in _LIMITS)
 
 
@@ -403,7 +384,6 @@ def longest_answer(body: Mapping[str, Any]) -> int | None:
 
 
 def credible(answer: ModelAnswer) -> ModelAnswer:
-    """The answer; counts of tokens that cannot be true are unknown."""
     usage = answer.message.usage
     if usage is None:
         return answer

@@ -1,9 +1,8 @@
-"""A circuit breaker: a model that keeps failing is left alone for a while, then tried by one call.
+"""Circuit breaker: a model that keeps failing is not called for a while, then probed by one call.
 
 closed     calls pass; failures are counted
-open       none passes, until the next probe is due
-half open  one call at a time passes, as a probe: its end closes the circuit, or opens it again
-           for longer
+open       none passes until the next probe is due
+half open  one probe at a time: it closes the circuit, or opens it again for longer
 """
 
 from __future__ import annotations
@@ -32,11 +31,9 @@ _PARTS = 10
 
 
 class BreakerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a circuit opens, and for how long."""
+    """When a circuit opens (failures in a row, or their share in a window), and for how long."""
 
-    #: Failures in a row that open it.
     failures: int = 5
-    #: The share of failures, in a window of so many seconds with so many calls, that opens it.
     share: float = 0.5
     window: float = 60.0
     calls: int = 20
@@ -47,10 +44,9 @@ class BreakerPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BreakerView(msgspec.Struct, frozen=True):
-    """How a circuit stands, for showing it."""
+    """The state of a circuit. Times are in seconds."""
 
     state: State
-    #: Seconds since it came into this state.
     since: float
     #: Seconds until the next probe; None unless it is open.
     next_probe: float | None
@@ -61,10 +57,8 @@ class BreakerView(msgspec.Struct, frozen=True):
 
 
 def counts(error: BaseException) -> bool | None:
-    """What an end of a call says about the provider: True for its failure, None for nothing.
-
-    False for a request that it refused, for good or for now: it is alive. A pause that it asked
-    for is kept by the gate. What says nothing is a call that was cancelled, or failed on our side.
+    """Whether a call ended by the provider's failure. False for a refused request: it is alive.
+    None for a call that was cancelled or failed on our side.
     """
     if isinstance(error, ProviderDown | BadAnswer | StreamBroken):
         return True
@@ -72,14 +66,11 @@ def counts(error: BaseException) -> bool | None:
 
 
 class Breaker:
-    """The circuit of one model of one provider.
+    """The circuit of one model of one provider: ``with breaker.attempt(): …``.
 
-        with breaker.attempt():
-            …
-
-    Guarantees: while it is open nobody passes; while it is half open, one at a time; a probe that
-    is cancelled makes room for the next. Calls that began before the circuit changed its state do
-    not change it again when they end. It holds a fixed amount of memory.
+    While it is open nobody passes; while it is half open, one at a time; a cancelled probe makes
+    room for the next. Calls that began before a change of state do not change it again when they
+    end. Memory is bounded.
     """
 
     def __init__(
@@ -112,7 +103,7 @@ class Breaker:
         return self._state
 
     def check(self) -> None:
-        """Raises what `attempt` would raise now, and lets nobody pass: to see before queueing."""
+        """Raise what `attempt` would raise now, without taking a permit."""
         now = self._clock()
         if self._state == "open" and now < self._probe_at:
             raise self._refusal(self._probe_at - now)
@@ -120,10 +111,9 @@ class Breaker:
             raise self._refusal(None)
 
     def attempt(self) -> BreakerPermit:
-        """A call to be made, as a context manager; how the block ends is how the call ended.
+        """How the block ends is how the call ended.
 
-        Raises `ProviderDown` if the circuit is open or being probed, with the seconds until the
-        next probe, if they are known, as `retry_after`.
+        Raises `ProviderDown` if the circuit is open or being probed, with `retry_after` if known.
         """
         self.check()
         if self._state == "open":
@@ -208,7 +198,7 @@ class BreakerPermit:
         self._ended: Callable[[BaseException | None], None] | None = ended
 
     def end(self, error: BaseException | None = None) -> None:
-        """Note how it ended, before the block does; only the first word counts."""
+        """Note how the call ended, before the block does; only the first call counts."""
         if self._ended is not None:
             ended, self._ended = self._ended, None
             ended(error)
@@ -226,8 +216,6 @@ class BreakerPermit:
 
 
 class _Window:
-    """Failures and calls of the last seconds, in a few parts."""
-
     def __init__(self, seconds: float) -> None:
         self._part = seconds / _PARTS
         self._counts: list[tuple[int, int, int]] = []  # number of the part, failures, calls

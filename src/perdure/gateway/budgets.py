@@ -1,8 +1,7 @@
-"""Budgets as values: what may be spent, and what was.
+"""Budgets as values: what may be spent, and what was. The ledger reads and writes them.
 
-A `Budget` is declared. A `BudgetPeriod` is what the bank keeps for each of its periods: what was
-spent, and what is reserved besides. A `Reservation` is a call's claim, with a `BudgetHold` on each
-budget that it counts in. Nothing here waits, reads or writes: the ledger does.
+A `BudgetPeriod` is stored for each period of a `Budget`: what was spent, and what is reserved
+besides. A `Reservation` is a call's claim, with a `BudgetHold` on each budget that covers it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from perdure.core.display import plural
 from perdure.core.errors import BudgetReached, InvalidConfig, InvalidKey
 from perdure.gateway.calls import CallOptions, indexable
 from perdure.gateway.prices import dollars, picodollars
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.records import Indexed, Key, system_record
 
 Per: TypeAlias = Literal["hour", "day", "month", "ever"]
@@ -30,10 +29,7 @@ EACH = "*"
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be spent in a time, of UTC.
-
-    Raises `InvalidConfig` if it limits nothing or cannot be named so.
-    """
+    """What may be spent in a period (UTC). Raises `InvalidConfig` if it limits nothing."""
 
     name: str
     #: Empty: all of them. An agent of ``*`` means each by itself.
@@ -46,7 +42,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         try:
-            keys.check(f"{self.name}/x")
+            record_keys.check(f"{self.name}/x")
         except InvalidKey as exc:
             raise InvalidConfig(f"A budget cannot be named {self.name!r}.", hint=exc.hint) from exc
         if "/" in self.name or len(self.name) > 100:
@@ -71,17 +67,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def covers(self, options: CallOptions, *, at_home: bool = False) -> bool:
-        """Whether a call counts on it.
-
-        Embedding `at_home`, in this process, costs nothing but time: it counts only on a budget
-        that is for embedding.
-        """
+        """Whether a call counts on it; local embedding (`at_home`) only on budgets of `embed`."""
         if at_home and self.purpose != "embed":
             return False
         return self.purpose in ("", options.purpose) and self.agent in ("", EACH, options.agent)
 
     def period(self, now: int) -> tuple[str, int | None]:
-        """The name of the period that a moment lies in, and when the next one begins, if ever."""
+        """The name of the period at `now`, and when the next one begins, if ever."""
         if self.per == "ever":
             return self.per, None
         moment = clock.to_datetime(now)
@@ -113,10 +105,9 @@ class BudgetPeriod(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a budget stands: its limits, and what is spent and reserved of them in this period."""
+    """Limits, and what is spent and reserved of them in this period."""
 
     budget: Budget
-    #: Whose, if each agent has its own.
     agent: str
     period: str
     #: Microseconds; None if it never does.
@@ -167,7 +158,6 @@ class Reservation(msgspec.Struct):
 
 
 def hold_for(budget: Budget, options: CallOptions, now: int) -> BudgetHold:
-    """The hold of a call that is made now: on the budget, or on the agent's own."""
     period, renews = budget.period(now)
     if budget.agent != EACH:
         return BudgetHold(f"{budget.name}/{period}", "", budget, renews)
@@ -196,7 +186,6 @@ def reserved(spending: BudgetPeriod, wanted: Reservation) -> BudgetPeriod:
 
 
 def settled(spending: BudgetPeriod, held: Reservation, tokens: int, cost: int) -> BudgetPeriod:
-    """The period with what a call took in place of what was reserved for it."""
     # Never below nothing: if the agent was forgotten meanwhile, the record is a new one.
     return msgspec.structs.replace(
         spending,
@@ -210,7 +199,6 @@ def settled(spending: BudgetPeriod, held: Reservation, tokens: int, cost: int) -
 
 
 def reached(hold: BudgetHold, spending: BudgetPeriod, wanted: Reservation) -> BudgetReached:
-    """The error that says what is left, and how to go on."""
     budget = hold.budget
     standing = BudgetStatus(
         budget=budget, agent=hold.agent, period="", renews=hold.renews, spending=spending
@@ -236,7 +224,6 @@ def reached(hold: BudgetHold, spending: BudgetPeriod, wanted: Reservation) -> Bu
 
 
 def _shorter(standing: BudgetStatus, wanted: Reservation) -> str:
-    """That a shorter answer may fit, if its length was only assumed."""
     least = wanted.tokens - wanted.assumed
     tokens, cost = standing.tokens_left, standing.cost_left
     if not wanted.assumed or cost == 0 or (tokens is not None and tokens <= least):

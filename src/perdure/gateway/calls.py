@@ -1,7 +1,4 @@
-"""What goes into a model call and what comes out of it: plain values.
-
-What a caller makes is checked when it is made: `InvalidInput` names the field, and nothing is sent.
-"""
+"""Inputs and outputs of a model call. Invalid input raises `InvalidInput`, naming the field."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ Purpose: TypeAlias = Literal["chat", "compress", "filter", "judge", "reflect", "
 PURPOSES: tuple[Purpose, ...] = ("chat", "compress", "filter", "judge", "reflect", "embed")
 Complexity: TypeAlias = Literal["simple", "moderate", "complex"]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high"]
-#: Why a model stopped.
 Finish: TypeAlias = Literal["stop", "length", "tools", "filter", "other"]
 
 _CHOICES = ("auto", "none", "required")
@@ -33,10 +29,8 @@ _PARTS = frozenset(get_args(Part))
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool that the model may ask for.
-
-    A tool that the provider runs itself stands in `native`, under the wire format's name, as that
-    format writes it; other formats leave it out.
+    """A tool that the model may call. One that the provider runs itself is in `native`, under the
+    wire format's name; other formats leave it out.
     """
 
     name: str
@@ -68,12 +62,11 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a model, whichever it is. What is None or empty is left to the provider.
+    """What is asked of a model. What is None or empty is left to the provider.
 
-    It can be made of more than it holds: `messages` of anything that `wire.decode` takes, `tools`
-    also of dictionaries as Chat Completions, Responses and Anthropic Messages write them, `shape`
-    of a JSON schema, `stop` of one text. Raises `InvalidInput`, naming the field, for what is
-    neither.
+    `messages` may be anything that `wire.decode` takes, `tools` dictionaries of Chat Completions,
+    Responses or Anthropic Messages, `shape` a JSON schema, `stop` one text. Raises `InvalidInput`,
+    naming the field, for anything else.
     """
 
     messages: tuple[Message, ...]
@@ -134,10 +127,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, and what for: decides the candidates, the budgets, and what is recorded.
-
-    Raises `InvalidInput`, naming the field and the choices, for what cannot be meant.
-    """
+    """Who asks, and what for: decides candidates, budgets and records. Raises `InvalidInput`."""
 
     purpose: Purpose = "chat"
     #: A name of the caller's for the kind of work: ``code-review``.
@@ -191,10 +181,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
         return self.message.usage
 
     def json(self) -> Any:
-        """The answer as data, for a request with a `shape`.
-
-        Raises `BadAnswer` if it is not JSON: it was cut off, or the model does not keep to it.
-        """
+        """The answer to a request with a `shape`, as data. Raises `BadAnswer` if it is not JSON."""
         try:
             return json.loads(self.message.text)
         except ValueError as exc:
@@ -214,9 +201,6 @@ class EmbedReply(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     cost: int | None = None
     outcome: str = ""
-
-
-# What arrives of a stream ----------------------------------------------------------------------
 
 
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
@@ -267,11 +251,7 @@ class RateLimits(msgspec.Struct, frozen=True, gc=False):
 Headers: TypeAlias = Mapping[str, str]
 
 
-# What is given, as it is needed ----------------------------------------------------------------
-
-
 def _check(made: msgspec.Struct) -> None:
-    """Raise `InvalidInput` if a field holds what its type does not allow."""
     for field in _fields(type(made)):
         value = getattr(made, field.name)
         if value is field.default:
@@ -327,7 +307,6 @@ def _tools(given: Any) -> tuple[Tool, ...]:
 
 
 def _tool(item: Any, where: str) -> Tool:
-    """The tool that a wire format's dictionary describes."""
     parameters = "parameters"
     match item:
         case {"type": "function", "function": {"name": _} as said}:
@@ -379,7 +358,6 @@ def _stop(given: Any) -> tuple[str, ...]:
 
 
 def to_request(given: Any) -> Request:
-    """A request, of itself or of anything that `wire.decode` takes."""
     return given if isinstance(given, Request) else Request(messages=given)
 
 
@@ -393,7 +371,6 @@ def check_options(given: Any) -> CallOptions:
 
 
 def check_embed_options(given: Any) -> CallOptions:
-    """Who asks for vectors. A purpose that was not set is understood."""
     options = check_options(given)
     if options.purpose == "chat":
         return msgspec.structs.replace(options, purpose="embed")
@@ -420,7 +397,6 @@ def check_texts(given: Any) -> Sequence[str]:
 
 
 def check_score(outcome: Any, score: Any) -> float:
-    """A score; whether it lies between 0 and 1 is for `outcomes` to see."""
     if not isinstance(outcome, str):
         raise InvalidInput(
             f"A {type(outcome).__name__} does not name an outcome.",
@@ -432,7 +408,6 @@ def check_score(outcome: Any, score: Any) -> float:
 
 
 def check_moment(name: str, given: Any) -> datetime | None:
-    """A moment, or none. That it knows its time zone is for `clock` to see."""
     if given is None or isinstance(given, datetime):
         return given
     raise InvalidInput(
@@ -442,7 +417,6 @@ def check_moment(name: str, given: Any) -> datetime | None:
 
 
 def check_purpose(given: Any) -> None:
-    """Raise `InvalidInput` unless calls can be for this."""
     if given not in PURPOSES:
         raise InvalidInput(
             f"Models are not called for {given!r}.", hint=f"Use one of {', '.join(PURPOSES)}."
@@ -453,7 +427,7 @@ _LONGEST = 120  # of at most four bytes each: what an index holds
 
 
 def indexable(name: str) -> str:
-    """A name as far as every database can hold it in an index. Most names are just that."""
+    """The name as far as every database can hold it in an index."""
     if len(name) <= _LONGEST and name.isascii() and "\x00" not in name:
         return name
     return name.encode("utf-8", "replace").decode().replace("\x00", "")[:_LONGEST]

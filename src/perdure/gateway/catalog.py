@@ -1,14 +1,11 @@
 """Which models may answer: the providers of a configuration, and candidates by purpose.
 
-A model is named ``provider/model``; what follows the first slash is the provider's own name for it,
-slashes included. A server that is in no list is named by its address:
-``http://127.0.0.1:8080/v1#model``, spoken to in Chat Completions, without a key.
+A model is named ``provider/model``; the rest after the first slash is the provider's own name. A
+server that is in no list is named by its address, ``http://127.0.0.1:8080/v1#model``, and called by
+Chat Completions, without a key.
 
-A purpose that has no models has none: `compress` does not fall back to those of `chat`. Who has an
-algorithmic way must be able to see that no model was meant for the work, and nobody pays for
-background work by having configured a chat. `embed` alone comes with a model, the local one.
-
-    PERDURE_MODEL_CHAT="openai/gpt-5, http://127.0.0.1:8080/v1#qwen3"
+A purpose without models has none: `compress` does not fall back to those of `chat`, so that nobody
+pays for background work by having configured a chat. Only `embed` has a default, the local model.
 """
 
 from __future__ import annotations
@@ -61,16 +58,14 @@ class ModelCandidate(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As the configuration, and `CallOptions.model`, would name it."""
         return f"{self.provider.name}{'#' if '://' in self.provider.name else '/'}{self.model}"
 
 
 class ModelCatalog:
     """The providers and models of one configuration. Reads the environment when it is made.
 
-    Raises `InvalidConfig`, naming the key, if a provider cannot be made of what is configured, or
-    the name of a model cannot be read. A variable that an address lacks is found missing later, by
-    who needs it.
+    Raises `InvalidConfig`, naming the key, for a provider or model name that cannot be used. A
+    variable missing in an address is reported when the address is needed.
     """
 
     def __init__(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
@@ -95,39 +90,33 @@ class ModelCatalog:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """The variables that it was made with; keys are in them."""
+        """The variables that it was made with, keys included."""
         return self._environ
 
     @property
     def providers(self) -> Mapping[str, Provider]:
-        """Every provider that can be named. A variable that its address needs may be unset."""
+        """Every provider that can be named; a variable of its address may be unset."""
         return self._providers
 
     def complexity(self, options: CallOptions) -> Complexity:
-        """How hard the work is: as asked, as configured for the task, as its name says."""
+        """As asked, else as configured for the task, else as the task's name says."""
         if options.complexity is not None:
             return options.complexity
         task = _task(options.task)
         return self._tasks.get(task) or _TASKS.get(task, "moderate")
 
     def has(self, purpose: Purpose) -> bool:
-        """Whether any model is configured for this purpose: `candidates` has some then.
-
-        Unless an address lacks its variable, or a provider cannot do it: that is told when it is
-        needed, rather than that the model was passed over in silence.
-        """
+        """Whether any model is configured for this purpose; it need not be usable."""
         return purpose == "embed" or any(self._names(purpose, level) for level in _NEAREST)
 
     def candidates(self, options: CallOptions) -> list[ModelCandidate]:
-        """The models that may answer, best first; at least one. The list is the caller's own.
+        """The models that may answer, best first; at least one. No server is asked.
 
-        `CallOptions.model` alone if it is given. Else those for the purpose and the complexity of
-        the task, or of the nearest complexity that has some, in the order of the configuration,
-        except that models of the default provider come first.
+        `CallOptions.model` alone if given; else those for the purpose and the nearest complexity
+        that has some, in configured order, with the default provider's first.
 
-        Raises `NoModel` if there are none, or one that cannot do it (embeddings are not for every
-        provider), and `InvalidConfig` for a name that cannot be read or an address that lacks its
-        variable. No server is asked.
+        Raises `NoModel` if there are none or one cannot do it (embeddings, say), and
+        `InvalidConfig` for a name that cannot be read or an address that lacks its variable.
         """
         if options.model:
             return [self._able(self.find(options.model), options.purpose)]
@@ -140,10 +129,7 @@ class ModelCatalog:
         return found.copy()
 
     def find(self, name: str, *, key: str = "") -> ModelCandidate:
-        """The candidate of a name; `key` says where the name stands, for the error.
-
-        Raises `InvalidConfig` if the name cannot be read.
-        """
+        """The candidate of a name; `key` is where it is configured. Raises `InvalidConfig`."""
         where = f"{key}: " if key else ""
         found = self._read(name, where)
         missing = _VARIABLE.search(found.provider.base_url)
@@ -155,10 +141,7 @@ class ModelCatalog:
             )
         return found
 
-    # ------------------------------------------------------------------------------------------
-
     def _read(self, name: str, where: str) -> ModelCandidate:
-        """The candidate of a name, whose address may lack its variable."""
         if "://" in name:
             address, _, model = name.partition("#")
             if not model:
@@ -224,10 +207,6 @@ class ModelCatalog:
 def candidates(
     config: GatewayConfig, options: CallOptions, environ: Mapping[str, str] = os.environ
 ) -> list[ModelCandidate]:
-    """The models that may answer, best first. Who asks often keeps a `ModelCatalog`.
-
-    Raises as `ModelCatalog` and `ModelCatalog.candidates`.
-    """
     return ModelCatalog(config, environ).candidates(options)
 
 
@@ -236,7 +215,6 @@ def _task(name: str) -> str:
 
 
 def _provider(name: str, changes: ProviderConfig | None, environ: Mapping[str, str]) -> Provider:
-    """A built-in provider with what is configured for it put over it, or a new one."""
     key = f"gateway.providers.{name}"
     if not name or re.search(r"[/#\s]", name):
         raise InvalidConfig(
@@ -313,7 +291,7 @@ def _address(address: str, where: str) -> str:
 
 
 def _shown(address: str) -> str:
-    """An address, whatever is wrong with it, without what may be a key: a user, or a query."""
+    """The address without what may be a key: a user, or a query."""
     scheme, sign, rest = address.partition("://")
     if not sign:
         scheme, rest = "", address
@@ -324,7 +302,7 @@ def _shown(address: str) -> str:
 
 
 def _ollama(host: str) -> str:
-    """The address of Ollama's API, from what its own programs accept in OLLAMA_HOST."""
+    """The address of Ollama's API from OLLAMA_HOST, in the forms that Ollama accepts."""
     scheme, found, rest = host.partition("://")
     if not found:
         scheme, rest = "http", host

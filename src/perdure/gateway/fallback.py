@@ -1,4 +1,4 @@
-"""From one candidate to the next, until one answers: retries and fallbacks under one deadline."""
+"""Retries and fallbacks under one deadline: candidates are tried until one answers."""
 
 from __future__ import annotations
 
@@ -27,26 +27,24 @@ from perdure.gateway.provider_errors import Unreachable, one_line
 
 R = TypeVar("R")
 
-#: Where another candidate is left, one that wants to be left alone for longer than this is not
-#: waited for, and one that took longer than this to fail is not asked again.
+#: If another candidate is left: seconds above which a pause is not waited for, and a slow failure
+#: not retried.
 _IMPATIENCE = 2.0
-#: A candidate's share of the time is not less than this many seconds, as long as there are so many:
-#: in less, none would answer.
+#: Least seconds of a candidate's share, while there are so many: in less, none would answer.
 _LEAST_SHARE = 0.5
 #: Candidates whose reasons are told when all failed, and characters of each.
 _MOST_REASONS = 5
 _LONGEST_REASON = 160
 #: A call that failed waits so many times for a circuit to be tried again.
 _MOST_REFUSALS = 6
-#: What a call does knows its deadline and keeps to it. Whatever does not, a bank that hangs, is cut
-#: off so many seconds later.
+#: Seconds after the deadline at which what does not keep to it (a bank that hangs) is cut off.
 _GRACE = 0.05
 #: Seconds for a call to put its things away when the gateway is closed.
 _CLOSE_PATIENCE = 5.0
 
 
 class NotSent(Exception):  # never seen outside of the gateway
-    """What kept a call from being made. The provider was not asked."""
+    """Why a call was not made. The provider was not asked."""
 
     def __init__(self, reason: GatewayError) -> None:
         self.reason = reason
@@ -62,8 +60,7 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base: float = 0.5
     #: … up to this.
     cap: float = 8.0
-    #: A provider that wants to be left alone for longer than this is not waited for: another
-    #: candidate may have time now.
+    #: A provider that asks for a longer pause than this is not waited for.
     patience: float = 20.0
 
 
@@ -88,7 +85,6 @@ class Deadline:
 class CandidateShare(msgspec.Struct, frozen=True):
     """One candidate's share of a call's time."""
 
-    #: How many candidates failed before this one.
     position: int
     #: Of the whole call.
     deadline: Deadline
@@ -107,18 +103,15 @@ async def first(
     backoff: Backoff,
     open_calls: OpenCalls,
 ) -> R:
-    """What the first candidate that answers answers.
+    """The answer of the first candidate that answers.
 
-    Each is tried as `backoff` says, one after the other. A candidate whose circuit is open, or who
-    has no room for the call soon enough, is passed over at once; so is one without a key. Only if
-    none is left, a call that has failed waits until the circuit is tried again.
+    Each is retried as `backoff` says. One whose circuit is open, that has no room soon enough, or
+    that has no key is skipped at once; only if none is left, a call that has failed waits for a
+    circuit's next probe. While others are left, a candidate gets a share of the remaining time; the
+    last one gets the rest. A pause that would pass the deadline is not made.
 
-    While others are left, a candidate gets its share of the time that remains, with all of its
-    tries; one that cannot be reached is not tried again. The last one gets all of the rest.
-
-    A pause that would not end before the deadline is not made: the error of the last try is told
-    at once. Raises `DeadlineExceeded` when the time is up, `AllFailed` if all failed or, if there
-    is but one candidate, its error; `BudgetReached` if that kept any of them from being asked.
+    Raises `DeadlineExceeded`; `AllFailed`, or the error of the only candidate; `BudgetReached` if
+    that kept any of them from being asked.
     """
     deadline = Deadline(seconds)
     errors = list[GatewayError]()
@@ -175,12 +168,12 @@ def pause(
     remaining: float,
     random: Callable[[], float] = random.random,
 ) -> float | None:
-    """Seconds to wait after the try number `attempt` (from 1) failed; None to give up.
+    """Seconds to wait after try number `attempt` (from 1) failed; None to give up.
 
-    Full jitter: uniform between nothing and an exponentially growing bound, so that callers who
-    failed together do not return together. What the provider itself asked for is waited out in
-    full, and the jitter of the first pause comes on top. A pause that ends with or after
-    `remaining` is never made. `random` gives numbers in [0, 1).
+    Full jitter, so that callers who failed together do not return together: uniform below an
+    exponentially growing bound. A pause that the provider asked for is waited out in full, plus the
+    jitter of the first pause. A pause that reaches `remaining` is never made. `random` is in [0,
+    1).
     """
     if not error.retryable or attempt >= policy.attempts:
         return None
@@ -196,7 +189,6 @@ def pause(
 
 
 def _share(deadline: Deadline, left: int) -> Deadline:
-    """What the first of so many candidates gets of the time that remains."""
     if left == 1:
         return deadline
     remaining = deadline.remaining()
@@ -204,8 +196,6 @@ def _share(deadline: Deadline, left: int) -> Deadline:
 
 
 class _Retries:
-    """Whether, and when, one candidate is asked again: seconds, or None if it is not."""
-
     def __init__(self, policy: Backoff, *, is_last: bool) -> None:
         self._policy = policy
         self._is_last = is_last
@@ -219,7 +209,6 @@ class _Retries:
         return pause(self._policy, self._tries, error, remaining=remaining)
 
     def refused(self, error: GatewayError, remaining: float) -> float | None:
-        """The same, for a call that was not made."""
         self._refusals += 1
         # Several calls that fail at the same time open the circuit for each other's next try, so
         # that a short trouble would end them all.
@@ -268,11 +257,7 @@ class OpenCalls:
         self._closed = False
 
     async def run(self, work: Callable[[], Awaitable[R]], seconds: float | None = None) -> R:
-        """What `work` returns.
-
-        Raises `TimeoutError` if that takes longer than `seconds`, and `Closed` if the gateway is
-        closed, before or meanwhile. `work` is cancelled then.
-        """
+        """Cancels `work` on an error: `TimeoutError` after `seconds`, `Closed` with the gateway."""
         self._check()
         scope = asyncio.timeout(seconds)
         try:
@@ -295,7 +280,6 @@ class OpenCalls:
             ) from None
 
     async def close(self) -> None:
-        """End what is under way, and wait until it has put its things away."""
         self._closed = True
         now = asyncio.get_running_loop().time()
         if self._scopes:

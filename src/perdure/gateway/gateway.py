@@ -1,14 +1,10 @@
 """The gateway: every model call of a bank goes through it.
 
-    reply = await bank.gateway.complete("What is a turn?")
-    async with bank.gateway.stream(Request(messages=…, tools=…), options) as stream:
-        async for delta in stream:
-            …
-    vectors = (await bank.gateway.embed(["a text"])).vectors
-
-The walk of a call: `catalog` names the candidates for its purpose and complexity, the selector puts
-them in order, and they are tried one after the other under one deadline, each of them again where
-that makes sense (`fallback`, `attempts`). The answer may come from the cache instead.
+reply = await bank.gateway.complete("What is a turn?")
+async with bank.gateway.stream(Request(messages=…, tools=…), options) as stream:
+    async for delta in stream:
+        …
+vectors = (await bank.gateway.embed(["a text"])).vectors
 """
 
 from __future__ import annotations
@@ -65,8 +61,8 @@ from perdure.storage.store import Store
 
 R = TypeVar("R")
 
-#: Seconds that a provider may ask to be left alone for and is waited for, if no other is left:
-#: most limits are by the minute.
+#: Longest pause, in seconds, that is waited for if no other candidate is left: most limits are by
+#: the minute.
 _PATIENCE = 60.0
 #: Seconds that an answer waits until it is cached.
 _CACHE_PATIENCE = 1.0
@@ -92,11 +88,8 @@ class Gateway:
         backoff: Backoff | None = None,
         health: ModelHealth | None = None,
     ) -> None:
-        """`jobs` writes outcomes in its pauses; without it, `settle` and `close` do.
-
-        `mask` hides secrets; an answer that it would change is not cached.
-
-        Raises `InvalidConfig` if something in the configuration cannot be used.
+        """`jobs` writes outcomes when idle; without it, `settle` and `close` do. An answer that
+        `mask` would change is not cached. Raises `InvalidConfig`.
         """
         self.config = config = config or GatewayConfig()
         self.catalog = ModelCatalog(config, environ)
@@ -118,24 +111,15 @@ class Gateway:
         )
 
     def has(self, purpose: Purpose) -> bool:
-        """Whether any model is configured for this purpose.
-
-        Who has an algorithmic way asks first, and takes that way if there is none. Raises
-        `InvalidInput` if there is no such purpose.
-        """
+        """Whether a model is configured for this purpose. Raises `InvalidInput` if unknown."""
         check_purpose(purpose)
         return self.catalog.has(purpose)
 
-    # Calls ------------------------------------------------------------------------------------
-
     async def complete(self, request: Any, options: CallOptions = _PLAIN) -> Reply:
-        """What a model answers.
+        """The answer of a model to a `Request`, or to anything that `wire.decode` takes.
 
-        `to_request` is a `Request`, or anything that `wire.decode` takes: a text, messages.
-
-        Raises `NoModel` if none is configured, `BudgetReached`, `DeadlineExceeded`, `InvalidInput`
-        for a request that no provider could make sense of. If all candidates failed, `AllFailed`
-        with what each failed with; if there was but one, its own error.
+        Raises `NoModel`, `BudgetReached`, `DeadlineExceeded`, `InvalidInput`; if all candidates
+        failed, `AllFailed`, or the error of the only one.
         """
         given, options = to_request(request), check_options(options)
 
@@ -159,10 +143,8 @@ class Gateway:
         return await self._first(options, call_model)
 
     def stream(self, request: Any, options: CallOptions = _PLAIN) -> ReplyStream:
-        """The same, as it arrives; see `ReplyStream`.
-
-        Until the first thing arrives, candidates are tried as for `complete`. What fails later is
-        `StreamBroken`: it is not begun again by itself, since its reader has seen a part.
+        """The same, as it arrives. Candidates are tried until the first delta; a later failure is
+        `StreamBroken` and is not retried, since the reader has seen a part.
         """
         given, options = to_request(request), check_options(options)
 
@@ -182,10 +164,9 @@ class Gateway:
         return ReplyStream(lambda: self._first(options, start), self._open_calls)
 
     async def embed(self, texts: Sequence[str], options: CallOptions = _EMBED) -> EmbedReply:
-        """A vector for each text, in their order.
+        """A vector for each text, in order. Raises as `complete`.
 
-        The reply names the model: vectors of different models cannot be compared. Raises as
-        `complete`.
+        The reply names the model: vectors of different models cannot be compared.
         """
         texts, options = check_texts(texts), check_embed_options(options)
 
@@ -209,13 +190,8 @@ class Gateway:
     async def feedback(
         self, outcome: str, score: float, *, by: Literal["user", "judge"] = "user"
     ) -> None:
-        """Say how good an answer was, from 0 to 1; `outcome` is the reply's.
-
-        Raises `InvalidInput` if there is no such outcome, or score, or judge.
-        """
+        """Rate an answer from 0 to 1; `outcome` is the reply's. Raises `InvalidInput`."""
         await self.recorder.feedback(outcome, check_score(outcome, score), by)
-
-    # What happened ----------------------------------------------------------------------------
 
     async def costs(
         self,
@@ -224,10 +200,7 @@ class Gateway:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[outcomes.CostRow]:
-        """What calls took and cost, in groups: the dearest first, days in their order.
-
-        Raises `InvalidInput` for a group that there is not, and for a moment that is none.
-        """
+        """The dearest group first, days in order. Raises `InvalidInput`."""
         since, until = check_moment("since", since), check_moment("until", until)
         await self.recorder.flush()
         rows = await outcomes.summary(self.store, by, since, until)
@@ -237,7 +210,6 @@ class Gateway:
         return await self.ledger.status()
 
     async def has_key(self, provider: Provider) -> bool:
-        """Whether calls to a provider have the key that they need."""
         try:
             await require_key(provider, self._state.environ)
         except Unauthorized:
@@ -245,18 +217,15 @@ class Gateway:
         return True
 
     async def settle(self) -> None:
-        """Wait until everything that happened is written."""
         await self._state.settle()
         await self.recorder.flush()
 
     async def close(self) -> None:
-        """End the calls that are under way, with `Closed`; write what is left; disconnect."""
+        """End running calls with `Closed`, write what is left, disconnect."""
         await self._open_calls.close()
         await self._state.settle()
         await self.recorder.close()
         await self.transport.close()
-
-    # ------------------------------------------------------------------------------------------
 
     async def _first(
         self,
@@ -320,7 +289,7 @@ class Gateway:
     def _built(
         self, request: Request, candidate: ModelCandidate, options: CallOptions, *, stream: bool
     ) -> requests.ProviderRequest:
-        """What is sent; under a budget it limits the answer, so that what is reserved holds."""
+        """The request body; under a budget it limits the answer, so that the reservation holds."""
         provider, model = candidate.provider, candidate.model
         if provider.name == LOCAL:
             raise local.cannot_chat(options.purpose)
@@ -330,12 +299,9 @@ class Gateway:
             call = requests.build(request, provider, model, stream=stream)
         return call
 
-    # The response cache -------------------------------------------------------------------------
-
     def _cache_key(
         self, candidate: ModelCandidate, options: CallOptions, call: requests.ProviderRequest
     ) -> str | None:
-        """The key of a request; None if it is not to be cached."""
         if not (self.config.cache if options.cache is None else options.cache):
             return None
         provider = candidate.provider
@@ -347,7 +313,6 @@ class Gateway:
     async def _cached(
         self, key: str, candidate: ModelCandidate, options: CallOptions, share: CandidateShare
     ) -> Reply | None:
-        """The answer to the same request, noted as an outcome that cost nothing; or None."""
         started = self._clock()
         found = await self.cache.get(key)
         if found is None:
@@ -378,15 +343,12 @@ class Gateway:
         )
 
     async def _keep(self, key: str | None, answered: ModelAnswer, attempt: Attempt) -> None:
-        """Cache an answer, if its request has a key and nothing in it is secret."""
         if key is None or attempt.holds_secret(answered.message):
             return
         options = attempt.options
         putting = self.cache.put(key, answered, agent=options.agent, session=options.session)
         # The answer is there: a bank that is slow must not hold it up for long.
         await self._state.carry_on(putting, patience=_CACHE_PATIENCE)
-
-    # Exchanges ----------------------------------------------------------------------------------
 
     async def _vectors(
         self, texts: Sequence[str], attempt: Attempt

@@ -1,4 +1,4 @@
-"""One call on its way: where it goes, how long it may take, and what must not be shown of it."""
+"""One HTTP call: its address, its timeouts, and the secrets that must not be shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _holds_key = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE).search
 
 
 class CallTimeouts:
-    """The clocks of one call: for all of it, until something comes, and between two parts."""
+    """Timeouts of one call: for all of it, until something comes, and between two parts."""
 
     __slots__ = (
         "_begins",
@@ -51,18 +51,15 @@ class CallTimeouts:
         now = self._clock()
         self._ends = now + timeout
         self._begins = now + self._patience
-        #: Whether anything of the body has come.
         self.began = False
         self.limit = asyncio.timeout_at(self._begins)
 
     def begin(self) -> None:
-        """Wait anew, as long as is allowed now."""
         silent_until = self._clock() + self._silence
         until = min(self._ends, silent_until) if self.began else self._begins
         self.limit = asyncio.timeout_at(until)
 
     def heard(self) -> None:
-        """Go on waiting: a part of the body has come."""
         self.began = True
         self.limit.reschedule(min(self._ends, self._clock() + self._silence))
 
@@ -95,7 +92,7 @@ class HttpCall:
 
     @property
     def keyless(self) -> str:
-        """If no key goes along, how to have one sent; else empty."""
+        """How to have a key sent, if none is; else empty."""
         provider = self._provider
         if self._key or self.auth or any(map(_holds_key, provider.headers)):
             return ""
@@ -113,7 +110,7 @@ class HttpCall:
         )
 
     def request(self, accept: str, extensions: dict[str, Any]) -> httpx2.Request:
-        """The request as it is sent; without a body, one that only asks."""
+        """A POST, or a GET if there is no body."""
         import httpx2
 
         self._url, self.auth = _address(self._provider.base_url, self._call.path)
@@ -179,11 +176,9 @@ class HttpCall:
         )
 
     def complaint(self, error: dict[str, Any]) -> GatewayError:
-        """The error that an error object in a body with status 200 means."""
         return provider_errors.from_event(error, where=self.where, keyless=self.keyless)
 
     def nowhere(self, status: int) -> Rejected:
-        """The error of an address at which there is no API, as it seems."""
         return Rejected(
             f"{self.where} has no API there: {status} at {self._url}.",
             hint="Is base_url right? It usually ends with /v1.",
@@ -196,7 +191,7 @@ class HttpCall:
         )
 
     def masked(self, body: bytes) -> bytes:
-        """The body without the secrets that were sent, for servers that quote them."""
+        """The body without the secrets that were sent: some servers quote them."""
         for secret in self._secrets():
             body = body.replace(secret.encode(), b"[key]")
         return body
@@ -212,7 +207,7 @@ class HttpCall:
 
 @lru_cache(maxsize=256)
 def _address(base_url: str, path: str) -> tuple[httpx2.URL, tuple[str, str] | None]:
-    """The whole address, and user and password from it: httpx2 logs addresses."""
+    """The address, and user and password apart from it: httpx2 logs addresses."""
     import httpx2
 
     url = httpx2.URL(base_url.rstrip("/") + path)

@@ -1,17 +1,13 @@
-"""Budgets: how much may be spent, reserved before a call and settled after it.
+"""Budgets: reserved before a call and settled after it.
 
-A budget limits tokens, money, or both, over a time: for everything, or for one purpose, one agent,
-or each agent by itself. What was spent on it lies in the bank, in a `BudgetPeriod` each. A
-reservation is counted there as if it were spent, before the call is made; settling replaces it by
-what the call took. So a process that dies in between, however it dies, has spent what it reserved.
+A budget limits tokens, money or both, for a period: for everything, one purpose, one agent, or each
+agent. A reservation counts as spent from before the call; settling replaces it by what the call
+took. A process that dies in between has spent what it reserved.
 
-A reservation that does not fit is refused at once, though others may turn out smaller. Calls of
-all processes that share the bank count together, exactly. Within a process, those that wait while
-the bank is busy are carried out together, in one transaction: settlements first, then reservations
-in the order in which they came.
-
-An answer that takes more than was reserved for it is counted in full, and may take the period over
-its limit: nothing more is allowed then.
+What does not fit is refused at once. Calls of all processes that share the bank count together,
+exactly. Within a process, waiting work goes into one transaction: settlements first, then
+reservations in order. An answer that takes more than its reservation counts in full, and may exceed
+the limit; nothing more is allowed then.
 """
 
 from __future__ import annotations
@@ -46,8 +42,6 @@ _log = logging.getLogger(__name__)
 
 
 class _Work(msgspec.Struct):
-    """Something that waits to be carried out: a reservation or, with what it took, its end."""
-
     reservation: Reservation
     done: asyncio.Future[None]
     took: tuple[int, int] | None = None  # tokens, picodollars
@@ -73,7 +67,6 @@ class Ledger:
         self._worker: asyncio.Task[None] | None = None
 
     def covers(self, options: CallOptions) -> bool:
-        """Whether any budget limits such a call."""
         return any(budget.covers(options) for budget in self._budgets)
 
     async def reserve(
@@ -86,15 +79,14 @@ class Ledger:
         assumed: int = 0,
         at_home: bool = False,
     ) -> Reservation:
-        """Make room for a call in every budget that it counts on, or in none.
+        """Reserve room in every budget that covers the call, or in none.
 
-        `tokens` and `cost` (picodollars) are what the call may take; None is an unknown cost.
-        For messages are `model`, and `assumed`: how many of the tokens stand for an answer whose
-        length was not asked for. For `at_home` see `Budget.covers`. Without a budget that covers
-        the call, nothing is read or written. Cancelled, nothing stays reserved.
+        `tokens` and `cost` (picodollars; None is unknown) are what it may take; `model`, and
+        `assumed` (how many tokens stand for an answer of unknown length), are for messages.
+        Cancelled, nothing stays reserved. Without a budget, the bank is not touched.
 
-        Raises `BudgetReached` if it does not fit, or costs what nobody knows and a budget limits
-        money. Raises `StorageError` if the bank does not answer: no call should be made then.
+        Raises `BudgetReached` if it does not fit, or if its cost is unknown and a budget limits
+        money; `StorageError` if the bank does not answer: make no call then.
         """
         covering = [budget for budget in self._budgets if budget.covers(options, at_home=at_home)]
         if not covering:
@@ -123,26 +115,23 @@ class Ledger:
     async def settle(self, reservation: Reservation, tokens: int, cost: int | None) -> None:
         """Replace a reservation by what the call took, in the period in which it was made.
 
-        A cost of None is unknown: what was reserved is taken for it. A call that was not charged
-        for is settled with nothing. Settling twice does nothing. Cancelled, it is still done.
-
-        Raises `StorageError` if the bank does not answer: what was reserved counts as spent then.
+        A cost of None is unknown: the reserved cost counts. Settling twice does nothing. Cancelled,
+        it is still done. Raises `StorageError`: what was reserved counts as spent then.
         """
         done = self._settlement(reservation, tokens, cost)
         if done is not None:
             await done
 
     def post(self, reservation: Reservation, tokens: int, cost: int | None) -> None:
-        """Settle without waiting: every reservation that is asked for from now on comes after it.
-
-        Never raises; if the bank does not answer, what was reserved counts as spent.
+        """Settle without waiting, before later reservations. Never raises; on an error, what
+        was reserved counts as spent.
         """
         done = self._settlement(reservation, tokens, cost)
         if done is not None:
             done.add_done_callback(_let_go)
 
     async def status(self) -> list[BudgetStatus]:
-        """How each budget stands in its current period; of those for each agent, all that spent."""
+        """Each budget in its current period; of budgets per agent, one for each that spent."""
         now = self._clock()
         periods = self._store.collection(BudgetPeriod)
         standings = list[BudgetStatus]()
@@ -167,10 +156,7 @@ class Ledger:
         return standings
 
     async def forget(self, agent: str) -> None:
-        """Forget what an agent spent of budgets that each agent has for itself.
-
-        Calls that go on are not counted in them any more.
-        """
+        """Forget what an agent spent of per-agent budgets; its running calls count no more."""
         if not agent:
             return
         await (
@@ -184,12 +170,9 @@ class Ledger:
         while self._worker is not None and not self._worker.done():
             await asyncio.wait([self._worker])
 
-    # ------------------------------------------------------------------------------------------
-
     def _settlement(
         self, reservation: Reservation, tokens: int, cost: int | None
     ) -> asyncio.Future[None] | None:
-        """What to wait for; None if there is nothing to settle."""
         if not reservation.holds or reservation.settled:
             return None
         reservation.settled = True
@@ -210,7 +193,6 @@ class Ledger:
         done.cancel()  # nobody waits for it
 
     async def _work(self) -> None:
-        """Carry out whatever waits, together, until nothing does."""
         batch: list[_Work] = []
         try:
             while self._waiting:
@@ -249,13 +231,12 @@ class Ledger:
 
 
 def _let_go(done: asyncio.Future[None]) -> None:
-    """Nobody waits for this one, so nobody is told; asyncio would complain."""
+    """Without this, asyncio complains of a result that nobody awaits."""
     if not done.cancelled() and (error := done.exception()) is not None:
         _log.warning("a call could not be settled, and counts as all that it reserved: %s", error)
 
 
 async def _carry_out(batch: list[_Work], transaction: Transaction) -> dict[int, Exception]:
-    """Apply the batch to the periods; returns what was refused, by its place."""
     collection = transaction.collection(BudgetPeriod)
     wanted = list({hold.key: None for work in batch for hold in work.reservation.holds})
     periods = dict(zip(wanted, await collection.get_many(wanted), strict=True))

@@ -1,8 +1,7 @@
 """Provider `local`: embeddings on this machine, without a key, a server or a download.
 
-The vectors are those of wordllama, which come with this package (`wordllama/LICENSE`): the mean of
-its token vectors, in 256 dimensions, of length 1. A text without tokens is the zero vector. The
-same text gives the same vector, alone or among others.
+The mean of wordllama's token vectors (shipped, see `wordllama/LICENSE`): 256 dimensions, length 1;
+the zero vector for a text without tokens. The same text always gives the same vector.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from perdure.gateway.word_tokens import WordTokenizer
 
 DIMENSION = 256
-#: Texts that are embedded in one go. Between two goes the event loop's other threads, and a
-#: caller that gave up, get their turn.
+#: Texts embedded in one go; between two goes, other threads run and cancellation is seen.
 _BATCH = 256
 #: Tokens whose vectors are in memory at the same time: 8 MB.
 _BLOCK = 8_192
@@ -41,7 +39,6 @@ class WordVectors(NamedTuple):
     scales: np.ndarray
 
     def total(self, tokens: Sequence[int]) -> np.ndarray:
-        """The sum of the tokens' vectors."""
         import numpy as np
 
         found = np.zeros(self.rows.shape[1], dtype=np.float32)
@@ -54,10 +51,8 @@ class WordVectors(NamedTuple):
 async def embed(
     texts: Sequence[str], model: str = LOCAL_MODEL
 ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
-    """A vector for each text, in their order, and the tokens they took.
-
-    The first call loads the model, which takes a few hundredths of a second. All work is done in
-    threads. Raises `NoModel` if the model is another one.
+    """A vector for each text, in order, and the tokens they took. Works in threads; the first call
+    loads the model (some 10 ms). Raises `NoModel` for another model.
     """
     check(model)
     vectors: list[tuple[float, ...]] = []
@@ -70,10 +65,8 @@ async def embed(
 
 
 def matrix(texts: Sequence[str]) -> np.ndarray:
-    """A row for each text, in their order: the same directions, not yet of length 1.
-
-    For whoever has many texts, and no use for numbers of Python's. Runs where it is called, and
-    keeps other threads waiting for milliseconds at most.
+    """A row for each text, in order, not normalised. Runs in the calling thread, and holds up
+    others for milliseconds at most.
     """
     import numpy as np
 
@@ -85,12 +78,10 @@ def matrix(texts: Sequence[str]) -> np.ndarray:
 
 
 def is_loaded() -> bool:
-    """Whether the model is there, so that nobody waits for it."""
     return bool(_loaded)
 
 
 def check(model: str) -> None:
-    """Raises `NoModel` if the model is not the one that is here."""
     if model != LOCAL_MODEL:
         raise NoModel(
             f"{LOCAL} has no model {model!r}.", hint=f"Use {LOCAL}/{LOCAL_MODEL}, the only one."
@@ -98,7 +89,6 @@ def check(model: str) -> None:
 
 
 def cannot_chat(purpose: str) -> NoModel:
-    """The error for everything else that is asked of this provider."""
     return NoModel(
         f"The provider {LOCAL} embeds texts; it does not answer ({purpose}).",
         hint=f"Name a model of another provider: PERDURE_MODEL_{purpose.upper()}=provider/model.",
@@ -119,7 +109,6 @@ def _mean(total: np.ndarray) -> tuple[float, ...]:
 
 
 def _load() -> WordVectors:
-    """The model; loaded once in a process, by whoever comes first."""
     with _loading:
         if not _loaded:
             import msgspec

@@ -1,12 +1,10 @@
-"""Who is asked first: how models have been doing lately, and the order that follows from it.
+"""How models have been doing lately, and the order of candidates that follows.
 
-Each call leaves a mark that fades with time and with the calls after it. A model's *preference* is
-the share of calls that succeeded, among the marks that are left and a little good will:
+Each call leaves a mark that fades with time and with later calls. A model's *preference* is
 
     preference = (successes + GOOD_WILL) / (calls + GOOD_WILL)
 
-It is 1 without data, falls with each failure, and recovers with each success and by itself, because
-failures fade and good will does not.
+It is 1 without data, falls with each failure, and recovers with successes and by itself.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ if TYPE_CHECKING:
     from perdure.gateway.catalog import ModelCandidate
 
 
-#: Calls without a failure that everybody is taken to have had.
+#: Calls without a failure that every model starts with.
 GOOD_WILL = 2.0
-#: Below this preference a model goes behind those that do better. From a clean slate one failure
-#: gets it there, for a minute or two; after ten successes it takes five.
+#: Below this preference a model goes behind those that do better. Without data one failure is
+#: enough, for a minute or two; after ten successes it takes five.
 HEALTHY = 0.7
 
 #: A mark fades by this with each later call: about the last ten count.
@@ -37,7 +35,7 @@ _MAX_ENTRIES = 4_096
 
 
 class HealthView(msgspec.Struct, frozen=True):
-    """How a model has been doing at a kind of work. Without data: as if nothing had failed."""
+    """How a model did at a kind of work; without data, as if nothing had failed."""
 
     preference: float = 1.0
     #: The share of calls that succeeded; None without data.
@@ -53,11 +51,7 @@ class HealthView(msgspec.Struct, frozen=True):
 
 
 class ModelHealth:
-    """Remembers how calls went, by task type and ``provider/model``.
-
-    Kept in memory, of bounded size: a new process begins without data. `half_life` is the number
-    of seconds after which a mark counts half.
-    """
+    """How calls went, by task and ``provider/model``. In memory; marks halve in `half_life` s."""
 
     def __init__(
         self, *, half_life: float = 120.0, clock: Callable[[], float] = time.monotonic
@@ -67,7 +61,7 @@ class ModelHealth:
         self._marks: dict[tuple[str, str], _Marks] = {}
 
     def note(self, task: str, name: str, *, ok: bool, latency: float | None = None) -> None:
-        """Remember how a call went. What is the caller's own doing should not be noted at all."""
+        """Remember how a call went. Leave out failures that are the caller's own."""
         now = self._clock()
         # Taken out and put in again: the dict is in the order of the last call.
         marks = self._marks.pop((task, name), None) or _Marks(now)
@@ -107,8 +101,6 @@ class ModelHealth:
 
 
 class _Marks(msgspec.Struct):
-    """Faded sums, as they were at a moment."""
-
     at: float
     calls: float = 0.0
     successes: float = 0.0
@@ -117,11 +109,9 @@ class _Marks(msgspec.Struct):
 
 
 class CandidateStatus(msgspec.Struct, frozen=True):
-    """What is known of a candidate at the moment of choosing."""
+    """What is known of a candidate when choosing."""
 
-    #: Of its circuit breaker.
     state: State = "closed"
-    #: For this kind of work.
     health: HealthView = HealthView()
     #: Seconds until its gate lets anybody in.
     paused: float = 0.0
@@ -136,19 +126,18 @@ class Selector(Protocol):
         candidates: list[ModelCandidate],
         standings: Mapping[str, CandidateStatus],
     ) -> list[ModelCandidate]:
-        """The candidates, the first to be asked first.
+        """The order in which to ask; one that is left out is not asked. Must be quick, not raise.
 
-        Leaving one out means that it is not asked. `standings` go by the candidates' names; one
-        that is not in it has never been called. Must be quick, and must not raise.
+        `standings` are by candidate name; one without has never been called.
         """
 
 
 class HealthSelector:
     """The configured order, adjusted by health: the default.
 
-    A candidate that does badly at this kind of work, or that would keep the call waiting for more
-    than `patience` seconds, goes behind those that do well; one whose circuit is open goes last.
-    Otherwise the order stays as configured, which keeps a conversation where its prompt cache is.
+    A candidate that does badly at this work, or would hold up the call for more than `patience`
+    seconds, goes behind those that do well; one whose circuit is open goes last. Otherwise the
+    order stays, which keeps a conversation where its prompt cache is.
     """
 
     def __init__(self, *, patience: float = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""How the models of a configuration stand, for showing it."""
+"""Status of the configured models."""
 
 from __future__ import annotations
 
@@ -62,12 +62,10 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def models(gateway: Gateway, *, reach: bool = False) -> list[ModelView]:
-    """Every model that is configured for something; with `reach`, their servers are asked.
+    """Every configured model; with `reach`, its server is asked, which costs no tokens.
 
-    Asking costs no tokens: it is the list of models, in which the model should be, or for a server
-    without one any answer.
-    Raises `InvalidConfig` for a model whose provider cannot be made of the configuration, and
-    `NoModel` for one that is to do what its provider does not.
+    Raises `InvalidConfig` for a provider that cannot be used, `NoModel` for a model whose provider
+    does not do what it is configured for.
     """
     uses = dict[str, list[ModelUse]]()
     candidates = dict[str, ModelCandidate]()
@@ -115,7 +113,6 @@ async def _view(
 async def _problems(
     gateway: Gateway, candidates: Iterable[ModelCandidate], uses: Mapping[str, Sequence[ModelUse]]
 ) -> dict[str, str]:
-    """What keeps each model from being called; empty if nothing does."""
     servers = dict[str, asyncio.Task[tuple[str, ...] | None]]()  # each is asked once
 
     async def listed(provider: Provider) -> tuple[str, ...] | None:
@@ -151,7 +148,6 @@ def _check_local(model: str, purposes: Sequence[Purpose]) -> None:
 
 
 def _missing(candidate: ModelCandidate, listed: Sequence[str]) -> str:
-    """That a server has no such model, if its list says so, read kindly."""
     provider, model = candidate.provider.name, candidate.model
     if not listed:
         # Some servers keep an empty list, whatever they have. Ollama's is true.
@@ -171,5 +167,4 @@ def _missing(candidate: ModelCandidate, listed: Sequence[str]) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name of a model without what some leave out and others write."""
     return name.casefold().removeprefix("models/").removesuffix(":latest")

@@ -1,11 +1,8 @@
-"""What became of each attempt to call a model: what it took, cost and achieved.
+"""What became of each attempt to call a model: usage, cost and quality.
 
-Outcomes are noted in memory and written a moment later, many at once (`jobs.idle`): a call never
-waits for them, and a process that is killed loses about the last second of them. Budgets do not
-depend on them. `summary` adds them up in the database.
-
-The quality of an answer is a guess at first (`perdure.gateway.quality`), until a judge or a user
-says better. A user's word counts before a judge's, whoever speaks last.
+Outcomes are written a moment later, many at once: a call never waits for them, and a killed process
+loses about the last second. Budgets do not depend on them. Quality is a guess at first
+(`perdure.gateway.quality`), until a judge or a user rates it; a user's rating always wins.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from perdure.storage.store import Store
 By: TypeAlias = Literal["agent", "task", "provider", "model", "purpose", "day"]
 GROUPS: tuple[By, ...] = ("agent", "task", "provider", "model", "purpose", "day")
 Judge: TypeAlias = Literal["heuristic", "judge", "user"]
-#: The error of what its caller gave up, such as a stream that was left early: nobody failed.
+#: The error of a call that its caller gave up, such as a stream left early: nobody failed.
 CANCELLED = "cancelled"
 
 _log = logging.getLogger(__name__)
@@ -45,8 +42,8 @@ PORTION = 500
 MOST_WAITING = 20_000
 _PAGE = 500
 
-# Figures can only be computed over columns, and a column is there because an index names it. These
-# indexes are never looked into: they hold failures only, so that they cost next to nothing.
+# Figures need columns, and columns need an index. These indexes are never searched; they hold
+# failures only, so they cost next to nothing.
 _COLUMNS_ONLY = (("success", 0),)
 
 
@@ -81,7 +78,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     #: Seconds, of this attempt: until its end, and until the first thing arrived.
     latency: float = 0.0
     first_token: float | None = None
-    #: Tokens, as the provider counted them; None is unknown. See `core.messages.Usage`.
+    #: Tokens, as the provider counted them; None is unknown.
     input: int | None = None
     output: int | None = None
     cache_read: int | None = None
@@ -91,7 +88,6 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     cost: int | None = None
     cached: bool = False
     streamed: bool = False
-    #: How many candidates failed before this one.
     fallback: int = 0
     #: From 0 to 1, and who says so.
     quality: float | None = None
@@ -132,7 +128,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class OutcomeRecorder:
-    """Writes outcomes later: in the pauses of `jobs`, when it is flushed, and when it is closed."""
+    """Writes outcomes later: when `jobs` is idle, on `flush` and on `close`."""
 
     def __init__(
         self, store: Store, jobs: Runner | None = None, *, most: int = MOST_WAITING
@@ -143,12 +139,12 @@ class OutcomeRecorder:
         self._lock = asyncio.Lock()
         self._wake: Wake | None = jobs.idle("outcomes", self._work) if jobs is not None else None
         self._closed = False
-        #: Outcomes that were lost, because the store could not be written for too long or would
-        #: not have them.
+        #: Outcomes that were lost because the store refused them or could not be written for too
+        #: long.
         self.dropped = 0
 
     def note(self, outcome: Outcome) -> None:
-        """Keep an outcome. Never waits and never raises. After `close`, it is dropped."""
+        """Keep an outcome. Never waits, never raises; dropped after `close`."""
         if self._closed:
             self.dropped += 1
             return
@@ -160,21 +156,15 @@ class OutcomeRecorder:
             self._wake()
 
     async def flush(self) -> None:
-        """Write what was noted.
-
-        Raises `StorageError` if the store cannot be written; the outcomes are kept for later.
-        """
+        """Write what was noted. Raises `StorageError`; the outcomes are kept for later then."""
         while self._waiting:
             await self._write_some()
 
     async def feedback(self, id: str, score: float, by: Literal["user", "judge"]) -> Outcome:
-        """Say how good an answer was, from 0 to 1; returns its outcome.
+        """Rate an answer from 0 to 1; replaces the guess. Returns its outcome.
 
-        It takes the place of the guess. A judge does not overrule a user; otherwise the last word
-        counts.
-
-        Raises `InvalidInput` if there is no such outcome or score, and `StorageError` if the store
-        cannot be written.
+        A judge does not overrule a user; otherwise the last rating counts. Raises `InvalidInput`
+        for an unknown outcome or a bad score, and `StorageError`.
         """
         if by not in ("user", "judge") or not 0.0 <= score <= 1.0:
             raise InvalidInput(
@@ -195,7 +185,7 @@ class OutcomeRecorder:
         return await self._outcomes.change(id, judged)
 
     async def close(self) -> None:
-        """Write what is left, once; what cannot be written then is lost, and logged."""
+        """Write what is left, once; what cannot be written is lost, and logged."""
         self._closed = True
         try:
             await self.flush()
@@ -247,7 +237,6 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     #: Those that failed, without those that their callers gave up.
     failures: int
     cancelled: int = 0
-    #: Answered from the cache.
     cached: int
     #: Tokens, as far as they are known.
     input: int
@@ -255,10 +244,8 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     cache_read: int
     cache_write: int
     reasoning: int
-    #: Picodollars, as far as they are known. None if there are calls of unknown cost, and all
-    #: others say nothing about the price: they were not charged for, or came from the cache.
+    #: Known cost in picodollars. None if some costs are unknown and no other call was charged for.
     cost: int | None
-    #: For how many calls the cost is not known.
     unknown_costs: int
     #: Means, in seconds and from 0 to 1; None where nothing is known.
     latency: float | None
@@ -267,13 +254,11 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_free(self) -> bool:
-        """Whether models answered, and are known to take nothing for it."""
         answers = self.calls - self.failures - self.cancelled - self.cached
         return self.cost == 0 and bool(self.unknown_costs or answers)
 
 
-#: Outcomes are added up in the database by how they ended, too, and these sums here: what a cost of
-#: zero means depends on it.
+#: The database also groups by how calls ended: what a cost of zero means depends on it.
 _ENDS = ("success", "cached", "error")
 _TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
 _MEANS = ("latency", "first_token", "quality")
@@ -287,10 +272,10 @@ _FIGURES = {
 async def summary(
     store: Store, by: By, since: datetime | None = None, until: datetime | None = None
 ) -> list[CostRow]:
-    """Outcomes that began from `since` until before `until`, added up by one of their fields.
+    """Outcomes that began in [since, until), added up by one field and ordered by it.
 
-    Models of the same name at different providers are different ones. Ordered by that field, models
-    by their provider first. What an `OutcomeRecorder` has not written yet is not in it: flush it.
+    Models of one name at different providers are kept apart. Flush the `OutcomeRecorder` first:
+    what it has not written is not included.
     """
     if by not in GROUPS:
         raise InvalidInput(
@@ -309,7 +294,6 @@ async def summary(
 
 
 def cost_of(rows: Iterable[CostRow]) -> int | None:
-    """The cost of rows taken together, as that of a row."""
     rows = list(rows)
     known = sum(row.cost or 0 for row in rows)
     is_known = known or all(row.cost is not None for row in rows) or any(r.is_free for r in rows)
@@ -317,7 +301,7 @@ def cost_of(rows: Iterable[CostRow]) -> int | None:
 
 
 async def forget(store: Store, sessions: tuple[str, ...], agent: str | None = None) -> None:
-    """Take the names of sessions, and of an agent, out of outcomes: what was spent stays spent."""
+    """Remove the names of sessions, and of an agent, from outcomes; the amounts stay."""
     outcomes = store.collection(Outcome)
     names = [("session", indexable(session)) for session in sessions if session]
     names += [("agent", indexable(agent))] if agent else []
@@ -364,7 +348,6 @@ def _row(group: dict[str, str], sums: list[dict[str, Any]]) -> CostRow:
 
 
 def _name(group: dict[str, str]) -> str:
-    """What a group is called; a model as `ModelCandidate.name` has it."""
     if "model" not in group:
         return next(iter(group.values()))
     return ("#" if "://" in group["provider"] else "/").join((group["provider"], group["model"]))

@@ -1,15 +1,11 @@
-"""What models cost: a dated list that ships with Perdure, and what the configuration says instead.
+"""What models cost: a dated list that ships with Perdure; the configuration comes first.
 
     prices = Prices.load(config.gateway.prices)
     prices.cost("openai", "gpt-5", usage)      # picodollars, or None if it cannot be known
 
 A model is found by its exact name, or without the date at its end (``gpt-5-2025-08-07`` costs what
-``gpt-5`` does, unless it is listed itself). Nothing is guessed: what is not listed has no price, a
-call that needs a rate that is not listed has no cost, and neither is ever taken for zero. Servers
-on one's own machines are declared free, which is knowledge, too.
-
-All amounts are whole picodollars (10⁻¹² $), and computed without rounding: a dollar for a million
-tokens is a million picodollars for one.
+``gpt-5`` does). Nothing is guessed: a missing price or rate gives None, never zero. Local servers
+are listed as free. Amounts are whole picodollars (10⁻¹² $), computed without rounding.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ import msgspec
 from perdure.core.errors import InvalidConfig
 from perdure.core.messages import Usage
 
-#: Picodollars in a dollar.
 DOLLAR = 10**12
 _PER_TOKEN = DOLLAR // 10**6  # a dollar for a million tokens, in picodollars for one
 _DATED = re.compile(r"-(?:20\d\d-[01]\d-[0-3]\d|20\d\d[01]\d[0-3]\d)$")
@@ -47,7 +42,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What a model costs, and how much it can read and write at a time."""
+    """The price of a model, and its limits of input and output."""
 
     rates: Rates
     #: Prompts of more tokens than this cost, as a whole, what `long` says.
@@ -66,7 +61,7 @@ FREE = Price(Rates(0, 0, 0, 0, 0))
 
 
 class PriceList(msgspec.Struct, frozen=True):
-    """A list of prices, as the file that ships holds it."""
+    """A list of prices, as in the file that ships."""
 
     as_of: date
     source: str
@@ -80,7 +75,7 @@ class PriceList(msgspec.Struct, frozen=True):
 
 
 class Prices:
-    """The prices of models. Made by `load`; a value that does not change."""
+    """The prices of models, immutable. Made by `load`."""
 
     def __init__(self, listed: PriceList, overrides: Mapping[str, Price]) -> None:
         self._listed = listed
@@ -88,14 +83,11 @@ class Prices:
 
     @classmethod
     def load(cls, overrides: Mapping[str, Any] | None = None) -> Prices:
-        """The list that ships, with a configuration's prices before it.
+        """The list that ships, overridden by configured prices.
 
-        `overrides` is by ``provider/model``, or ``address#model`` for a server that is named by
-        its address, or ``provider/*`` for all models of one. Its values hold dollars for a million
-        tokens (text, or a number as it was written): `input`, `output`, and perhaps `cache_read`,
-        `cache_write` and `cache_write_1h`, which are as `input` if they are left out.
-
-        Raises `InvalidConfig` if one of them makes no sense.
+        `overrides` is by ``provider/model``, ``address#model`` or ``provider/*``; values are
+        dollars for a million tokens: `input`, `output`, and optionally `cache_read`, `cache_write`,
+        `cache_write_1h` (default: `input`). Raises `InvalidConfig`.
         """
         own = {
             _place(name): _overriding(f"gateway.prices.{name}", value)
@@ -105,7 +97,6 @@ class Prices:
 
     @property
     def as_of(self) -> date:
-        """When the list that ships was true."""
         return self._listed.as_of
 
     @property
@@ -113,7 +104,6 @@ class Prices:
         return self._listed.source
 
     def find(self, provider: str, model: str) -> Price | None:
-        """What the model costs at this provider, or None if that is not known."""
         for name in _names(model):
             if (own := self._overrides.get(f"{provider}/{name}")) is not None:
                 return own
@@ -128,11 +118,8 @@ class Prices:
         return None
 
     def cost(self, provider: str, model: str, usage: Usage) -> int | None:
-        """What a call cost, in picodollars; None if that is not known.
-
-        It is not if the model has no price, if the usage does not say what went in or came out, or
-        if it names tokens of a kind that has no rate. What a provider says that it has charged
-        counts before its list.
+        """In picodollars; None if the price, the usage or a rate is unknown. What the provider says
+        that it charged counts before the list.
         """
         if provider in self._listed.stated and (charged := _charged(usage)) is not None:
             return charged
@@ -157,10 +144,8 @@ class Prices:
     def estimate(
         self, provider: str, model: str, input_tokens: int, output_tokens: int
     ) -> int | None:
-        """What a call of this size costs if nothing comes from the provider's cache.
-
-        Writing to a cache may be dearer than reading plain text: the dearer rate is taken, but not
-        that of caches that last an hour. So this is no strict limit.
+        """In picodollars, without cache reads, at the dearer of plain and cache-write rates. No
+        strict limit: a one-hour cache costs more.
         """
         price = self.find(provider, model)
         if price is None:
@@ -173,10 +158,7 @@ class Prices:
 
 
 def picodollars(dollars: str | float | Decimal, what: str = "an amount") -> int:
-    """An amount in dollars as whole picodollars. A float counts as what it is written as.
-
-    Raises `InvalidConfig` if it is no amount, negative, or finer than that.
-    """
+    """Dollars as whole picodollars. Raises `InvalidConfig` if negative, finer, or no amount."""
     try:
         amount = Decimal(repr(dollars) if isinstance(dollars, float) else dollars) * DOLLAR
     except (InvalidOperation, ValueError, TypeError):
@@ -190,13 +172,10 @@ def picodollars(dollars: str | float | Decimal, what: str = "an amount") -> int:
 
 
 def dollars(picodollars: int) -> str:
-    """An amount for people: ``$1.25``, ``$0.000420``. Rounded up, so that little is not nothing."""
+    """For people: ``$1.25``, ``$0.000420``. Rounded up, so that little is not nothing."""
     decimals = 2 if picodollars >= DOLLAR or not picodollars else 6
     step = DOLLAR // 10**decimals
     return f"${Decimal(-(-picodollars // step)).scaleb(-decimals):,.{decimals}f}"
-
-
-# ------------------------------------------------------------------------------------------------
 
 
 def _names(model: str) -> tuple[str, ...]:
@@ -215,14 +194,12 @@ def _total(*shares: tuple[int, int | None]) -> int | None:
 
 
 def _for_an_hour(usage: Usage) -> int:
-    """Tokens that were written to a cache that lasts an hour, as Anthropic says it."""
     written = usage.native.get("cache_creation")
     tokens = written.get("ephemeral_1h_input_tokens") if isinstance(written, dict) else None
     return tokens if isinstance(tokens, int) and tokens > 0 else 0
 
 
 def _charged(usage: Usage) -> int | None:
-    """What the provider says that it has charged, to the nearest picodollar."""
     cost = usage.native.get("cost")
     if isinstance(cost, bool) or not isinstance(cost, int | float):
         return None
@@ -231,7 +208,6 @@ def _charged(usage: Usage) -> int | None:
 
 
 def _place(name: str) -> str:
-    """``address#model`` as the provider is called with its model: ``address/model``."""
     if "://" in name:
         address, mark, model = name.partition("#")
     else:
@@ -245,7 +221,6 @@ def _place(name: str) -> str:
 
 
 def _overriding(where: str, value: Any) -> Price:
-    """A price of the configuration, in which a missing rate of the cache is as `input`."""
     fields = dict(value) if isinstance(value, Mapping) else msgspec.structs.asdict(value)
     fields = {name: each for name, each in fields.items() if each is not None}
     if "input" in fields:

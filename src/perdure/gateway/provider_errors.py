@@ -1,9 +1,8 @@
-"""What a provider answered instead of an answer, as an error of ours.
+"""A provider's error answer as a `GatewayError`.
 
 The status decides, unless the provider's own words are more exact: some call a prompt that is too
-long a bad request, some a server error, and an account without money is "too many requests". Error
-objects come in a dozen shapes (`_reading`), and inside a stream or a body with status 200 there is
-no status at all: then the provider's names for errors stand in for it (`_STATUS_OF`).
+long a server error, and an account without money is "too many requests". In a stream or a body with
+status 200, the provider's names for errors stand for the status (`_STATUS_OF`).
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
 
 #: Characters of the provider's own words that are shown.
 MAX_WORDS = 300
-#: A body is not looked at beyond this: words that explain something come first.
+#: Characters of a body that are read: explanations come first.
 _MAX_BODY = 65_536
 
-#: Names of errors, whichever field they stand in, and the status that they amount to: of OpenAI,
-#: Anthropic, Hugging Face's text generation server, llama.cpp, vLLM, Cloudflare Workers AI.
+#: Names of errors, in any field, and the status that they amount to: of OpenAI, Anthropic, Hugging
+#: Face, llama.cpp, vLLM, Cloudflare Workers AI.
 _STATUS_OF = {
     name: status
     for status, names in {
@@ -100,11 +99,8 @@ def from_response(
     keyless: str = "",
     now: float | None = None,
 ) -> GatewayError:
-    """The error that an answer with this status means. `where` is ``provider/model``.
-
-    Never raises, whatever the body is. If no key was sent, `keyless` is the hint that says how to
-    have one sent. `now` is the time since 1970 in seconds, for dates in the headers; the clock's,
-    if it is not given.
+    """`where` is ``provider/model``, `keyless` the hint if no key was sent, `now` seconds since
+    1970. Never raises.
     """
     names, words, hinted = _reading(_decoded(body))
     asked = retry_after(headers, now=now)
@@ -123,10 +119,8 @@ def from_response(
 
 
 def from_event(error: Any, *, where: str, keyless: str = "") -> GatewayError:
-    """The error that an error object inside a stream, or a body with status 200, means.
-
-    Takes the object itself or what it is wrapped in. One that names no known kind is taken for
-    trouble of the provider's.
+    """From an error object in a stream or a body with status 200, or its wrapper. An unknown kind
+    counts as trouble of the provider's.
     """
     names, words, hinted = _reading(error)
     status = 500
@@ -142,10 +136,7 @@ def from_event(error: Any, *, where: str, keyless: str = "") -> GatewayError:
 
 
 def retry_after(headers: Headers, *, now: float | None = None) -> float | None:
-    """Seconds to wait, as the headers say, or None.
-
-    Knows ``retry-after-ms``, and ``retry-after`` in seconds or as an HTTP date.
-    """
+    """Seconds of ``retry-after-ms``, or ``retry-after`` in seconds or as an HTTP date; or None."""
     milliseconds = _number(_header(headers, "retry-after-ms"))
     if milliseconds is not None:
         return max(0.0, milliseconds / 1_000)
@@ -162,7 +153,7 @@ def retry_after(headers: Headers, *, now: float | None = None) -> float | None:
 
 
 def span(text: str) -> float | None:
-    """Seconds of ``1m30s``, ``6m0s``, ``17ms`` or ``1h2m3.5s``; None if it is not such a span."""
+    """Seconds of ``1m30s``, ``6m0s``, ``17ms`` or ``1h2m3.5s``; None for anything else."""
     parts = _spans.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
@@ -173,7 +164,7 @@ def span(text: str) -> float | None:
 
 
 def conceal(error: GatewayError, secrets: list[str]) -> None:
-    """Take secrets out of what an error says, and what led to it: servers quote what they get."""
+    """Remove secrets from an error and its causes: servers quote what they get."""
 
     def masked(text: object) -> str:
         said = str(text)
@@ -198,9 +189,6 @@ def _quotes(error: BaseException | None, secrets: list[str]) -> bool:
         held += [str(error), repr(error.args), repr(vars(error))]
         error = error.__cause__ or error.__context__
     return any(secret in text for secret in secrets for text in held)
-
-
-# From status and words to an error --------------------------------------------------------------
 
 
 def _error(
@@ -260,11 +248,8 @@ def _error(
     )
 
 
-# The shapes of error objects --------------------------------------------------------------------
-
-
 def _reading(error: Any) -> tuple[tuple[str, ...], str, float | None]:
-    """The names in an error object, most exact first, its words, and seconds to wait."""
+    """The names in an error object, most exact first, its text, and seconds to wait."""
     names: list[str] = []
     words = ""
     wait: float | None = None
@@ -289,7 +274,7 @@ def _reading(error: Any) -> tuple[tuple[str, ...], str, float | None]:
 
 
 def _layers(error: Any, depth: int = 4) -> Iterator[Any]:
-    """Error objects from the innermost out: what they are wrapped in says less."""
+    """Error objects from the innermost out: wrappers say less."""
     if isinstance(error, list):
         error = error[0] if error else None
     if isinstance(error, dict):
@@ -318,7 +303,7 @@ def _decoded(body: bytes) -> Any:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Its words on one line, without what a terminal would obey, cut to `limit` characters."""
+    """One line, without control characters, cut to `limit` characters."""
     plain = "".join(c if c.isprintable() else " " for c in text[: limit * 20])
     line = " ".join(plain.split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
@@ -329,12 +314,11 @@ def _number(text: str | None) -> float | None:
         value = float(text) if text is not None else None
     except ValueError:
         return None
-    # Years, infinity and NaN are nobody's intention.
+    # Years, infinity and NaN are not meant.
     return value if value is not None and abs(value) < 1e9 else None
 
 
 def _reset(headers: Headers, now: float | None) -> float | None:
-    """Seconds until what was used up is there again, as the headers of limits tell."""
     from perdure.gateway.rate_limits import read  # which reads spans of time as we do
 
     found = read(headers, now=now)
@@ -345,7 +329,6 @@ def _reset(headers: Headers, now: float | None) -> float | None:
 
 
 def _header(headers: Headers, name: str) -> str | None:
-    """A header by its lower-case name, in mappings that heed case and in those that do not."""
     found = headers.get(name)
     if found is None:
         found = next((value for key, value in headers.items() if key.lower() == name), None)
@@ -355,9 +338,8 @@ def _header(headers: Headers, name: str) -> str | None:
 def from_exception(
     exc: Exception, said: str, *, where: str, url: httpx2.URL | None
 ) -> GatewayError:
-    """The error that something raised by httpx2 means. `where` is ``provider/model``.
-
-    `said` is its message as it may be shown: some quote what was sent or received.
+    """From an exception of httpx2. `said` is its message as it may be shown: some quote what was
+    sent or received.
     """
     import httpx2
 
@@ -399,7 +381,6 @@ def from_exception(
 def overdue(
     *, where: str, timeout: float, silence: float, began: bool, silent: bool
 ) -> ProviderDown:
-    """The error for a provider that took too long: for one pause, if `silent`, or altogether."""
     if silent:
         return ProviderDown(
             f"{where} fell silent in the middle of its answer, for {silence:g} s.",
@@ -452,7 +433,6 @@ def _why_unreachable(exc: Exception, host: str) -> tuple[str, str]:
 
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:
-    """An exception and what led to it, the latest first; of several at once, all."""
     yield exc
     if isinstance(exc, BaseExceptionGroup):
         for each in exc.exceptions:

@@ -1,7 +1,4 @@
-"""Where keys come from: the environment, then the system's keyring.
-
-A key is never stored, logged or shown: it travels as a `Secret`, which says nothing of itself, and
-is revealed where the header of a request is written.
+"""Keys of providers, from the environment or the system's keyring. Never stored or shown.
 
 The keyring is asked only if the package ``keyring`` is installed::
 
@@ -21,7 +18,6 @@ from concurrent.futures import Future
 from perdure.core.errors import Unauthorized
 from perdure.gateway.providers import Provider
 
-#: The name under which the keyring holds our keys.
 SERVICE = "perdure"
 #: A keyring may wait for somebody to unlock it. Callers wait so many seconds, all in all.
 PATIENCE = 5.0
@@ -40,7 +36,6 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The key itself. Do not keep it."""
         return self._value
 
     def __repr__(self) -> str:
@@ -62,13 +57,12 @@ class Secret:
 async def key_for(
     provider: Provider, environ: Mapping[str, str] = os.environ, *, patience: float = PATIENCE
 ) -> Secret | None:
-    """The key of a provider, or None if there is none.
+    """The key of a provider, or None.
 
-    The variable comes first, and is read anew each time. The keyring is asked for providers that
-    need a key, once for all callers, in a thread; what it said is remembered in this process. If it
-    does not answer within `patience` seconds of the first question there is no key, until it does.
-
-    Raises `Unauthorized` for a key that no header can carry. Errors of the keyring are no key.
+    The variable comes first, read anew each time. The keyring is asked once, in a thread, for
+    providers that need a key; if it takes longer than `patience` seconds, there is no key until it
+    answers. Raises `Unauthorized` for a key that no header can carry. Errors of the keyring count
+    as no key.
     """
     name = provider.key_variable
     if not name:
@@ -90,7 +84,7 @@ async def key_for(
 
 
 async def require_key(provider: Provider, environ: Mapping[str, str]) -> str | None:
-    """The key itself; None if there is none and none is needed. Raises `Unauthorized` else."""
+    """The key; None if none is needed. Raises `Unauthorized` if it is missing."""
     if not provider.key_variable:
         return None
     found = await key_for(provider, environ)
@@ -104,31 +98,25 @@ async def require_key(provider: Provider, environ: Mapping[str, str]) -> str | N
 
 
 def secrets_of(provider: Provider, key: str | None, *others: str) -> list[str]:
-    """What must not be shown of a call, the longest first; headers may hold further keys."""
+    """Secrets of a call, the longest first; headers may hold further keys."""
     held = [(key or "").strip(), *provider.headers.values(), *others]
     return sorted((each for each in held if len(each) >= _SHORTEST), key=len)[::-1]
 
 
-# The keyring -----------------------------------------------------------------------------------
-
-
 class _Question:
-    """What the keyring was asked, and, some day, its answer."""
-
     __slots__ = ("answer", "asked")
 
     def __init__(self, name: str) -> None:
         self.asked = time.monotonic()
         self.answer: Future[str] = Future()
-        # Not asyncio's threads: the interpreter would wait for them at its end, and a keyring that
-        # nobody unlocks never answers.
+        # Not a thread of asyncio's: the interpreter would wait at exit for a keyring that nobody
+        # unlocks.
         threading.Thread(
             target=_ask, args=(name, self.answer), name="perdure-keyring", daemon=True
         ).start()
 
     @property
     def stale(self) -> bool:
-        """Answered with nothing, a while ago: somebody may have put the key there since."""
         empty = self.answer.done() and not self.answer.result()
         return empty and time.monotonic() - self.asked > AGAIN
 
@@ -138,7 +126,6 @@ _asking = threading.Lock()
 
 
 async def _kept(name: str, patience: float) -> str:
-    """What the keyring holds under this name; empty if nothing, or if it takes too long."""
     with _asking:
         question = _questions.get(name)
         if question is None or question.stale:
@@ -152,7 +139,6 @@ async def _kept(name: str, patience: float) -> str:
 
 
 def _ask(name: str, answer: Future[str]) -> None:
-    """Ask the keyring; runs in a thread of its own, and always answers."""
     found = None
     try:
         import keyring

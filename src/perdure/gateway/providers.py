@@ -1,4 +1,4 @@
-"""Who serves models, as data: an address, a wire format, where the key comes from, and habits."""
+"""Providers as data: address, wire format, key variable, habits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-#: The wire formats that can be called.
 CallWire: TypeAlias = Literal["chat", "responses", "messages"]
 
 
@@ -24,7 +23,7 @@ class Habits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effort: Literal["reasoning_effort", "reasoning", "none"] = "reasoning_effort"
     #: The role of instructions, where the format has two.
     instructions: Literal["system", "developer"] = "system"
-    #: Neighbours of the same role are joined, which the templates of local models need.
+    #: Joins neighbours of the same role, which the templates of local models need.
     alternate: bool = False
     seed: bool = True
     prompt_cache_key: bool = False
@@ -44,7 +43,6 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     needs_key: bool = True
     #: Embeddings, as of OpenAI, under this path; empty if it has none.
     embeddings: str = "/embeddings"
-    #: Further headers, sent with each request.
     headers: dict[str, str] = {}
     habits: Habits = Habits()
     #: Calls at the same time, for each model.
@@ -52,11 +50,10 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 LOCAL = "local"
-#: The model that embeds without a server.
 LOCAL_MODEL = "wordllama"
 
-#: OpenAI-compatible servers know the older of the two names for the length of an answer; some of
-#: them ignore the newer one, and an answer of any length would follow.
+#: OpenAI-compatible servers know the older field; some ignore the newer one, so that the answer
+#: would have no limit.
 COMPATIBLE = Habits(max_tokens_field="max_tokens")
 #: The templates of open models often refuse two messages of the same role.
 SELF_HOSTED = Habits(max_tokens_field="max_tokens", alternate=True)

@@ -1,15 +1,12 @@
-"""How good an answer looks, before anybody has judged it.
+"""How good an answer looks, from 0 to 1, before anybody has judged it. The worst fault decides:
 
-1.0 says no more than that nothing wrong can be seen. What can be seen is what a program sees: the
-answer is empty, was cut off or filtered, calls a tool that is not there or with arguments that are
-no JSON, is not of the shape that was asked for, or refuses. The worst fault decides:
-
-    0.0   nothing was said
-    0.1   the provider's filter stopped it, or it is no JSON where JSON was asked for
-    0.2   a tool call cannot be carried out: no such tool, or its arguments are no JSON object
-    0.3   JSON of another shape; a tool had to be called and none was; the model refused
-    0.4   cut off by the limit of length
-    0.5   cut off otherwise
+0.0   nothing was said
+0.1   the provider's filter stopped it, or it is no JSON where JSON was asked for
+0.2   a tool call cannot be carried out: no such tool, or its arguments are no JSON object
+0.3   JSON of another shape; a tool had to be called and none was; the model refused
+0.4   cut off by the limit of length
+0.5   cut off otherwise
+1.0   no fault can be seen
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ _DEEPEST = 64
 
 
 def heuristic(answered: ModelAnswer, request: Request) -> float:
-    """How good an answer looks, from 0 to 1: see the module. Never raises."""
+    """From 0 to 1: see the module. Never raises."""
     message = answered.message
     text = message.text.strip()
     if not text and not message.calls:
@@ -98,8 +95,6 @@ def _is_refusal(message: Message, text: str) -> bool:
     return said_so or (len(text) <= _REFUSAL_LENGTH and _REFUSALS(text) is not None)
 
 
-# Schemas ----------------------------------------------------------------------------------------
-
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
@@ -117,8 +112,8 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 def follows(value: Any, schema: Any) -> bool:
     """Whether a value follows a JSON schema, as far as providers enforce it.
 
-    Looks at type, enum, const, properties, required, additionalProperties, items, anyOf, oneOf,
-    allOf and references inside the schema. Whatever else a schema says is taken for fulfilled.
+    Checks type, enum, const, properties, required, additionalProperties, items, anyOf, oneOf, allOf
+    and local references; ignores everything else.
     """
     return _follows(value, schema, schema, _DEEPEST)
 
@@ -160,7 +155,6 @@ def _object_follows(
 
 
 def _referred(reference: str, root: Any) -> Any:
-    """The part of the schema that ``#/$defs/name`` names; True, which all follows, if none."""
     found = root
     for step in reference.removeprefix("#").split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")

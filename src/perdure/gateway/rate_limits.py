@@ -1,9 +1,9 @@
-"""Rate limits, kept before they bite: what headers say is left, and a gate that heeds it.
+"""Rate limits, read from headers, and a gate that keeps to them.
 
 gate = Gate("openai/gpt-5", concurrency=64)
 async with gate.slot(tokens=1_200, remaining=deadline.remaining()) as slot:
     sent = await transport.post(…)
-    slot.observe(limits.read(sent.headers))
+    slot.observe(rate_limits.read(sent.headers))
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from perdure.gateway.provider_errors import span
 
 
 def read(headers: Headers, *, now: float | None = None) -> RateLimits | None:
-    """What the headers of an answer say is left; None if they say nothing about it.
+    """Limits from OpenAI's ``x-ratelimit-*`` or Anthropic's ``anthropic-ratelimit-*`` headers.
 
-    Knows OpenAI's ``x-ratelimit-*`` and Anthropic's ``anthropic-ratelimit-*``. What cannot be read
-    is left out. `now` is the time since 1970 in seconds; the clock's, if it is not given.
+    None if there are none; unreadable ones are left out. `now` is seconds since 1970.
     """
     found: dict[str, str] = {}
     for key, value in headers.items():
@@ -66,19 +65,15 @@ class GateView(msgspec.Struct, frozen=True):
 
 
 class Gate:
-    """Lets calls to one model of one provider pass: so many at a time, and none in vain.
+    """Limits calls to one model of one provider. For one event loop; `clock` must go as the loop's.
 
-    Guarantees: never more than `concurrency` callers inside; they enter in the order in which they
-    came; a caller that is cancelled, waiting or inside, leaves nothing behind. While the provider
-    said that nothing is left, or asked for a pause, callers wait; one that would have to wait
-    beyond its deadline, or for longer than its patience, is told so at once, by `RateLimited` with
-    `retry_after`.
+    Guarantees: never more than `concurrency` callers inside, entering in order; a cancelled caller
+    leaves nothing behind. While the provider has nothing left or asked for a pause, callers wait;
+    one that would wait beyond its deadline or patience gets `RateLimited` with `retry_after` at
+    once.
 
-    Not guaranteed: that the provider never refuses. Others may use the same key, and what a call
-    will take is an estimate. A count without a moment of reset is not heeded, and a count is
-    forgotten when its reset has come: the next answer brings a new one.
-
-    Belongs to one event loop. `clock` must go as the loop's does.
+    Not guaranteed: that the provider never refuses; others may use the same key, and tokens are an
+    estimate. A count without a time of reset is ignored, and one whose reset has come is forgotten.
     """
 
     def __init__(
@@ -100,16 +95,16 @@ class Gate:
     def slot(
         self, *, tokens: int = 0, remaining: float = math.inf, patience: float = math.inf
     ) -> GateSlot:
-        """A way in, as an async context manager, for a call that takes about so many tokens.
+        """An async context manager for a call of about so many tokens.
 
-        Entering raises `RateLimited` if that is not possible within `remaining` seconds, or if the
-        provider wants nobody for more than `patience` seconds. Queueing behind others, while it
-        takes calls, does not count as that.
+        Entering raises `RateLimited` if `remaining` seconds are not enough, or if the provider
+        asked for a pause of more than `patience` seconds. Queueing behind other calls does not
+        count as a pause.
         """
         return GateSlot(self, tokens, remaining, patience)
 
     def pause(self, seconds: float) -> None:
-        """Let nobody in for so long: the provider asked for it. Never shortens a pause."""
+        """Let nobody in for so many seconds. Never shortens a pause."""
         self._paused_until = max(self._paused_until, self._clock() + seconds)
         self._advance()
 
@@ -122,8 +117,6 @@ class Gate:
             requests=self._requests.at(now),
             tokens=self._tokens.at(now),
         )
-
-    # For slots ----------------------------------------------------------------------------------
 
     async def _enter(self, tokens: int, remaining: float, patience: float) -> None:
         now = self._clock()
@@ -154,10 +147,8 @@ class Gate:
             raise
 
     def _has_room(self, now: float) -> bool:
-        """Whether one more may be inside.
-
-        When a limit that was used up is filled again, nobody knows by how much: one call goes
-        ahead, and the others follow when its answer tells.
+        """When a used-up limit is refilled, the amount is unknown: one call goes ahead, the others
+        follow when its answer tells.
         """
         unsure = self._requests.is_unsure(now) or self._tokens.is_unsure(now)
         return self._active < self._concurrency and not (unsure and self._unseen)
@@ -187,10 +178,7 @@ class Gate:
         self._tokens.set(limits.tokens, limits.tokens_reset, self._unseen_tokens, now)
         self._advance()
 
-    # Who is next --------------------------------------------------------------------------------
-
     def _opens(self, tokens: int, now: float) -> float:
-        """The moment from which a call of so many tokens may pass, as far as is known now."""
         return max(
             self._paused_until,
             self._requests.allows(1, now),
@@ -198,7 +186,6 @@ class Gate:
         )
 
     def _advance(self) -> None:
-        """Let in whoever may pass, and tell those who would wait in vain."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -255,9 +242,8 @@ class GateSlot:
         self._seen = False
 
     def observe(self, limits: RateLimits | None) -> None:
-        """Take note of what the answer's headers say; call it as soon as they are there.
-
-        With None too: an answer shows that the provider has counted the call.
+        """Call it as soon as an answer's headers are there; also with None: the provider has
+        counted the call.
         """
         if not self._seen:
             self._seen = True
@@ -284,13 +270,10 @@ class _Waiter(msgspec.Struct, eq=False):  # each is itself only
     patience: float
 
     def gives_up(self, opens: float, now: float) -> bool:
-        """Whether it does not wait for this moment."""
         return opens >= min(self.until, now + self.patience)
 
 
 class _Left:
-    """How much of something is left until a moment; unlimited if unknown or if that has come."""
-
     __slots__ = ("_left", "_until")
 
     def __init__(self) -> None:
@@ -301,11 +284,10 @@ class _Left:
         return max(0, self._left) if now < self._until else None
 
     def allows(self, need: int, now: float) -> float:
-        """The moment from which `need` is there: in the past if it is there now."""
         return self._until if now < self._until and self._left < need else -math.inf
 
     def is_unsure(self, now: float) -> bool:
-        """Whether it was used up, and has been filled again by an amount that nobody told."""
+        """Whether it was used up, and refilled by an unknown amount."""
         return self._left <= 0 and -math.inf < self._until <= now
 
     def take(self, amount: int) -> None:
@@ -330,7 +312,7 @@ def _count(text: str | None) -> int | None:
 
 
 def _seconds(text: str | None, now: float) -> float | None:
-    """Seconds from now: of ``1m30s``, of a number, or until a moment (RFC 3339, or since 1970)."""
+    """Seconds from now: of ``1m30s``, a number, or a time (RFC 3339, or since 1970)."""
     if text is None:
         return None
     try:

@@ -31,16 +31,13 @@ class StartedStream:
     ) -> None:
         self._deltas = deltas
         self.reply = reply
-        #: Whether the answer came to its end.
         self.complete = complete
         self._first: Delta | None = None
 
     async def wait(self) -> None:
-        """Wait for the first thing. Raises what the exchange raises until then."""
         self._first = await anext(self._deltas, None)
 
     async def next(self) -> Delta | None:
-        """The next delta; None at the end."""
         if self._first is not None:
             delta, self._first = self._first, None
             return delta
@@ -51,12 +48,11 @@ class StartedStream:
 
 
 class ReplyStream:
-    """An async context manager, and inside it something to iterate over: what arrives. Once.
+    """An async context manager, to be iterated over once: the deltas of an answer.
 
-    Entering it tries candidates until one begins to answer. Iterating raises `StreamBroken`, with
-    what arrived as its `partial`, if the answer stops halfway, and `Closed` if the gateway is
-    closed meanwhile. Who leaves the loop can go on with another. Leaving the block early ends the
-    call; what was said by then may have been charged for.
+    Entering tries candidates until one begins to answer. Iterating raises `StreamBroken`, with what
+    arrived as its `partial`, if the answer stops halfway, and `Closed` if the gateway is closed.
+    Leaving the block early ends the call; what was said by then may have been charged for.
     """
 
     def __init__(
@@ -102,7 +98,7 @@ class ReplyStream:
         return delta
 
     async def finish(self) -> Reply:
-        """The whole answer, and what it took; what was not read is passed over."""
+        """The whole answer; skips what was not read."""
         async for _ in self:
             pass
         return self.reply
@@ -116,7 +112,6 @@ class ReplyStream:
 
 
 async def deltas_of(message: Message) -> AsyncGenerator[Delta, None]:
-    """A message that is there already, as it would have arrived."""
     calls = 0
     for part in message.parts:
         if isinstance(part, Text):

@@ -1,13 +1,8 @@
-"""Answers to requests that were made before, word for word.
+"""Cached answers to identical requests.
 
-The key of an answer is a hash over what is sent: to whom, the model, the body. Requests that differ
-in a single byte have different ones; whether an answer comes as a stream makes no difference. The
-request itself is not stored.
-
-What is cached is content: who forgets a session forgets what is cached for it (`forget`). An answer
-in which a secret would have to be masked is not cached at all, and neither is one that was cut off.
-A cache is no reason for a call to fail: what cannot be read is not there, what cannot be written is
-not kept.
+The key is a hash of provider, model and body; streaming makes no difference. The request is not
+stored. Forgetting a session forgets its answers (`forget`). Answers that hold a secret or were cut
+off are not cached. The cache never makes a call fail.
 """
 
 from __future__ import annotations
@@ -28,7 +23,6 @@ from perdure.storage.options import DEFAULT
 from perdure.storage.records import Compressed, Indexed, Key, system_record
 from perdure.storage.store import Store
 
-#: Gives the messages with their secrets masked.
 Mask = Callable[[tuple[Message, ...]], tuple[Message, ...]]
 
 _log = logging.getLogger(__name__)
@@ -61,11 +55,10 @@ class ResponseCache:
 
     @property
     def collections(self) -> frozenset[str]:
-        """The collections whose content `forget` looks after."""
         return frozenset({self._answers.name})
 
     async def get(self, key: str) -> ModelAnswer | None:
-        """The answer of this key, or None if there is none that can be used. Never raises."""
+        """The answer, or None if there is none that can be used. Never raises."""
         try:
             found = await self._answers.get(key)
             return None if found is None else _decode(found.content)
@@ -77,10 +70,7 @@ class ResponseCache:
     async def put(
         self, key: str, answered: ModelAnswer, *, agent: str = "", session: str = ""
     ) -> bool:
-        """Keep an answer; returns whether it is kept. Never raises.
-
-        It is not if it was cut off or filtered, holds a secret, or cannot be stored.
-        """
+        """Keep an answer unless it was cut off, holds a secret or cannot be kept. Never raises."""
         message = answered.message
         if answered.finish not in ("stop", "tools") or message.partial or not message.parts:
             return False
@@ -102,10 +92,7 @@ class ResponseCache:
         return True
 
     async def forget(self, sessions: tuple[str, ...], agent: str | None = None) -> None:
-        """Delete what is cached for these sessions, and for an agent.
-
-        An answer that several asked for is kept under the name of the first of them.
-        """
+        """Delete what is cached for these sessions and this agent: those that asked first."""
         for session in filter(None, sessions):
             await self._answers.query().where("session", "=", indexable(session)).delete()
         if agent:
@@ -119,10 +106,7 @@ def key_of(
     body: Mapping[str, Any],
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The key of a request: a hash over the bytes that are sent, but for how they come back.
-
-    Fields stay in their order: a schema whose properties are in another order is another request.
-    """
+    """A hash of the bytes that are sent, without the fields about streaming. Field order counts."""
     plain = {name: value for name, value in body.items() if name not in _STREAMING}
     hashed = hashlib.blake2b(digest_size=24, person=b"perdure-answer")
     whole = [provider, address, model, sorted(headers.items()), plain]
@@ -143,8 +127,6 @@ def _encoded(answered: ModelAnswer) -> bytes:
 
 
 class _Scope(Protocol):
-    """What is to be forgotten: sessions, or some turns of one, or all of an agent."""
-
     @property
     def sessions(self) -> tuple[str, ...]: ...
     @property
@@ -154,11 +136,10 @@ class _Scope(Protocol):
 
 
 class GatewayRecords:
-    """Cached answers, outcomes, budgets: a place that forgets (see `history.forgetting`).
+    """Forgets cached answers, outcomes and budgets (see `history.forgetting`).
 
-    Cached answers of a session go with any of its turns, since they are not kept by turn. Outcomes
-    lose the names in them and stay: what was spent stays spent. Works in a process that calls no
-    models, too; `flush` writes what this one has noted and not written.
+    Cached answers are not kept by turn: forgetting any turn removes those of its session. Outcomes
+    lose their names and stay. Works without models; `flush` writes what is pending.
     """
 
     collections = frozenset({"perdure_answers", "perdure_outcomes", "perdure_budgets"})

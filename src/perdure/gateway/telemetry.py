@@ -1,15 +1,11 @@
 """Spans and metrics of model calls, by OpenTelemetry's conventions for generative AI.
 
-Nothing has to be switched on: where the program has set OpenTelemetry up, calls are seen there;
-where it has not even imported it, nothing is imported and nothing measured. Prompts, answers and
-error texts are never part of it.
+Active where the program has set OpenTelemetry up; otherwise nothing is imported or measured.
+Prompts, answers and error texts are never part of it.
 
     with telemetry.attempt("chat", provider, model, request=request, options=options) as span:
         answered = ...
         span.answered(answered)
-
-The conventions are in development, and say that a span covers an operation with all its retries.
-`attempt` can be put around one try or around all tries at a model: it only sees how it ends.
 """
 
 from __future__ import annotations
@@ -43,12 +39,12 @@ _TOKENS = [4**n for n in range(14)]
 
 
 class CallSpan:
-    """What is told about a call while it runs, and a context manager. This one tells nobody."""
+    """A context manager that reports one call. This one reports nothing."""
 
     __slots__ = ()
 
     def arrived(self) -> None:
-        """The first thing of a stream is there. Further calls change nothing."""
+        """The first delta of a stream is there. Further calls change nothing."""
 
     def answered(self, answered: ModelAnswer) -> None: ...
 
@@ -77,10 +73,8 @@ def attempt(
     options: CallOptions | None = None,
     stream: bool = False,
 ) -> CallSpan:
-    """Watches one call, from ``with`` to the end of its block.
-
-    The span is the current one inside the block, so that those of an HTTP client hang below it;
-    not for a stream, whose reader may leave the block in another context than it was entered in.
+    """Inside the block the span is the current one, so that an HTTP client's spans hang below it;
+    not for a stream, whose reader may leave the block in another context.
     """
     # Who wants to see something has imported this; else there is nobody to tell.
     if "opentelemetry.trace" not in sys.modules and "opentelemetry.metrics" not in sys.modules:
@@ -91,8 +85,6 @@ def attempt(
 
 
 class _RecordedSpan(CallSpan):
-    """One call as a span and as points of metrics."""
-
     __slots__ = ("_began", "_common", "_first", "_span", "_start", "_stream", "_token")
 
     def __init__(
@@ -105,7 +97,6 @@ class _RecordedSpan(CallSpan):
         options: CallOptions | None,
         stream: bool,
     ) -> None:
-        #: What spans and metrics say alike.
         self._common = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": _NAMES.get(provider.name, provider.name),

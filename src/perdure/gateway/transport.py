@@ -1,16 +1,13 @@
-"""The way to a provider and back: one HTTP client for each event loop, and nothing shown of keys.
+"""HTTP to a provider: one client for each event loop; keys are never shown.
 
-Three clocks run during a call. `connect` bounds how long it takes to make a connection; `silence`,
-how long a provider that has begun to answer may say nothing; and the caller's `timeout`, all of it
-together. Before it begins to answer, a provider may be silent for the whole time: models think. For
-a stream, which may go on for long, the caller's `patience` can bound that.
+Three timeouts: `connect`; `silence`, for a provider that has begun to answer; and the caller's
+`timeout` for everything. Before it begins to answer, a provider may be silent for the whole time
+(models think), or for a stream's `patience`. Raised, with provider and model:
 
-What is raised names the provider and the model, and is one of
-
-    Rejected      the provider refuses the request, or its address or headers cannot be used
+    Rejected      the request is refused, or its address or headers cannot be used
     RateLimited   … for now
-    ProviderDown  it cannot be reached, breaks off, or is not done within the caller's timeout
-    BadAnswer     what it says is neither JSON nor a stream of events, or is too much
+    ProviderDown  unreachable, broken off, or not done within the timeout
+    BadAnswer     neither JSON nor a stream of events, or too large
 """
 
 from __future__ import annotations
@@ -58,13 +55,11 @@ class ProviderResponse(msgspec.Struct, frozen=True):
 
 
 class Transport:
-    """Carries calls to providers.
+    """Carries calls to providers. A call after `close` opens connections again.
 
-    Connections are kept and used again, by event loop. Redirects are not followed, since the key
-    would go along; cookies are not kept. Proxies are those of the environment, and never stand
-    between us and this machine. `trust` replaces the certificates of the system.
-
-    A call after `close` opens connections again.
+    Connections are reused, by event loop. Redirects are not followed, since the key would go along;
+    cookies are not kept. Proxies are those of the environment, never for loopback. `trust` replaces
+    the system's certificates.
     """
 
     def __init__(
@@ -91,10 +86,7 @@ class Transport:
         *,
         timeout: float,  # noqa: ASYNC109
     ) -> ProviderResponse:
-        """Send a call, and read the answer to its end.
-
-        An error object in a body with status 200 is raised as the error that it means.
-        """
+        """Send a call and read the whole answer. An error object with status 200 is raised."""
         call = HttpCall(provider, request, key)
         watch = CallTimeouts(timeout, self._silence)
         with call.translated(watch):
@@ -119,11 +111,11 @@ class Transport:
         timeout: float,  # noqa: ASYNC109
         patience: float = math.inf,
     ) -> AsyncIterator[ResponseStream]:
-        """Send a call, and give its answer as it arrives, of which something in `patience` seconds.
+        """Send a call and give its answer as it arrives.
 
-        Entering raises what the headers, or a JSON body instead of a stream, mean. Iterating raises
-        what goes wrong on the way: `ProviderDown` for a stream that breaks off. When it just ends,
-        so did the HTTP body; whether the answer was complete is for its decoder to say.
+        Entering raises the error of the status, or of a JSON body instead of a stream, or after
+        `patience` seconds of silence. Iterating raises `ProviderDown` if the stream breaks off.
+        Whether the answer is complete is for its decoder to say.
         """
         call = HttpCall(provider, request, key)
         watch = CallTimeouts(timeout, self._silence, patience)
@@ -149,11 +141,10 @@ class Transport:
         *,
         timeout: float,  # noqa: ASYNC109
     ) -> tuple[str, ...] | None:
-        """See whether a provider is there and takes the key, by asking for its list of models.
+        """Ask a provider for its models, to see whether it is there and takes the key. Free.
 
-        Returns their names; None if it has no such list, or one that is long or cannot be read.
-        Costs nothing. Raises what a call would raise, and `Rejected` if there is no list at an
-        address without a path: few APIs begin there.
+        Returns their names; None if there is no list, or it is too long or unreadable. Raises as a
+        call, and `Rejected` for an address without a path that has no list: few APIs begin there.
         """
         headers = {"anthropic-version": "2023-06-01"} if provider.wire == "messages" else {}
         call = HttpCall(provider, ProviderRequest("/models", {}, headers), key)
@@ -178,15 +169,10 @@ class Transport:
         if client is not None:
             await client.aclose()
 
-    # Sending ------------------------------------------------------------------------------------
-
     async def _send(
         self, call: HttpCall, accept: str, also: tuple[int, ...] = ()
     ) -> httpx2.Response:
-        """The answer, its body not read yet. Raises the error that its status means.
-
-        A status in `also` is as good as 200.
-        """
+        """The response, its body unread. Raises the error of a status that is not in `also`."""
         client = self._client()
         request = call.request(accept, self._extensions)
         response = await client.send(request, stream=True, auth=call.auth)
@@ -218,8 +204,6 @@ class Transport:
         for loop in [each for each in list(self._clients) if each.is_closed()]:
             del self._clients[loop]
 
-    # Reading ------------------------------------------------------------------------------------
-
     async def _whole(self, call: HttpCall, response: httpx2.Response, watch: CallTimeouts) -> bytes:
         found = _type_of(response)
         if found and "json" not in found:
@@ -237,7 +221,7 @@ class Transport:
     async def _no_stream(
         self, call: HttpCall, response: httpx2.Response, watch: CallTimeouts
     ) -> None:
-        """Raises what an answer means that is no stream. One of unknown type may be one."""
+        """Raise the error of an answer that is no stream. One of unknown type may be a stream."""
         found = _type_of(response)
         if not found:
             return
@@ -279,10 +263,7 @@ class ResponseStream:
         return part
 
     async def drain(self) -> None:
-        """Read what is left, which says nothing more, so that the connection can be used again.
-
-        Not for long: a server may keep it open.
-        """
+        """Read the rest for a moment, so that the connection can be reused."""
         import httpx2
 
         with suppress(TimeoutError, httpx2.HTTPError):
@@ -298,7 +279,6 @@ class ResponseStream:
 
 
 def _complains(body: dict[str, Any]) -> bool:
-    """Whether a body is an error in the guise of an answer."""
     if body.get("error"):  # Responses has the field in good answers too, as null
         return True
     return (
@@ -309,7 +289,6 @@ def _complains(body: dict[str, Any]) -> bool:
 
 
 async def _beginning(response: httpx2.Response, limit: int = _MAX_ERROR) -> bytes:
-    """What can be had of an error's body: the status is worth more than why it broke off."""
     import httpx2
 
     body = b""
@@ -325,10 +304,7 @@ async def _beginning(response: httpx2.Response, limit: int = _MAX_ERROR) -> byte
 
 
 def _names(raw: bytes) -> tuple[str, ...] | None:
-    """The names in a list of models, in the shapes of OpenAI, Anthropic, Ollama and Gemini.
-
-    None for anything else, and for a list of which there is more: one cannot say who is missing.
-    """
+    """The shapes of OpenAI, Anthropic, Ollama and Gemini; None for others and incomplete lists."""
     try:
         body = msgspec.json.decode(raw, type=_Listed)
     except (msgspec.DecodeError, RecursionError):  # a ValidationError is a DecodeError
@@ -346,7 +322,7 @@ class _Item(msgspec.Struct):
 
 
 class _Listed(msgspec.Struct):
-    """A list of models; Anthropic's comes in pages, and Ollama's is null if it has none."""
+    """Anthropic's list comes in pages, and Ollama's is null if it is empty."""
 
     data: list[_Item] | msgspec.UnsetType | None = msgspec.UNSET
     models: list[_Item] | msgspec.UnsetType | None = msgspec.UNSET
@@ -371,8 +347,8 @@ def _make_client(trust: ssl.SSLContext | None) -> httpx2.AsyncClient:
             http2=False,
             follow_redirects=False,
             limits=httpx2.Limits(
-                # Gates bound the calls to each model. A bound for all of them together would let
-                # those of a provider that hangs keep the others waiting.
+                # Gates limit the calls to each model. A common limit would let a provider that
+                # hangs block the others.
                 max_connections=None,
                 max_keepalive_connections=_MAX_IDLE,
                 keepalive_expiry=30.0,

@@ -1,12 +1,9 @@
-"""The tokens of wordllama's vocabulary, Llama 2's: byte pairs, merged in the vocabulary's order.
+"""Tokenizer of wordllama's vocabulary, Llama 2's: byte pairs, merged in vocabulary order.
 
-A text is split as the package `tokenizers` does it with wordllama's settings, to the same numbers.
-Blanks become ``▁``, and one more is put in front. Of all neighbours that together are a token, the
-one that comes first in the vocabulary is merged, again and again. What is in no token becomes its
-bytes.
-
-No token goes on behind a word, a digit or a newline, and none has a ``▁`` behind another character.
-So what `_PIECE` finds is merged by itself, once, and remembered.
+Gives the same numbers as the package `tokenizers` with wordllama's settings. Blanks become ``▁``,
+with one more in front; what is in no token becomes its bytes. No token goes on behind a word, a
+digit or a newline, and none has a ``▁`` behind another character: so what `_PIECE` finds is merged
+by itself, once, and remembered.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ class WordTokenizer:
         self._remembered = lru_cache(_REMEMBERED)(self._merge)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, without one for its beginning. None, if it is empty."""
+        """The tokens of a text, without one for its beginning."""
         found = list[int]()
         for place, part in enumerate(_SPECIAL.split(text)):
             if place % 2:

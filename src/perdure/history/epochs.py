@@ -18,8 +18,8 @@ from perdure.core.levels import Level
 from perdure.history.forget_sessions import ForgetScope, remove
 from perdure.history.log_records import Head, SessionRecord, TurnSpan
 from perdure.history.manifest import Element, EpochManifest, RoundId
-from perdure.storage.keys import numbered
 from perdure.storage.options import Options
+from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Key, system_record
 from perdure.storage.store import Store
 

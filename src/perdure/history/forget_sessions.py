@@ -45,10 +45,10 @@ from perdure.history.turn_reader import TurnReader
 from perdure.jobs import PendingMark
 from perdure.storage.collection import Collection
 from perdure.storage.delivery import Parked
+from perdure.storage.memory_windows import WindowEntry
 from perdure.storage.options import STRONG
 from perdure.storage.state_records import StateRecord
 from perdure.storage.store import Store
-from perdure.storage.windows import Entry
 
 #: Collections of Perdure's own that hold no content, and why.
 WITHOUT_CONTENT = {
@@ -197,7 +197,7 @@ class Forgetting:
             Prefixed(store, Rendition, Tiny),
             Events(store),
         ]
-        self._last = AgentOnly(store, Receipt, PendingMark, StateRecord, Entry, Head)
+        self._last = AgentOnly(store, Receipt, PendingMark, StateRecord, WindowEntry, Head)
         #: Called with turns that a fork is given as its own, and its name; then with its name.
         self.rerooting: list[Callable[[SharedTurns, str], Awaitable[None]]] = []
         self.rerooted: list[Callable[[str], Awaitable[None]]] = []

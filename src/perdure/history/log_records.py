@@ -22,7 +22,7 @@ from perdure.core import messages as canonical
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.core.messages import Message
 from perdure.core.turns import ConversationState
-from perdure.storage.keys import numbered
+from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
 from perdure.storage.rows import Index
 from perdure.storage.state_records import StateRecord

@@ -47,8 +47,8 @@ from perdure.history.piece_packing import RoundWritten, cut, grouped
 from perdure.jobs import GoOn, Runner
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
+from perdure.storage.record_references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.records import type_of
-from perdure.storage.references import CONDEMNED, NEEDED, Condemned
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 

@@ -27,8 +27,8 @@ from perdure.history.log_records import (
     turn_prefix,
 )
 from perdure.history.streamed_answers import unpacked
-from perdure.storage.finder import Finder
-from perdure.storage.keys import numbered
+from perdure.storage.finder import QueryBuilder
+from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 
 _TURN = attrgetter("turn")
@@ -159,7 +159,7 @@ class TurnReader:
 
     def _openings(
         self, owned: Owned, since: int | None, until: int | None, tags: dict[str, str]
-    ) -> Finder[TurnPiece]:
+    ) -> QueryBuilder[TurnPiece]:
         finder = (
             self._pieces.query()
             .where("session", "=", owned.session)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from perdure.core.errors import Conflict, InvalidInput
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.collection import Stored
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of
@@ -109,6 +109,6 @@ async def replace(store: Store, found: Stored[Job], job: Job | None) -> Stored[J
 
 def check_kind(kind: str) -> str:
     """Raises if it cannot be the beginning of a job's key."""
-    if "/" in keys.check(kind):
+    if "/" in record_keys.check(kind):
         raise InvalidInput(f"The kind {kind!r} has a slash.", hint="Use a plain name.")
     return kind

@@ -33,9 +33,9 @@ from perdure.jobs.job import Job, JobHandler, JobKind, JobState, check_kind, rep
 from perdure.jobs.job_run import JobCounts, JobRun
 from perdure.jobs.marks import PendingMark, ProcessMarks
 from perdure.jobs.periodic import Periodic, pause_until
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.collection import Stored
-from perdure.storage.finder import Finder
+from perdure.storage.finder import QueryBuilder
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -109,7 +109,7 @@ class Runner:
         """
         self._placed = max(self._placed + 1, self._store.now())
         job = Job(
-            id=keys.check(f"{check_kind(kind)}/{key or new_id()}"),
+            id=record_keys.check(f"{check_kind(kind)}/{key or new_id()}"),
             kind=kind,
             payload=payload,
             state=JobState.PENDING,
@@ -410,5 +410,5 @@ class Runner:
     def _alive(self) -> set[str]:
         return {work.id for work in self._running.values()}
 
-    def _jobs(self, state: JobState) -> Finder[Job]:
+    def _jobs(self, state: JobState) -> QueryBuilder[Job]:
         return self._store.collection(Job).query().where("state", "=", state)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,15 +19,15 @@ from perdure.core.turns import Position
 from perdure.history.forget_sessions import Forgetting
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.turn_log import Written
-from perdure.recall import injecting
-from perdure.recall.indexing import checking
-from perdure.recall.indexing.forgetting import IndexPlace
-from perdure.recall.injecting import Item, Limits, MemoryLayer, Window
+from perdure.recall import memory_layer
+from perdure.recall.indexing import index_check
+from perdure.recall.indexing.index_forgetting import IndexPlace
 from perdure.recall.keys import everywhere
 from perdure.recall.memories.memory_forgetting import MemoryTraces
 from perdure.recall.memories.memory_records import shown as shown_key
+from perdure.recall.memory_layer import Item, Limits, MemoryLayer, Window
+from perdure.recall.scoping.explain_filters import Names, loosened, missed
 from perdure.recall.scoping.lines import UndoneTurns
-from perdure.recall.scoping.names import Names, loosened, missed
 from perdure.recall.scoping.sharing import Sharing
 from perdure.recall.searching.cues import cues
 from perdure.recall.ticklers import Ticklers
@@ -35,12 +36,12 @@ from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:
+    from perdure.recall.background_tasks import Ahead
     from perdure.recall.indexing.index import RecallIndex
     from perdure.recall.memories.memories import Memories
     from perdure.recall.references.references import References
     from perdure.recall.scoping.scope import Scopes
     from perdure.recall.steps.pipeline import Pipeline
-    from perdure.recall.underway import Ahead
 
 #: Hits that are asked for, for each pointer that may stand beside a prompt: some stand there
 #: already, some have no room.
@@ -189,6 +190,8 @@ class Recall:
         """
         question = msgspec.structs.replace(question, text=_looked_at(question.text))
         await self._prepared()
+        if question.filters.sessions or question.filters.agents:
+            await self._caught_up(question.record)
         await self._names.check(question)
         seconds = self.config.deadline if deadline is None else deadline
         found = await self._pipeline.recall(question, judged=judged, deadline=seconds)
@@ -199,6 +202,7 @@ class Recall:
     async def sees(self, record: SessionRecord, head: Head, session: str) -> bool:
         """Whether a session may see anything of another; not, if that is not there."""
         question = Question(text="", record=record, head=head, moment=self._store.now())
+        await self._caught_up(record)
         return await self._names.sees(question, session)
 
     async def memory_layer(
@@ -224,7 +228,7 @@ class Recall:
             await self._prepared()
             own = {key.removeprefix(f"{record.agent}/") for key in shown if "#" not in key}
             found = await self._pipeline.recall(question, prompt=prompt, shown=shown | own)
-            for note in await checking.notes(self.index, found):
+            for note in await index_check.notes(self.index, found):
                 _log.info("Recall for %s: %s", record.id, note)
             items = await self._items(window, found.hits)
         except PerdureError as exc:
@@ -235,7 +239,7 @@ class Recall:
             return MemoryLayer()
         if not items:
             return MemoryLayer()
-        return injecting.memory_layer(
+        return memory_layer.memory_layer(
             items,
             Limits.of(self.config, budget),
             moment=question.moment,
@@ -260,8 +264,14 @@ class Recall:
     ) -> bool:
         """Whether a session may see what stands at a place of another one's own log."""
         question = Question(text="", record=record, head=head, moment=self._store.now())
+        await self._caught_up(record)
         scope = await self._scopes.of(question)
         return scope.shows(session, position.turn, position.round or 1)
+
+    async def _caught_up(self, record: SessionRecord) -> None:
+        """Have the index know who said what by now, in any process. Damage is told by a search."""
+        with suppress(PerdureError):
+            await self.index.catch_up(record)
 
     async def _prepared(self) -> None:
         """Have the index ready. A bank that is only looked at has not started it."""
@@ -275,7 +285,7 @@ class Recall:
 
         Without any, nothing is said about filters.
         """
-        notes = (*await checking.notes(self.index, found), *_unanswered(found), *found.notes)
+        notes = (*await index_check.notes(self.index, found), *_unanswered(found), *found.notes)
         if found.hits or found.notes:
             return notes
         if not cues(question.text, question.moment).terms:

@@ -10,18 +10,18 @@ from perdure.config import Config, data_folder
 from perdure.history.renditions.rendition_service import RenditionService
 from perdure.history.turn_reader import TurnReader
 from perdure.jobs import Runner
+from perdure.recall.background_tasks import Ahead
 from perdure.recall.embedders import embedder
 from perdure.recall.indexing.index import RecallIndex
 from perdure.recall.memories.memories import Memories
 from perdure.recall.recall import Recall
 from perdure.recall.references.references import References
 from perdure.recall.scoping.scope import Scopes
-from perdure.recall.searching.scanning import Scan
 from perdure.recall.searching.searcher import Searcher
-from perdure.recall.steps import cabinets, naming
+from perdure.recall.searching.turn_scan import Scan
+from perdure.recall.steps import fetchers, key_lookup
+from perdure.recall.steps.hit_texts import Showing
 from perdure.recall.steps.pipeline import Pipeline
-from perdure.recall.steps.showing import Showing
-from perdure.recall.underway import Ahead
 from perdure.storage.store import Store
 
 if TYPE_CHECKING:
@@ -71,7 +71,12 @@ def make_recall(
         Searcher(store, ahead),
         scopes.of,
         Showing(
-            store, renditions, reader, cabinets.memories(memories), cabinets.layers(references)
+            store,
+            renditions,
+            reader,
+            fetchers.memories(memories),
+            fetchers.layers(references),
+            marked=index.marked,
         ),
         settings,
         gateway=gateway if models.filter or models.judge else None,
@@ -79,8 +84,8 @@ def make_recall(
         covers=index.covers,
         catch_up=index.catch_up,
         is_behind=lambda: not index.is_complete,
-        triggered=cabinets.called_for(references, index, store),
-        named=naming.names(store),
+        triggered=fetchers.called_for(references, index, store),
+        named=key_lookup.names(store),
         expect=ahead.expect,
     )
     return Recall(

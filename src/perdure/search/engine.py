@@ -25,7 +25,7 @@ import msgspec
 
 from perdure.core.errors import InvalidInput, Unsupported
 from perdure.storage.adapter import Adapter
-from perdure.storage.extension import Change, Extension
+from perdure.storage.extension import Extension, ExtensionChange
 from perdure.storage.options import DEFAULT, Options
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class SearchIndex(msgspec.Struct, frozen=True):
     fields: tuple[str, ...]
 
 
-class Document(Change, frozen=True, gc=False):
+class Document(ExtensionChange, frozen=True, gc=False):
     """Put a document in its place, instead of one that stands there. It has no vector then."""
 
     extension: ClassVar[str] = "search"
@@ -55,7 +55,7 @@ class Document(Change, frozen=True, gc=False):
     note: bytes = b""
 
 
-class Withdrawal(Change, frozen=True, gc=False):
+class Withdrawal(ExtensionChange, frozen=True, gc=False):
     """Remove every document from `first` to `last`, with its note and vector."""
 
     extension: ClassVar[str] = "search"

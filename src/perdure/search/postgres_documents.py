@@ -18,7 +18,7 @@ from perdure.storage.backends.postgres.extension import LeftOut
 from perdure.storage.backends.postgres.links import Connection
 
 
-class Filer:
+class PostgresDocuments:
     """Files documents, inside transactions that the writer began."""
 
     def __init__(self) -> None:
@@ -45,13 +45,17 @@ class Filer:
             if isinstance(change, Document):
                 check_document(tables.index, change)
 
-    def begin(self, changes: Sequence[Document | Withdrawal], unfiled: str) -> list[Filing]:
+    def begin(
+        self, changes: Sequence[Document | Withdrawal], unfiled: str
+    ) -> list[IndexParticipant]:
         """What is to be done for some changes, one for each index."""
         by_index: dict[str, list[Document | Withdrawal]] = {}
         for change in changes:
             by_index.setdefault(change.index, []).append(change)
         return [
-            Filing(self, self.tables(name), own, _lacking(unfiled) or self._broken.get(name, ""))
+            IndexParticipant(
+                self, self.tables(name), own, _lacking(unfiled) or self._broken.get(name, "")
+            )
             for name, own in sorted(by_index.items())
         ]
 
@@ -71,12 +75,12 @@ class Filer:
         raise LeftOut("")
 
 
-class Filing:
+class IndexParticipant:
     """The changes that one transaction makes in one index."""
 
     def __init__(
         self,
-        filer: Filer,
+        filer: PostgresDocuments,
         tables: Tables,
         changes: Sequence[Document | Withdrawal],
         unfiled: str,

@@ -27,7 +27,7 @@ from perdure.search.engine import (
     VectorSearch,
     Withdrawal,
 )
-from perdure.search.postgres_documents import Filer
+from perdure.search.postgres_documents import PostgresDocuments
 from perdure.search.postgres_search_tables import Tables
 from perdure.search.postgres_terms import TextReader
 from perdure.search.postgres_vectors import VectorReader
@@ -58,7 +58,7 @@ class PostgresSearch(SearchEngine, PostgresExtension):
     def __init__(self, adapter: PostgresAdapter) -> None:
         self._adapter = adapter
         self._schema = adapter.server.schema
-        self._filer = Filer()
+        self._filer = PostgresDocuments()
         self._texts: dict[str, TextReader] = {}
 
     async def prepare(self, index: SearchIndex) -> bool:
@@ -194,7 +194,7 @@ class PostgresSearch(SearchEngine, PostgresExtension):
         """The HNSW index of a model is built in one go."""
         tables = self._filer.tables(index)
 
-        async def work(conn: Connection) -> dict[str, indexes.Definition]:
+        async def work(conn: Connection) -> dict[str, indexes.PostgresIndex]:
             await search_tables.tidy(conn, tables)
             return await VectorReader(tables).wanted(conn)
 

@@ -50,7 +50,7 @@ _BYTES = (
 _POSITION = 0x3FFF
 
 
-class Scope:
+class RangeCondition:
     """Ranges as a condition."""
 
     def __init__(self, within: Sequence[Range] | None) -> None:
@@ -151,7 +151,7 @@ class _Reading:
     def __init__(self, tables: Tables, conn: Connection, search: TextSearch, share: float) -> None:
         self._tables = tables
         self._conn = conn
-        self._scope = Scope(search.within)
+        self._scope = RangeCondition(search.within)
         self._everywhere = search.within is None
         self._share = share
         self._left = search.most

@@ -19,9 +19,9 @@ import msgspec
 
 from perdure.search.engine import Embedding, Near, VectorRows, VectorSearch
 from perdure.search.postgres_search_tables import Tables
-from perdure.search.postgres_terms import Scope
+from perdure.search.postgres_terms import RangeCondition
 from perdure.search.vector_matrix import Vectors, check_lengths, vector_rows
-from perdure.storage.backends.postgres.indexes import Definition
+from perdure.storage.backends.postgres.indexes import PostgresIndex
 from perdure.storage.backends.postgres.links import Connection
 
 #: A model with so many vectors gets an index.
@@ -116,7 +116,7 @@ class VectorReader:
 
     async def nearest(self, conn: Connection, search: VectorSearch) -> list[Near]:
         """The documents nearest to a vector, best first."""
-        scope = Scope(search.within)
+        scope = RangeCondition(search.within)
         model = await self._known(conn, search.model)
         if model is None or scope.empty or search.limit <= 0:
             return []
@@ -177,7 +177,7 @@ class VectorReader:
         return None if row is None else _Model(*row)
 
     async def _compared(
-        self, conn: Connection, model: _Model, search: VectorSearch, scope: Scope
+        self, conn: Connection, model: _Model, search: VectorSearch, scope: RangeCondition
     ) -> list[Near]:
         """Compared with all of them. A vector of zeros, which points nowhere, scores 0."""
         place = self._tables.pgvector
@@ -194,7 +194,7 @@ class VectorReader:
         return [Near(*row) for row in await cursor.fetchall()]
 
     async def _walked(
-        self, conn: Connection, model: _Model, search: VectorSearch, scope: Scope
+        self, conn: Connection, model: _Model, search: VectorSearch, scope: RangeCondition
     ) -> list[Near]:
         """Found by the index: it goes on behind what the ranges exclude, but not for ever."""
         place, kind = self._tables.pgvector, f"{self._tables.kind}({model.length})"
@@ -221,7 +221,7 @@ class VectorReader:
         return sorted([Near(*row) for row in rows], key=lambda near: (-near.score, near.place))
 
     async def _compared_here(
-        self, conn: Connection, model: _Model, search: VectorSearch, scope: Scope
+        self, conn: Connection, model: _Model, search: VectorSearch, scope: RangeCondition
     ) -> list[Near]:
         cursor = await conn.execute(
             f"SELECT v.place, v.vector FROM {self._tables.vectors} AS v"
@@ -236,7 +236,7 @@ class VectorReader:
         vectors.add(places, places, [vector for _, vector in rows])
         return vectors.nearest(search.vector, search.limit)
 
-    async def _are_few(self, conn: Connection, model: _Model, scope: Scope) -> bool:
+    async def _are_few(self, conn: Connection, model: _Model, scope: RangeCondition) -> bool:
         if not scope.params:
             return False
         cursor = await conn.execute(
@@ -250,7 +250,7 @@ class VectorReader:
 
     # Indexes ----------------------------------------------------------------------------------
 
-    async def wanted(self, conn: Connection) -> dict[str, Definition]:
+    async def wanted(self, conn: Connection) -> dict[str, PostgresIndex]:
         """HNSW indexes that should be there and are not, by name."""
         if not self._tables.pgvector:
             return {}
@@ -275,8 +275,8 @@ class VectorReader:
     def _label(self, number: int) -> str:
         return f"{self._tables.index.name}__hnsw_{number:x}"
 
-    def _definition(self, number: int, length: int) -> Definition:
-        return Definition(
+    def _definition(self, number: int, length: int) -> PostgresIndex:
+        return PostgresIndex(
             f"USING hnsw ((vector::{self._tables.kind}({length}))"
             f" {self._tables.pgvector}halfvec_cosine_ops) WHERE model = {number}"
         )

@@ -49,17 +49,17 @@ def weight(change: Document | Withdrawal) -> int:
     return 4_096 if change.last - change.first < _NARROW else 2**40
 
 
-class Filing:
+class SQLiteDocuments:
     """What this process writes to search indexes. On the writer's connection only."""
 
     def __init__(self) -> None:
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves: dict[str, SQLiteIndexWriter] = {}
 
     def define(self, db: apsw.Connection, index: SearchIndex) -> None:
         """Let this index be written to from now on."""
-        self._shelves[index.name] = Shelf(db, index)
+        self._shelves[index.name] = SQLiteIndexWriter(db, index)
 
-    def shelf(self, db: apsw.Connection, index: str) -> Shelf:
+    def shelf(self, db: apsw.Connection, index: str) -> SQLiteIndexWriter:
         """Raises `InvalidInput` if it was not prepared since this connection was opened."""
         shelf = self._shelves.get(index)
         if shelf is None or shelf.db is not db:
@@ -90,7 +90,7 @@ class Filing:
                 search_tables.mark(db, change.index, str(exc))
 
 
-class Shelf:
+class SQLiteIndexWriter:
     """One index. What its methods raise is SQLite's."""
 
     def __init__(self, db: apsw.Connection, index: SearchIndex) -> None:

@@ -29,12 +29,12 @@ from perdure.search.engine import (
     VectorSearch,
     Withdrawal,
 )
-from perdure.search.sqlite_documents import Filing, weight
-from perdure.search.sqlite_terms import Finder, register
-from perdure.search.sqlite_vectors import Nearness
+from perdure.search.sqlite_documents import SQLiteDocuments, weight
+from perdure.search.sqlite_terms import TermSearch, register
+from perdure.search.sqlite_vectors import SQLiteVectors
 from perdure.search.vector_matrix import vector_rows
 from perdure.storage.backends.sqlite import SQLiteAdapter, checkpoint, connections
-from perdure.storage.backends.sqlite.apply import Applier
+from perdure.storage.backends.sqlite.apply import SQLiteApplier
 from perdure.storage.backends.sqlite.extension import SQLiteExtension, remove_sidecars
 from perdure.storage.concurrency import in_thread
 from perdure.storage.options import DEFAULT, STRONG, Options
@@ -50,8 +50,8 @@ class _Open:
 
     def __init__(self, name: str, made: int, bank: Path | None) -> None:
         self.made = made
-        self.finder = Finder(name)
-        self.nearness = Nearness(name, made, bank)
+        self.finder = TermSearch(name)
+        self.nearness = SQLiteVectors(name, made, bank)
 
 
 class SQLiteSearch(SearchEngine, SQLiteExtension):
@@ -59,7 +59,7 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
 
     def __init__(self, adapter: SQLiteAdapter) -> None:
         self._adapter = adapter
-        self._filing = Filing()
+        self._filing = SQLiteDocuments()
         self._opened: dict[str, _Open] = {}
 
     # Making and keeping -----------------------------------------------------------------------
@@ -98,7 +98,7 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
     async def tend(self, index: str) -> bool:
         self._check_prepared(index)
 
-        def work(applier: Applier) -> bool:
+        def work(applier: SQLiteApplier) -> bool:
             shelf = self._filing.shelf(applier.db, index)
             with search_tables.blamed(index):
                 return shelf.file() or shelf.merge()
@@ -151,7 +151,7 @@ class SQLiteSearch(SearchEngine, SQLiteExtension):
         if not embeddings:
             return 0
 
-        def work(applier: Applier) -> int:
+        def work(applier: SQLiteApplier) -> int:
             search_tables.sound(applier.db, index)
             with search_tables.blamed(index):
                 return self._filing.shelf(applier.db, index).embed(model, embeddings)

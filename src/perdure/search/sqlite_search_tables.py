@@ -76,7 +76,7 @@ FAULTY = (
 )
 
 
-class Entry(msgspec.Struct, frozen=True):
+class IndexEntry(msgspec.Struct, frozen=True):
     """What the catalog says of an index."""
 
     fields: tuple[str, ...]
@@ -85,7 +85,7 @@ class Entry(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
-def entry(db: apsw.Connection, name: str) -> Entry | None:
+def entry(db: apsw.Connection, name: str) -> IndexEntry | None:
     """What the catalog says of an index; None if it is not there."""
     try:
         row = db.execute(f"SELECT fields, made, fault FROM {CATALOG} WHERE name = ?", (name,)).get
@@ -94,10 +94,10 @@ def entry(db: apsw.Connection, name: str) -> Entry | None:
     if row is None:
         return None
     columns, made, fault = row
-    return Entry(tuple(reversed(columns.split("\n"))), made, fault)
+    return IndexEntry(tuple(reversed(columns.split("\n"))), made, fault)
 
 
-def sound(db: apsw.Connection, name: str) -> Entry:
+def sound(db: apsw.Connection, name: str) -> IndexEntry:
     """The same, of an index that is there and not known to be damaged.
 
     Raises `Corrupted`.

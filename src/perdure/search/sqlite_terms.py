@@ -51,7 +51,7 @@ _SPOTS = "perdure_spots"
 _TERM = re.compile(r"[a-z0-9_=:./\-\u0080-\U0010ffff]+")
 
 
-class Counts:
+class TermCounts:
     """Numbers that take a while to find out, and need not be quite up to date."""
 
     def __init__(self) -> None:
@@ -71,11 +71,11 @@ class Counts:
         return numbers
 
 
-class Finder:
+class TermSearch:
     """Searches one index, as it was made. Used by several threads."""
 
     def __init__(self, name: str) -> None:
-        self._counts = Counts()
+        self._counts = TermCounts()
         self._all = f'SELECT count(*), 0 FROM "{name}__documents"'
         self._between = f"{self._all} WHERE place BETWEEN ? AND ?"
         self._waiting = f'SELECT place, texts FROM "{name}__fresh" ORDER BY place'

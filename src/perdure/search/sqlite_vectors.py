@@ -55,7 +55,7 @@ class _Row(msgspec.Struct, frozen=True):
     held: int
 
 
-class Nearness:
+class SQLiteVectors:
     """Searches the vectors of one index, as it was made. Used by several threads."""
 
     def __init__(self, name: str, made: int, bank: Path | None) -> None:

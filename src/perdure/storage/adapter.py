@@ -30,11 +30,11 @@ from perdure.storage.rows import (
     Check,
     Count,
     Delivered,
-    Entry,
     Fill,
     Layout,
     Recode,
     Row,
+    RowCopy,
     Size,
 )
 
@@ -93,7 +93,7 @@ class Snapshot(ABC):
         """How many rows a collection has, perhaps with some that have expired."""
 
     @abstractmethod
-    def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+    def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
         """All rows of a collection, in pages, in no particular order; expired ones left out."""
 
     @abstractmethod

@@ -11,19 +11,19 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import Conflict
-from perdure.storage import keys, references
+from perdure.storage import record_keys, record_references
 from perdure.storage.adapter import Capability
 from perdure.storage.concurrency import retry_conflicts
-from perdure.storage.finder import Finder, Page
+from perdure.storage.finder import Page, QueryBuilder
 from perdure.storage.options import DEFAULT, STRONG, Options
-from perdure.storage.query import Order, Query, Scalar, Summary
+from perdure.storage.query import Query, Scalar, SortOrder, Summary
 from perdure.storage.records import RecordType, type_of
 from perdure.storage.rows import Delete, Put, Row
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
-_UP, _DOWN = (Order("key"),), (Order("key", descending=True),)
+_UP, _DOWN = (SortOrder("key"),), (SortOrder("key", descending=True),)
 
 
 class Executor(Protocol):
@@ -69,7 +69,7 @@ class Stored(msgspec.Struct, Generic[T], frozen=True):
         return clock.to_datetime(self.updated_us)
 
     def related(self, cls: type[R]) -> list[R]:
-        """The records of another type that `Finder.include` loaded for this one."""
+        """The records of another type that `QueryBuilder.include` loaded for this one."""
         return self._related.get(cls, [])
 
 
@@ -88,8 +88,8 @@ class Collection(Generic[T]):
         self.name = self._type.name
         self._there = self._made = False
         #: Finds what its records refer to, if they can and the backend keeps track of it.
-        self._gather = references.gatherer(cls)
-        if self._gather is not None and not executor.capabilities >= references.NEEDED:
+        self._gather = record_references.gatherer(cls)
+        if self._gather is not None and not executor.capabilities >= record_references.NEEDED:
             self._gather = None
 
     async def get(self, key: str, options: Options = DEFAULT) -> T | None:
@@ -101,12 +101,12 @@ class Collection(Generic[T]):
         """The record of this key with its version and times, or None."""
         if not self._there and not await self.is_there():
             return None
-        (row,) = await self._executor.read(self.name, (keys.check(key),), options)
+        (row,) = await self._executor.read(self.name, (record_keys.check(key),), options)
         return None if row is None else self.stored(row)
 
     async def get_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> list[T | None]:
         """The records of these keys, in this order."""
-        checked = [keys.check(key) for key in wanted]
+        checked = [record_keys.check(key) for key in wanted]
         if not self._there and not await self.is_there():
             return [None] * len(checked)
         rows = await self._executor.read(self.name, checked, options) if checked else []
@@ -154,10 +154,10 @@ class Collection(Generic[T]):
     async def delete_many(self, wanted: Iterable[str], options: Options = DEFAULT) -> None:
         """Remove all these records, or none of them."""
         await self.make()
-        checked = dict.fromkeys(keys.check(key) for key in wanted)
+        checked = dict.fromkeys(record_keys.check(key) for key in wanted)
         deletes = [Delete(self.name, key, options.expected) for key in checked]
         if self._gather is not None:
-            deletes += [references.no_row_of(self.name, key) for key in checked]
+            deletes += [record_references.no_row_of(self.name, key) for key in checked]
         if deletes:
             await self._executor.write(deletes, options)
 
@@ -180,9 +180,9 @@ class Collection(Generic[T]):
 
         return await retry_conflicts(attempt)
 
-    def query(self) -> Finder[T]:
+    def query(self) -> QueryBuilder[T]:
         """A query over this collection, to be refined and executed."""
-        return Finder(self)
+        return QueryBuilder(self)
 
     async def list(
         self,
@@ -219,7 +219,7 @@ class Collection(Generic[T]):
         """Make the collection in the backend, if this was not done yet."""
         self.declared = await self._executor.ready(self._type) or self._type
         if self._gather is not None:
-            for declared in references.TYPES:
+            for declared in record_references.TYPES:
                 await self._executor.ready(declared)
         self._there = self._made = True
 
@@ -247,20 +247,20 @@ class Collection(Generic[T]):
         self,
         puts: Sequence[Put],
         records: Sequence[T],
-        gather: references.Gather,
+        gather: record_references.Gather,
         options: Options,
     ) -> builtins.list[int]:
         """Write records together with the rows that say what they refer to.
 
         Raises `Conflict` if that was deleted since it was stored, because nothing referred to it.
         """
-        writes = [*puts, *references.writes_of(puts, records, gather)]
+        writes = [*puts, *record_references.writes_of(puts, records, gather)]
         hashes = {hash_: None for record in records for hash_ in gather(record)}
-        absent = [(references.CONDEMNED, hash_) for hash_ in hashes]
+        absent = [(record_references.CONDEMNED, hash_) for hash_ in hashes]
         try:
             return (await self._executor.write(writes, options, absent))[: len(puts)]
         except Conflict as exc:
-            raise references.clarified(exc) from None
+            raise record_references.clarified(exc) from None
 
     def _expiry(self) -> int | None:
         ttl = self.declared.ttl

@@ -14,7 +14,7 @@ from perdure.core.clock import SECOND
 from perdure.core.errors import PerdureError
 from perdure.storage import codecs
 from perdure.storage.collection import Stored
-from perdure.storage.finder import Finder
+from perdure.storage.finder import QueryBuilder
 from perdure.storage.options import DEFAULT
 from perdure.storage.records import Key, system_record, type_of
 from perdure.storage.rows import Batch, Check, Delete, Delivered, Index, Put
@@ -88,7 +88,7 @@ class Parked(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class Settings(Protocol):
+class DeliverySettings(Protocol):
     """What a delivery needs to know of the subscriptions it belongs to."""
 
     store: Store
@@ -123,7 +123,7 @@ class Delivery:
     """
 
     def __init__(
-        self, settings: Settings, subscription: Subscription, held: Stored[Subscriber]
+        self, settings: DeliverySettings, subscription: Subscription, held: Stored[Subscriber]
     ) -> None:
         self.held = held
         #: Events delivered, and known to be.
@@ -229,7 +229,7 @@ class Delivery:
                     following, state=RETRYING, due=self._moment
                 )
 
-    def _parked(self, state: str) -> Finder[Parked]:
+    def _parked(self, state: str) -> QueryBuilder[Parked]:
         query = self._store.collection(Parked).query()
         return query.where("state", "=", state).where("subscriber", "=", self._subscription.name)
 

@@ -20,7 +20,7 @@ import msgspec
 from perdure.core.errors import Unsupported
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
+class ExtensionChange(msgspec.Struct, frozen=True, gc=False):
     """What a commit changes in the data of an extension."""
 
     #: The `Extension.name` of the one that makes it.
@@ -49,7 +49,7 @@ class Extensions(Generic[E]):
     def __iter__(self) -> Iterator[E]:
         return iter(self.attached.values())
 
-    def owner(self, change: Change) -> E:
+    def owner(self, change: ExtensionChange) -> E:
         """Raises `Unsupported` if nothing that is attached makes such changes."""
         try:
             return self.attached[change.extension]
@@ -59,9 +59,9 @@ class Extensions(Generic[E]):
                 hint="Attach it before the store is opened.",
             ) from None
 
-    def parts(self, changes: Iterable[Change]) -> list[tuple[E, list[Change]]]:
+    def parts(self, changes: Iterable[ExtensionChange]) -> list[tuple[E, list[ExtensionChange]]]:
         """The changes of each extension, in their order."""
-        parts: dict[str, tuple[E, list[Change]]] = {}
+        parts: dict[str, tuple[E, list[ExtensionChange]]] = {}
         for change in changes:
             name = change.extension
             if name not in parts:
@@ -69,7 +69,7 @@ class Extensions(Generic[E]):
             parts[name][1].append(change)
         return list(parts.values())
 
-    def check(self, changes: Iterable[Change]) -> None:
+    def check(self, changes: Iterable[ExtensionChange]) -> None:
         """See `Extension.check`."""
         for extension, own in self.parts(changes):
             extension.check(own)

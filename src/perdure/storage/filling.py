@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from perdure.core.errors import PerdureError
-from perdure.storage import rewriting
+from perdure.storage import row_rewrites
 from perdure.storage.concurrency import Pace
 from perdure.storage.records import RecordType
-from perdure.storage.rewriting import Failure, plain_rows
+from perdure.storage.row_rewrites import Failure, plain_rows
 from perdure.storage.rows import Fill, Row
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _AGAIN = 60.0
 _MOST_FAILED = 10_000
 
 
-class Host(rewriting.Host, Protocol):
+class Host(row_rewrites.RewriteHost, Protocol):
     """What is needed of a store."""
 
     @property

@@ -26,7 +26,7 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidQuery, NotIndexed
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.query import (
     All,
@@ -35,9 +35,9 @@ from perdure.storage.query import (
     Condition,
     Figure,
     Op,
-    Order,
     Query,
     Scalar,
+    SortOrder,
     Summary,
     Tagged,
 )
@@ -98,7 +98,7 @@ class _Include(msgspec.Struct, frozen=True):
     by: str | None
 
 
-class Finder(Generic[T]):
+class QueryBuilder(Generic[T]):
     """A query under construction. See the module's docstring."""
 
     def __init__(
@@ -116,7 +116,7 @@ class Finder(Generic[T]):
 
     # Refining ---------------------------------------------------------------------------------
 
-    def where(self, field: str | Condition, op: str = "", value: object = None) -> Finder[T]:
+    def where(self, field: str | Condition, op: str = "", value: object = None) -> QueryBuilder[T]:
         """Also require a comparison, or a condition made by `where`, `any_of`, `tagged`."""
         condition = where(field, op, value) if isinstance(field, str) else field
         checked = self._checked(condition)
@@ -124,25 +124,25 @@ class Finder(Generic[T]):
         parts = existing.parts if isinstance(existing, All) else (existing,)
         return self._with(where=All((*parts, checked)))
 
-    def tagged(self, **tags: str) -> Finder[T]:
+    def tagged(self, **tags: str) -> QueryBuilder[T]:
         """Also require these tags, all of them."""
         return self.where(All(tuple(Tagged(name, value) for name, value in tags.items())))
 
     def between(
         self, field: str, start: datetime | float | str, end: datetime | float | str | None = None
-    ) -> Finder[T]:
+    ) -> QueryBuilder[T]:
         """Also require start <= field < end; without an end, only the start."""
         finder = self.where(field, ">=", start)
         return finder if end is None else finder.where(field, "<", end)
 
-    def prefix(self, prefix: str) -> Finder[T]:
+    def prefix(self, prefix: str) -> QueryBuilder[T]:
         """Only keys that begin like this."""
-        return self._with(prefix=keys.check_prefix(prefix))
+        return self._with(prefix=record_keys.check_prefix(prefix))
 
-    def order_by(self, *fields: str) -> Finder[T]:
+    def order_by(self, *fields: str) -> QueryBuilder[T]:
         """Sort by these fields; a leading minus means descending."""
         order = tuple(
-            Order(self._declared.field(field.removeprefix("-")), field.startswith("-"))
+            SortOrder(self._declared.field(field.removeprefix("-")), field.startswith("-"))
             for field in fields
         )
         self._check_indexed({part.column for part in order})
@@ -150,13 +150,13 @@ class Finder(Generic[T]):
         keyed = [place for place, part in enumerate(order, 1) if part.column == "key"]
         return self._with(order=order[: keyed[0]] if keyed else order)
 
-    def limit(self, limit: int) -> Finder[T]:
+    def limit(self, limit: int) -> QueryBuilder[T]:
         """At most so many results."""
         if type(limit) is not int or limit < 0:
             raise InvalidQuery(f"A limit of {limit!r} makes no sense.", hint="Use 0 or more.")
         return self._with(limit=limit)
 
-    def offset(self, offset: int) -> Finder[T]:
+    def offset(self, offset: int) -> QueryBuilder[T]:
         """Skip so many results. For long lists, page with cursors instead: that costs nothing."""
         if type(offset) is not int or offset < 0:
             raise InvalidQuery(f"An offset of {offset!r} makes no sense.", hint="Use 0 or more.")
@@ -164,7 +164,7 @@ class Finder(Generic[T]):
 
     def include(
         self, cls: type[Any], *, via: str | None = None, by: str | None = None
-    ) -> Finder[T]:
+    ) -> QueryBuilder[T]:
         """Load related records along, in one extra query.
 
         `via` names a field of *these* records that holds the other's key, or a list of keys.
@@ -184,7 +184,7 @@ class Finder(Generic[T]):
             )
         return self._copy(includes=(*self._includes, _Include(cls, via, by)))
 
-    def group_by(self, *fields: str) -> Finder[T]:
+    def group_by(self, *fields: str) -> QueryBuilder[T]:
         """Compute `aggregate` for each combination of these fields."""
         columns = tuple(self._declared.field(field) for field in fields)
         self._check_indexed(set(columns))
@@ -229,7 +229,7 @@ class Finder(Generic[T]):
             offset = 0
         backwards = before is not None
         if backwards:
-            order = tuple(Order(part.column, not part.descending) for part in order)
+            order = tuple(SortOrder(part.column, not part.descending) for part in order)
         finder = self._with(order=order, limit=size + 1, offset=offset, after=mark)
         items = await finder.execute(options)
         more = len(items) > size
@@ -295,7 +295,7 @@ class Finder(Generic[T]):
 
     # ------------------------------------------------------------------------------------------
 
-    def _with(self, **changes: Any) -> Finder[T]:
+    def _with(self, **changes: Any) -> QueryBuilder[T]:
         return self._copy(query=msgspec.structs.replace(self._query, **changes))
 
     def _copy(
@@ -304,8 +304,8 @@ class Finder(Generic[T]):
         query: Query | None = None,
         includes: tuple[_Include, ...] | None = None,
         group: tuple[str, ...] | None = None,
-    ) -> Finder[T]:
-        return Finder(
+    ) -> QueryBuilder[T]:
+        return QueryBuilder(
             self._collection,
             self._query if query is None else query,
             self._includes if includes is None else includes,
@@ -329,7 +329,7 @@ class Finder(Generic[T]):
                     raise InvalidQuery(
                         f"{name!r} cannot be the name of a tag.", hint="Names have no '='."
                     )
-                keys.check_indexed(f"{name}={value}", "tags")
+                record_keys.check_indexed(f"{name}={value}", "tags")
                 return condition
             case Compare(field, op, value):
                 return self._comparison(self._declared.field(field), op, value)
@@ -428,13 +428,13 @@ def _key_list(value: object) -> list[str]:
     return [value] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
 
 
-def seal(collection: str, order: tuple[Order, ...], mark: tuple[Scalar, ...]) -> str:
+def seal(collection: str, order: tuple[SortOrder, ...], mark: tuple[Scalar, ...]) -> str:
     """The cursor of a row."""
     packed = msgspec.msgpack.encode((_fingerprint(collection, order), mark))
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
-def open(collection: str, order: tuple[Order, ...], cursor: str) -> tuple[Scalar, ...]:
+def open(collection: str, order: tuple[SortOrder, ...], cursor: str) -> tuple[Scalar, ...]:
     """The order values in a cursor.
 
     Raises `InvalidQuery` if it does not belong to this collection and order.
@@ -452,6 +452,6 @@ def open(collection: str, order: tuple[Order, ...], cursor: str) -> tuple[Scalar
     return mark
 
 
-def _fingerprint(collection: str, order: tuple[Order, ...]) -> int:
+def _fingerprint(collection: str, order: tuple[SortOrder, ...]) -> int:
     parts = (f"{part.column} {part.descending}" for part in order)
     return zlib.crc32(" ".join((collection, *parts)).encode())

@@ -63,7 +63,7 @@ class AnyOf(msgspec.Struct, frozen=True):
 Condition: TypeAlias = Compare | Tagged | All | AnyOf
 
 
-class Order(msgspec.Struct, frozen=True):
+class SortOrder(msgspec.Struct, frozen=True):
     """One column of the order of results."""
 
     column: str
@@ -82,17 +82,17 @@ class Query(msgspec.Struct, frozen=True):
     collection: str
     where: Condition = All(())
     prefix: str = ""
-    order: tuple[Order, ...] = ()
+    order: tuple[SortOrder, ...] = ()
     limit: int | None = None
     offset: int = 0
     after: tuple[Scalar, ...] | None = None
 
-    def total_order(self) -> tuple[Order, ...]:
+    def total_order(self) -> tuple[SortOrder, ...]:
         """`order`, made total by the key."""
         if any(order.column == "key" for order in self.order):
             return self.order
         descending = self.order[-1].descending if self.order else False
-        return (*self.order, Order("key", descending))
+        return (*self.order, SortOrder("key", descending))
 
     def columns(self) -> set[str]:
         """The columns that it looks at."""
@@ -154,12 +154,12 @@ def matches(condition: Condition, columns: Columns, tags: Tags) -> bool:
             return any(matches(part, columns, tags) for part in parts)
 
 
-def sort_key(order: tuple[Order, ...], columns: Columns) -> Any:
+def sort_key(order: tuple[SortOrder, ...], columns: Columns) -> Any:
     """Something to sort rows by; NULL is the smallest value."""
     return _by_values(order)(tuple(columns(part.column) for part in order))
 
 
-def is_after(order: tuple[Order, ...], columns: Columns, mark: tuple[Scalar, ...]) -> bool:
+def is_after(order: tuple[SortOrder, ...], columns: Columns, mark: tuple[Scalar, ...]) -> bool:
     """Whether a row stands behind the row whose order values are `mark`."""
     values = tuple(columns(part.column) for part in order)
     return _compare_values(order, values, mark) > 0
@@ -197,12 +197,12 @@ def _order(one: str | float, other: str | float) -> int:
     return (one > other) - (one < other)  # type: ignore[operator]
 
 
-def _by_values(order: tuple[Order, ...]) -> Callable[[tuple[Scalar, ...]], Any]:
+def _by_values(order: tuple[SortOrder, ...]) -> Callable[[tuple[Scalar, ...]], Any]:
     return functools.cmp_to_key(functools.partial(_compare_values, order))
 
 
 def _compare_values(
-    order: tuple[Order, ...], one: tuple[Scalar, ...], other: tuple[Scalar, ...]
+    order: tuple[SortOrder, ...], one: tuple[Scalar, ...], other: tuple[Scalar, ...]
 ) -> int:
     for part, a, b in zip(order, one, other, strict=True):
         if a is None or b is None:

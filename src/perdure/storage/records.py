@@ -33,11 +33,11 @@ from perdure.core.errors import (
     MigrationFailed,
     TooLarge,
 )
-from perdure.storage import codecs, declaring, keys
+from perdure.storage import codecs, declarations, record_keys
 from perdure.storage.adapter import newer_schema
 from perdure.storage.codecs import PROTOBUF, Codec
 from perdure.storage.codecs.value_codec import in_words
-from perdure.storage.declaring import (
+from perdure.storage.declarations import (
     Compressed,
     Encrypted,
     Indexed,
@@ -117,7 +117,7 @@ class RecordType(Generic[T]):
         )
         #: Columns whose numbers are times.
         self.times = {"created", "updated"} | {
-            field for field, (_, hint) in marked.items() if declaring.is_time(hint)
+            field for field, (_, hint) in marked.items() if declarations.is_time(hint)
         }
         self.kinds: dict[str, Kind] = {column.name: column.kind for column in declared}
 
@@ -147,7 +147,7 @@ class RecordType(Generic[T]):
 
     def key(self, record: T) -> str:
         """The record's key, checked."""
-        return keys.check(self._key(record))
+        return record_keys.check(self._key(record))
 
     def columns(self, record: T) -> tuple[Scalar, ...]:
         """The values of the declared columns, in the order of the layout."""
@@ -161,7 +161,7 @@ class RecordType(Generic[T]):
                 f" not {type(record).__name__}.",
                 hint="Use the collection of that type.",
             )
-        key = keys.check(self._key(record))
+        key = record_keys.check(self._key(record))
         value = self._encode(record)
         self._check_readable(key, value)
         if len(value) > MAX_VALUE_BYTES:
@@ -178,7 +178,7 @@ class RecordType(Generic[T]):
             self.schema,
             checksum(key, content_type, self.schema, value),
             self.columns(record) if self._columns else (),
-            () if self._tags is None else declaring.tag_pairs(self._tags(record)),
+            () if self._tags is None else declarations.tag_pairs(self._tags(record)),
             expires,
             expected,
         )
@@ -265,12 +265,12 @@ class RecordType(Generic[T]):
                 hint="Compare it with a value of its own type.",
             )
         if isinstance(value, str):
-            return keys.check_indexed(value, column)
+            return record_keys.check_indexed(value, column)
         if isinstance(value, bool):
             return int(value)
         if isinstance(value, int):
-            return declaring.integer(value, column)
-        return declaring.real(value, column)  # type: ignore[arg-type]
+            return declarations.integer(value, column)
+        return declarations.real(value, column)  # type: ignore[arg-type]
 
 
 _RESERVED = re.compile(r"perdure_|sqlite_|pg_").match

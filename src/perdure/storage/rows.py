@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from perdure.storage.extension import Change
+from perdure.storage.extension import ExtensionChange
 from perdure.storage.query import Scalar
 
 #: Values above this are refused; they belong in the artifact store.
@@ -90,7 +90,7 @@ class Batch(msgspec.Struct, frozen=True):
     checks: tuple[Check, ...] = ()
     events: tuple[Event, ...] = ()
     #: What changes in the data of extensions, in this order.
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ExtensionChange, ...] = ()
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -131,7 +131,7 @@ class Recode(msgspec.Struct, frozen=True):
     tags: tuple[tuple[str, str], ...] | None = None
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class RowCopy(msgspec.Struct, frozen=True, gc=False):
     """A row with everything that belongs to it: what a backup keeps."""
 
     row: Row

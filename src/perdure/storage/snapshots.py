@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from perdure.storage.adapter import Snapshot
-from perdure.storage.rows import Delivered, Entry, Layout
+from perdure.storage.rows import Delivered, Layout, RowCopy
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class HeldCollection(msgspec.Struct, frozen=True):
     """A collection with all its rows."""
 
     layout: Layout
-    entries: Sequence[Entry]
+    entries: Sequence[RowCopy]
 
 
 class HeldSnapshot(Snapshot):
@@ -61,7 +61,7 @@ class HeldSnapshot(Snapshot):
     async def count(self, collection: str) -> int:
         return len(self._collections[collection].entries)
 
-    async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+    async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
         for page in _pages(self._collections[collection].entries):
             yield page
 
@@ -85,7 +85,7 @@ class WatchedSnapshot(Snapshot):
         inner: Snapshot,
         progress: Callable[[str, int, int], None],
         *,
-        see: Callable[[str, Sequence[Entry]], None] | None = None,
+        see: Callable[[str, Sequence[RowCopy]], None] | None = None,
         instead: Snapshot | None = None,
     ) -> None:
         self._inner = inner
@@ -101,7 +101,7 @@ class WatchedSnapshot(Snapshot):
     async def count(self, collection: str) -> int:
         return await (await self._of(collection)).count(collection)
 
-    async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+    async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
         done, total = 0, await self.count(collection)
         async with closing((await self._of(collection)).entries(collection)) as pages:
             async for page in pages:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.query import (
     BUILT_IN,
     All,
@@ -23,9 +23,9 @@ from perdure.storage.query import (
     Condition,
     Figure,
     Op,
-    Order,
     Query,
     Scalar,
+    SortOrder,
     Summary,
     Tagged,
 )
@@ -63,7 +63,7 @@ class _Selection(msgspec.Struct, frozen=True):
     where: Shape
     prefix: int  # 0: none, 1: from below only, 2: from both sides
     expires: bool
-    order: tuple[Order, ...]
+    order: tuple[SortOrder, ...]
     after: tuple[bool, ...]  # for each order column, whether the mark is NULL
     limit: bool
     offset: bool
@@ -124,7 +124,7 @@ class Emitter:
         text = f"SELECT {', '.join(grouped + computed)} FROM {source}{self._where(selection)}"
         if grouped:
             text += f" GROUP BY {', '.join(grouped)} ORDER BY "
-            text += ", ".join(self._direction(Order(column)) for column in group)
+            text += ", ".join(self._direction(SortOrder(column)) for column in group)
         return text
 
     def _where(self, selection: _Selection) -> str:
@@ -172,7 +172,7 @@ class Emitter:
             case _:
                 raise AssertionError(f"not a shape: {shape}")
 
-    def _after(self, order: tuple[Order, ...], nulls: tuple[bool, ...]) -> list[str]:
+    def _after(self, order: tuple[SortOrder, ...], nulls: tuple[bool, ...]) -> list[str]:
         """Rows behind a mark: a > x, or a = x and b > y, or …; see `_after_params`."""
         branches = []
         same = ""
@@ -200,7 +200,7 @@ class Emitter:
             return [f"{self._column(first.column)} {op} {self._dialect.mark}", text]
         return [text]
 
-    def _direction(self, part: Order) -> str:
+    def _direction(self, part: SortOrder) -> str:
         text = self._column(part.column) + (" DESC" if part.descending else "")
         if self._dialect.nulls_high and part.column not in _NEVER_NULL:
             text += " NULLS LAST" if part.descending else " NULLS FIRST"
@@ -222,7 +222,7 @@ def literal(value: str | int) -> str:
 
 
 def _describe(
-    query: Query, order: tuple[Order, ...], moment: int | None, constants: Constants
+    query: Query, order: tuple[SortOrder, ...], moment: int | None, constants: Constants
 ) -> tuple[_Selection, Params]:
     params: Params = []
     where = _shape(query.where, params, constants)
@@ -279,14 +279,14 @@ def _shape(condition: Condition, params: Params, constants: Constants) -> Shape:
 
 def _bounds(prefix: str, params: Params) -> int:
     params.append(prefix)
-    end = keys.after_prefix(prefix)
+    end = record_keys.after_prefix(prefix)
     if end is None:
         return 1
     params.append(end)
     return 2
 
 
-def _after_params(order: tuple[Order, ...], mark: tuple[Scalar, ...], params: Params) -> None:
+def _after_params(order: tuple[SortOrder, ...], mark: tuple[Scalar, ...], params: Params) -> None:
     """The parameters of `Emitter._after`, in the order in which it writes their marks."""
     first = order[0]
     if (

@@ -22,7 +22,7 @@ import msgspec
 from perdure.core import clock
 from perdure.core.errors import InvalidInput
 from perdure.storage.collection import Executor, Stored
-from perdure.storage.finder import Finder
+from perdure.storage.finder import QueryBuilder
 from perdure.storage.options import DEFAULT, Options
 from perdure.storage.records import Compressed, Indexed, Key, Tags, system_record
 from perdure.storage.rows import Index
@@ -79,7 +79,7 @@ class StateRecords(Generic[C]):
         finder = self._records.query().where("active", ">=", since).order_by("-active")
         return await (finder if type is None else finder.where("type", "=", type)).values()
 
-    def query(self) -> Finder[C]:
+    def query(self) -> QueryBuilder[C]:
         """Any other question."""
         return self._records.query()
 
@@ -99,5 +99,5 @@ class StateRecords(Generic[C]):
         return clock.to_datetime(self._executor.now())
 
     @staticmethod
-    def _living(finder: Finder[C], *, archived: bool) -> Finder[C]:
+    def _living(finder: QueryBuilder[C], *, archived: bool) -> QueryBuilder[C]:
         return finder if archived else finder.where("archived", "=", None)

@@ -37,7 +37,7 @@ import msgspec
 
 from perdure.core.clock import SECOND, new_id
 from perdure.core.errors import Conflict, InvalidInput
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.adapter import Capability
 from perdure.storage.delivery import (
     FAILED,
@@ -104,7 +104,7 @@ class Subscriptions:
                 f"The subscriber name {name!r} is taken here, empty or has a slash.",
                 hint="Choose another one.",
             )
-        keys.check(parked_key(name, 0))
+        record_keys.check(parked_key(name, 0))
         subscription = Subscription(name, handler, _patterns(topics))
         await self.store.declare(Subscriber, Parked)
         subscribers = self.store.collection(Subscriber)

@@ -74,14 +74,14 @@ class Prepared(msgspec.Struct, frozen=True):
     unbuilt: tuple[str, ...] = ()
 
 
-class Table(msgspec.Struct, frozen=True):
+class TableState(msgspec.Struct, frozen=True):
     """What a table holds. Kept in the store with its collection's `Layout`."""
 
     columns: dict[str, Held] = {}
     indexes: dict[str, Built] = {}
 
     @classmethod
-    def of(cls, layout: Layout, indexes: Mapping[str, Built]) -> Table:
+    def of(cls, layout: Layout, indexes: Mapping[str, Built]) -> TableState:
         """A table that was made for this layout, with these indexes."""
         columns = {column.name: Held(column.kind, layout.schema) for column in layout.columns}
         return cls(columns, dict(indexes))
@@ -106,7 +106,7 @@ class Table(msgspec.Struct, frozen=True):
         """Those columns of a declaration that have to be filled."""
         return frozenset(name for name, held in self.kept_up(layout).items() if held.stale)
 
-    def activated(self, layout: Layout) -> Table:
+    def activated(self, layout: Layout) -> TableState:
         """The table when every row holds every column of this declaration."""
         filled = {
             name: msgspec.structs.replace(held, stale=False)
@@ -125,7 +125,7 @@ class Table(msgspec.Struct, frozen=True):
             and self.marked(layout) == prepared.marked
         )
 
-    def with_index(self, label: str, built: Built) -> Table:
+    def with_index(self, label: str, built: Built) -> TableState:
         return msgspec.structs.replace(self, indexes=self.indexes | {label: built})
 
 
@@ -133,7 +133,7 @@ class Plan(msgspec.Struct, frozen=True):
     """What to do with a table so that it suits a declaration."""
 
     #: As it is afterwards; indexes that are still to be built are not in it.
-    table: Table
+    table: TableState
     #: Columns to add; those to remove before, with their marks, because they have another kind.
     add: tuple[Column, ...] = ()
     replace: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class Plan(msgspec.Struct, frozen=True):
     #: Indexes to drop, before anything else.
     drop: tuple[str, ...] = ()
 
-    def wanting(self, before: Table, wanted: Mapping[str, str], moment: int) -> Plan:
+    def wanting(self, before: TableState, wanted: Mapping[str, str], moment: int) -> Plan:
         """The same, if the declaration wants these indexes: their definitions, by name."""
         now = self.table.columns
         gone = {name for name, held in now.items() if _is_over(held.missed, moment)}
@@ -166,7 +166,7 @@ class Plan(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, table=table, drop=tuple(drop))
 
 
-def plan(before: Table, layout: Layout, moment: int, *, empty: bool) -> Plan:
+def plan(before: TableState, layout: Layout, moment: int, *, empty: bool) -> Plan:
     """How to bring the columns of a table to a declaration; `Plan.wanting` adds its indexes.
 
     In an `empty` one there is nothing to fill.
@@ -191,7 +191,7 @@ def plan(before: Table, layout: Layout, moment: int, *, empty: bool) -> Plan:
         if held.marked
         and (name in replace or name not in before.columns or not before.columns[name].marked)
     )
-    return Plan(Table(columns, before.indexes), tuple(add), tuple(replace), mark)
+    return Plan(TableState(columns, before.indexes), tuple(add), tuple(replace), mark)
 
 
 def _declared(held: Held, schema: int, *, empty: bool) -> Held:
@@ -219,7 +219,7 @@ def as_declared(layout: Layout, before: Layout) -> Layout:
     )
 
 
-def merged(before: Layout, layout: Layout, table: Table) -> Layout:
+def merged(before: Layout, layout: Layout, table: TableState) -> Layout:
     """The layout of a table for those who look at all of it, not only at what they declare."""
     declared = {column.name for column in layout.columns}
     others = tuple(
@@ -234,7 +234,7 @@ def merged(before: Layout, layout: Layout, table: Table) -> Layout:
     )
 
 
-def _is_kept(index: Index, table: Table) -> bool:
+def _is_kept(index: Index, table: TableState) -> bool:
     return any(set(built.columns) == columns_of(index) for built in table.indexes.values())
 
 

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import msgspec
 
 from perdure.core.errors import Conflict, InvalidInput, TooLarge, Unsupported
-from perdure.storage import codecs, keys, references
+from perdure.storage import codecs, record_keys, record_references
 from perdure.storage.adapter import Capability
-from perdure.storage.extension import Change
+from perdure.storage.extension import ExtensionChange
 from perdure.storage.options import DEFAULT, STRONG, Consistency, Options
 from perdure.storage.query import Query, Scalar, Summary, columns_of, is_after, matches, sort_key
 from perdure.storage.records import RecordType
@@ -53,7 +53,7 @@ class Transaction:
         self._seen: dict[_Place, Check] = {}
         self._absent: set[_Place] = set()
         self._events: list[Event] = []
-        self._changes: list[Change] = []
+        self._changes: list[ExtensionChange] = []
         self._callbacks: list[Callable[[], None]] = []
         self._versions: list[int] = []
         self._open = False
@@ -74,7 +74,7 @@ class Transaction:
             try:
                 self._versions = await self._store.commit(batch, self._options)
             except Conflict as conflict:
-                raise references.clarified(conflict) from None
+                raise record_references.clarified(conflict) from None
         if kind is None:
             for callback in self._callbacks:
                 callback()
@@ -92,7 +92,7 @@ class Transaction:
         """
         self._check_open()
         for text in (topic, key):
-            keys.check_indexed(text, "topic" if text is topic else "key")
+            record_keys.check_indexed(text, "topic" if text is topic else "key")
         if not topic:
             raise InvalidInput("An event needs a topic.", hint='Write emit("note.added", …).')
         data = codecs.BY_NAME["msgpack"].encode(payload)
@@ -103,7 +103,7 @@ class Transaction:
             )
         self._events.append(Event(topic, key, data))
 
-    def include(self, *changes: Change) -> None:
+    def include(self, *changes: ExtensionChange) -> None:
         """Change the data of an extension, such as search, if and only if this commits."""
         self._check_open()
         self._changes += changes

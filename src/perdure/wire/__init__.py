@@ -1,4 +1,4 @@
-"""Canonical messages and the wire formats that the world speaks.
+"""Canonical messages and the wire formats of providers.
 
 =========  ========================================================================
 chat       OpenAI Chat Completions, `perdure.wire.chat`
@@ -7,9 +7,8 @@ messages   Anthropic Messages, `perdure.wire.messages`
 ui         Vercel AI SDK, UI and model messages, `perdure.wire.ui`
 =========  ========================================================================
 
-Each has ``decode``, ``encode``, ``encode_body`` and ``violations``. What was decoded from a format
-is encoded to it as it was. In another one it is said as far as that can say it, and with
-``keep=True`` the rest goes along in a field that only Perdure reads:
+A round trip through one format is exact. Another format says what it can; with ``keep=True`` the
+rest goes along in a field that only Perdure reads:
 
     canonical = wire.decode(anthropic_messages)
     wire.codec("messages").encode(canonical) == anthropic_messages
@@ -39,14 +38,12 @@ class Codec(Protocol):
     def decode(self, items: Any) -> tuple[Message, ...]:
         """Canonical messages of a list, or of a request or response body."""
 
-    def encode(self, messages: Iterable[Message], *, keep: bool = False) -> list[Item]:
-        """The messages in this format."""
+    def encode(self, messages: Iterable[Message], *, keep: bool = False) -> list[Item]: ...
 
-    def encode_body(self, messages: Iterable[Message], *, keep: bool = False) -> Item:
-        """The part of a request body that the messages make."""
+    def encode_body(self, messages: Iterable[Message], *, keep: bool = False) -> Item: ...
 
     def violations(self, items: list[Any]) -> list[str]:
-        """Where, and how, these items break the provider's rules; empty if they do not."""
+        """How these items break the provider's rules, and where; empty if they do not."""
 
 
 @cache
@@ -60,19 +57,18 @@ def codec(wire: str) -> Codec:
 
 
 def repaired(messages: Iterable[Message], wire: str | None = None) -> tuple[Message, ...]:
-    """A view of the messages that every provider takes; see `perdure.wire.repair`."""
+    """See `perdure.wire.repair`."""
     from perdure.wire.repair import repaired
 
     return repaired(messages, wire)
 
 
 def decode(anything: Any, wire: str | None = None) -> tuple[Message, ...]:
-    """Canonical messages of whatever holds messages.
+    """Canonical messages of whatever holds messages; they can be stored.
 
-    That is a string (a prompt); a canonical message; a message, item, request or response of any
-    wire format, as a dictionary or as an object of `openai` or `anthropic`; or an iterable of all
-    these, mixed as you like. The format is found as `perdure.wire.detection` says, unless `wire`
-    names it. What comes back can be stored.
+    Takes a string (a prompt); a canonical message; a message, item, request or response of any wire
+    format, as a dictionary or as an object of `openai` or `anthropic`; or an iterable of all these,
+    mixed. The format is detected (`perdure.wire.detection`) unless `wire` names it.
 
     Raises `InvalidInput` for anything else, naming the position.
     """
@@ -103,7 +99,6 @@ def _listed(items: list[Any], wire: str | None) -> tuple[Message, ...]:
 
 
 def _mixed(items: list[Any], wire: str | None) -> tuple[Message, ...]:
-    """The messages of a list that is not all of one kind, run by run."""
     messages: list[Message] = []
     run: list[Item] = []
     start = 0

@@ -1,9 +1,7 @@
-"""A tool call's arguments: text in the middle, a JSON value on wires that want one.
+"""A tool call's arguments: canonically text, a JSON value on wires that want one.
 
-The text is what the model wrote, and models write broken JSON. On a wire that takes values only,
-text that is no JSON (or no object, where an object is asked for) goes as
-``{"unparsed_arguments": text}`` and comes back as the text. The key is long so that no real tool
-has it; if one had, its calls would still come back as they were.
+Models write broken JSON. On a wire that takes values only, text that is no JSON (or no object,
+where one is required) goes as ``{"unparsed_arguments": text}`` and comes back as the text.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ _dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=Fa
 
 
 def text_of(value: Any, *, objects: bool) -> str:
-    """The value as compact JSON, keys in their order; or the text that it stands for.
+    """Compact JSON, or the text that `value_of` wrapped.
 
-    Raises TypeError, ValueError or RecursionError if it is nothing that JSON can say.
+    Raises TypeError, ValueError or RecursionError if JSON cannot say it.
     """
     if isinstance(value, dict) and _wraps(value, objects=objects):
         unparsed: str = value[UNPARSED]
@@ -29,7 +27,7 @@ def text_of(value: Any, *, objects: bool) -> str:
 
 
 def value_of(text: str, *, objects: bool) -> Any:
-    """The value that the text says, or one that stands for the text. No text is no arguments."""
+    """The JSON value of the text, or one that wraps the text. No text is no arguments."""
     if not text:
         return {}
     try:
@@ -42,12 +40,11 @@ def value_of(text: str, *, objects: bool) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """The value that the text says. Raises ValueError or RecursionError if it says none."""
+    """Raises ValueError or RecursionError if the text is no JSON."""
     return _parse(text)
 
 
 def _wraps(value: dict[str, Any], *, objects: bool) -> bool:
-    """Whether this is what `value_of` makes of text that it cannot use."""
     if len(value) != 1 or UNPARSED not in value:
         return False
     text = value[UNPARSED]

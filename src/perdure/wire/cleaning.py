@@ -1,4 +1,4 @@
-"""The first half of a repair: each message by itself, rid of what no API takes."""
+"""First half of a repair: each message by itself, without what no API takes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _not_in_names = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def cleaned(messages: Iterable[Message], limits: Limits) -> list[Message]:
-    """The messages, each with parts that it may have, and at least one; events as they are."""
+    """The messages, each with at least one part that it may have; events as they are."""
     seen: set[str] = set()  # names of Responses items, which may not be sent twice
     clean: list[Message] = []
     for message in messages:
@@ -51,7 +51,6 @@ def cleaned(messages: Iterable[Message], limits: Limits) -> list[Message]:
 
 
 def _split(message: Message) -> list[Message]:
-    """The message; its results first, and as a tool's answer, if it has any."""
     results = [part for part in message.parts if isinstance(part, ToolResult)]
     others = [part for part in message.parts if not isinstance(part, ToolResult)]
     if message.role == "tool":
@@ -69,7 +68,6 @@ def _split(message: Message) -> list[Message]:
 
 
 def _comes_first(parts: tuple[Part, ...]) -> bool:
-    """Whether no words stand before a result."""
     words = False
     for part in parts:
         if isinstance(part, ToolResult):
@@ -81,7 +79,6 @@ def _comes_first(parts: tuple[Part, ...]) -> bool:
 
 
 def _as_user(message: Message, parts: Sequence[Part]) -> Message:
-    """What a tool's message holds besides results is in the user's name, but not the user's."""
     kept = tuple(part for part in parts if not isinstance(part, Unknown))
     return Message("user", kept, time=message.time, injected=True)
 
@@ -100,7 +97,6 @@ def _parts(message: Message, limits: Limits, seen: set[str]) -> tuple[Part, ...]
 
 
 def _led_somewhere(parts: list[Part], wire: str) -> bool:
-    """Whether something follows that came of the reasoning, and goes where it goes."""
     for part in parts:
         if isinstance(part, Unknown):
             return part.wire == wire and _is_from_model(part, wire)
@@ -114,7 +110,6 @@ def _is_from_model(part: Unknown, wire: str) -> bool:
 
 
 def _part(part: Part, message: Message, limits: Limits, seen: set[str]) -> Part | None:
-    """The part as it may stand in this message; None if it may not."""
     if isinstance(part, Text):
         return _once(part, limits, seen) if part.text.strip() else None
     if isinstance(part, Reasoning):
@@ -136,7 +131,6 @@ def _is_signed(part: Reasoning, wire: str) -> bool:
 
 
 def _is_misplaced(message: Message) -> bool:
-    """Whether media in this message would go where its own format has no place for them."""
     places = {"chat": ("user",), "messages": ("user", "tool")}
     return message.role not in places.get(message.wire, (message.role,))
 
@@ -172,10 +166,6 @@ def _only_text(result: ToolResult, limits: Limits) -> bool:
 
 
 def _is_sound(part: Unknown, message: Message, limits: Limits, seen: set[str]) -> bool:
-    """Whether this goes back to its format without breaking what can be checked of its rules.
-
-    What is of a type that has a canonical form would have it, if it were in order.
-    """
     rules = RULES.get(part.wire)
     if rules is None:
         return True
@@ -195,7 +185,6 @@ def _is_sound(part: Unknown, message: Message, limits: Limits, seen: set[str]) -
 
 
 def _in_shape(message: Message, limits: Limits) -> Message:
-    """The message, laid out afresh for an API that would refuse the form that it came in."""
     for wire, rules in RULES.items():
         if limits.wire not in {None, wire} or not message.parts or not _has_form(message, wire):
             continue
@@ -206,7 +195,6 @@ def _in_shape(message: Message, limits: Limits) -> Message:
 
 
 def _has_form(message: Message, wire: str) -> bool:
-    """Whether it may be laid out other than the codec lays out what comes from elsewhere."""
     return wire in message.native or any(_keeps_form(part, wire) for part in message.parts)
 
 
@@ -237,7 +225,6 @@ def _without(native: Native, wire: str) -> Native:
 
 
 def _once(value: _Named, limits: Limits, seen: set[str]) -> _Named:
-    """The part or message, without the name of its Responses item if that was there before."""
     if _is_new(value.native, limits, seen):
         return value
     own = dict(value.native["responses"])
@@ -251,7 +238,6 @@ def _once(value: _Named, limits: Limits, seen: set[str]) -> _Named:
 
 
 def _is_new(native: Native, limits: Limits, seen: set[str]) -> bool:
-    """Whether the Responses item that this came from was not there before."""
     own = native.get("responses")
     if not own or limits.wire not in {None, "responses"}:
         return True

@@ -14,18 +14,15 @@ Where: TypeAlias = tuple[str, int]
 
 _NONE = ("absent", "null", "empty")
 
-#: What a format has no word for becomes this block, which `spoken` leaves out. None will not do: a
-#: list from outside may hold it, and gets it back.
+#: A part that a format cannot say becomes this block, which `spoken` leaves out. Not None: a list
+#: from outside may hold it, and gets it back.
 SILENCE: Any = object()
 
 
 def content_of(
     item: Item, where: Where, block: Callable[[Any], Part], name: str = "content"
 ) -> tuple[list[Part], str]:
-    """The parts, and the form they came in: text, list, empty, null or absent.
-
-    Raises `InvalidInput` for anything that is no content.
-    """
+    """The parts, and their form: text, list, empty, null or absent. Raises `InvalidInput`."""
     content = item.get(name)
     if isinstance(content, str):
         return ([Text(content)], "text") if content else ([], "empty")
@@ -40,12 +37,10 @@ def content_of(
 
 
 def spoken(blocks: Iterable[Any]) -> list[Any]:
-    """The blocks that say something."""
     return [block for block in blocks if block is not SILENCE]
 
 
 def usual_form(parts: list[Part], *, string: bool, nothing: str) -> str:
-    """The form that needs no note."""
     if not parts:
         return nothing
     if string and len(parts) == 1 and type(parts[0]) is Text and not parts[0].native:
@@ -62,7 +57,6 @@ def put_content(
     nothing: str,
     name: str = "content",
 ) -> None:
-    """Writes the blocks in the noted form, or in the usual one if there is none that still fits."""
     if not blocks:
         form = form if form in _NONE or form == "list" else nothing
     elif _is_bare(blocks):
@@ -78,7 +72,6 @@ def put_content(
 
 
 def _is_bare(blocks: list[Any]) -> bool:
-    """Whether a string says the same."""
     if len(blocks) != 1 or not isinstance(blocks[0], dict):
         return False
     text = blocks[0].get("text")
@@ -86,7 +79,6 @@ def _is_bare(blocks: list[Any]) -> bool:
 
 
 def count(usage: Item, *names: str) -> int | None:
-    """The number under this path of names, if there is one."""
     value: Any = usage
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
@@ -94,7 +86,6 @@ def count(usage: Item, *names: str) -> int | None:
 
 
 def microseconds(seconds: Any) -> int | None:
-    """A provider's time in ours."""
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < 1e11:
         return int(seconds * 1_000_000)
     return None

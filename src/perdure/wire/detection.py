@@ -1,6 +1,6 @@
 """Which wire format something is written in.
 
-A message tells by what only one format has:
+A message is recognised by what only one format has:
 
 =========  =====================================================================================
 ui         ``parts``; in a content, blocks such as ``tool-call``, or ``file`` with a ``mediaType``
@@ -10,10 +10,9 @@ responses  a ``type`` and no role, or ``message`` as type; in a content, ``input
 chat       ``tool_calls``, ``tool_call_id``, …; in a content, blocks such as ``image_url``
 =========  =====================================================================================
 
-Many messages are the same in several formats: ``{"role": "user", "content": "hi"}``. They are taken
-for what their neighbours are (the one before, or else the one after), and for chat among equals:
-they lose nothing by it. A body tells by its names: ``choices``; ``input`` or ``output``;
-``system``; or else by its messages.
+A message that is the same in several formats (``{"role": "user", "content": "hi"}``) counts as what
+the one before, or else after it is; otherwise as chat. A body is recognised by its names:
+``choices``; ``input`` or ``output``; ``system``; or else by its messages.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _CHAT = frozenset(
 
 
 def wire_of(item: Item) -> str | None:
-    """The format of a message or item; None if it would be the same in several."""
+    """None if it would be the same in several formats."""
     kind = item.get("type")
     if "role" not in item:
         return "responses" if kind is not None or "id" in item else None
@@ -94,7 +93,7 @@ def _block_wire(block: Any) -> str | None:
 
 
 def body_wire(body: Item) -> str | None:
-    """The format of a request or response; None if it is neither."""
+    """None if it is neither a request nor a response."""
     if "choices" in body:
         return "chat"
     messages = body.get("messages")

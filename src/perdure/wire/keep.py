@@ -1,18 +1,16 @@
 """What a wire format cannot say, kept beside what it can.
 
-Encoding with ``keep=True`` adds a field `KEPT` to the first wire message of every group of them
-whose decoding would not give the canonical messages back. It holds the difference between the two,
-and the number of wire messages that the group has; the decoder takes the group out of its
-surroundings, decodes it by itself and applies the difference:
+Encoding with ``keep=True`` adds a field `KEPT` to the first wire message of every group whose
+decoding would not give the canonical messages back: the difference, and the number of wire messages
+in the group. The decoder decodes the group by itself and applies the difference:
 
     {"role": "tool", "tool_call_id": "c1", "content": "no such file",
      "perdure": {"items": 1, "change": {"list": [{"of": 0, "in": {"in": {"parts": …is_error…}}}]}}}
 
-A change is ``{"to": value}``; for an object ``{"in": {name: change}, "set": {name: value},
-"drop": [names]}``; for a list ``{"list": [steps]}``, one step for each new element: the number of
-an old one, ``{"of": number, "in": change}`` or ``{"new": value}``.
-
-Providers refuse fields that they do not know: what was encoded so is for Perdure to read again.
+A change is ``{"to": value}``; for an object ``{"in": {name: change}, "set": {name: value}, "drop":
+[names]}``; for a list ``{"list": [steps]}``, one step for each new element: the number of an old
+one, ``{"of": number, "in": change}`` or ``{"new": value}``. Providers refuse unknown fields: this
+is for Perdure to read again.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ Decode: TypeAlias = Callable[[list[Item]], tuple[Message, ...]]
 
 
 class Group(NamedTuple):
-    """Wire messages that stand for canonical messages, in the smallest number that can be told."""
+    """The fewest wire messages that stand for some canonical messages."""
 
     messages: list[Message]
     items: list[Item]
@@ -66,7 +64,7 @@ def items_of(groups: Iterable[Group]) -> list[Item]:
 
 
 def kept_items(groups: Sequence[Group], decode: Decode, place: Place = TOP) -> list[Item]:
-    """The items of all groups, such that decoding them gives exactly the messages of all groups."""
+    """Items whose decoding gives exactly the messages of all groups."""
     whole = _carried(groups, place)
     items = [item for group in whole for item in _with_kept(group, decode, place, always=False)]
     if decode(items) == tuple(message for group in whole for message in group.messages):
@@ -76,10 +74,7 @@ def kept_items(groups: Sequence[Group], decode: Decode, place: Place = TOP) -> l
 
 
 def decode_kept(items: list[Item], decode: Decode, place: Place = TOP) -> tuple[Message, ...]:
-    """What the items say, and what was kept beside them. `decode` sees no kept fields.
-
-    Raises `InvalidInput` for a field that does not fit its message.
-    """
+    """`decode` sees no kept fields. Raises `InvalidInput` for one that does not fit."""
     messages: list[Message] = []
     start = position = 0
     while position < len(items):
@@ -102,7 +97,7 @@ def decode_kept(items: list[Item], decode: Decode, place: Place = TOP) -> tuple[
 
 
 def _carried(groups: Sequence[Group], place: Place) -> list[Group]:
-    """The same groups, none without an item: what says nothing rides with the group before it."""
+    """The same groups, none empty: a message without an item joins the group before it."""
     whole: list[Group] = []
     waiting: list[Message] = []
     for group in groups:
@@ -156,7 +151,7 @@ def _misfit(position: int) -> InvalidInput:
 
 
 def difference(old: Any, new: Any) -> Item | None:
-    """The change that makes `new` of `old`, both plain data; None if they are the same."""
+    """The change from `old` to `new`, both plain data; None if they are the same."""
     if isinstance(old, dict) and isinstance(new, dict):
         inner = {
             name: change
@@ -192,12 +187,11 @@ def _steps(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
 
 
 def _kind(value: Any) -> Any:
-    """Two of a kind are worth comparing inside."""
     return (value.get("kind") or value.get("role")) if isinstance(value, dict) else None
 
 
 def applied(old: Any, change: Item) -> Any:
-    """`old` changed. Raises LookupError, TypeError or AttributeError if the change does not fit."""
+    """Raises LookupError, TypeError or AttributeError if the change does not fit."""
     if "to" in change:
         return change["to"]
     if "list" in change:

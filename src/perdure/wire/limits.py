@@ -13,7 +13,7 @@ RULES = {"chat": chat, "responses": responses, "messages": messages}
 
 
 class Limits(NamedTuple):
-    """What a repair is for."""
+    """The format of a repair."""
 
     #: The format, if it is for one only.
     wire: str | None
@@ -22,7 +22,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, wire: str | None) -> Limits:
-        """Raises `InvalidInput` for a format that no model is spoken to in."""
+        """Raises `InvalidInput` for a format that is not sent to models."""
         if wire is None:
             return cls(None, chat.ID_LIMIT, chat.NAME_LIMIT)
         if wire not in RULES:

@@ -18,7 +18,7 @@ def to_base64(data: bytes) -> str:
 
 
 def from_base64(text: Any) -> bytes | None:
-    """The bytes; None if `to_base64` would not give the very same text back."""
+    """None if `to_base64` would not give the very same text back."""
     if not isinstance(text, str):
         return None
     try:
@@ -30,7 +30,7 @@ def from_base64(text: Any) -> bytes | None:
 
 
 def to_url(media: Media) -> str | None:
-    """Where it is: an address, or its bytes as a data URL. None if only a store or API knows."""
+    """An address or a data URL; None if only a store or API knows where it is."""
     if media.data is not None:
         return f"data:{media.media_type};base64,{to_base64(media.data)}"
     return media.url
@@ -39,7 +39,7 @@ def to_url(media: Media) -> str | None:
 def from_url(
     url: str, media_type: str = "", filename: str = "", native: Native | None = None
 ) -> Media:
-    """What the address names. Of a data URL, the bytes, if `to_url` gives the same one back."""
+    """A data URL becomes bytes if `to_url` gives the same URL back."""
     if url.startswith("data:"):
         kind, found, text = url[5:].partition(";base64,")
         data = from_base64(text) if found and kind and "," not in kind else None
@@ -53,7 +53,7 @@ def is_image(media: Media) -> bool:
 
 
 def stand_in(part: ArtifactPointer | Media) -> str:
-    """Words for what is not at hand, or what the wire format has no place for."""
+    """Words for media that are not available, or that the wire format cannot hold."""
     if isinstance(part, ArtifactPointer):
         line = f"[{part.size} bytes kept as {part.artifact}]"
         return f"{part.head}\n{line}" if part.head else line
@@ -66,7 +66,6 @@ def stand_in(part: ArtifactPointer | Media) -> str:
 
 
 def arguments_of(call: ToolCall) -> str:
-    """The call's arguments, or an object that says where they are kept."""
     if call.reference is None:
         return call.arguments
     kept = {"kept_as": call.reference.artifact, "bytes": call.reference.size}

@@ -1,9 +1,8 @@
-"""How codecs use `native`: the provider's own fields, and what Perdure notes about the form.
+"""How codecs use `native`: the provider's own fields, and notes about their form.
 
-Under a wire format's name stand the fields that have no canonical place, as they were. One key in
-it, `NOTES`, is Perdure's own: what the fields alone do not tell, such as whether a content was a
-string or a list. A note only chooses between forms that say the same; a part that was changed by a
-view since is never hidden by one.
+Fields without a canonical place are kept under the wire format's name. The key `NOTES` in it is
+Perdure's: whether a content was a string or a list, for example. A note only chooses between
+equivalent forms; it never hides a change.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ _NOTHING: Item = {}
 
 
 def native(wire: str, fields: Item, /, **notes: Any) -> Native:
-    """`native` for what was read from this wire; empty if there is nothing to remember."""
     kept = {name: note for name, note in notes.items() if note is not None}
     if kept:
         return {wire: {**fields, NOTES: kept}}
@@ -28,7 +26,6 @@ def native(wire: str, fields: Item, /, **notes: Any) -> Native:
 
 
 def fields_of(native: Native, wire: str) -> Item:
-    """The provider's own fields."""
     found = native.get(wire)
     if not found:
         return _NOTHING
@@ -43,5 +40,4 @@ def notes_of(native: Native, wire: str) -> Item:
 
 
 def rest(item: Item, known: Collection[str]) -> Item:
-    """The fields that are not known."""
     return {name: value for name, value in item.items() if name not in known}

@@ -1,4 +1,4 @@
-"""The second half of a repair: every call with its one result, right behind it."""
+"""Second half of a repair: every call with its one result, right behind it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,12 @@ _IDS = UUID("5f2ab3a1-4d0e-5a54-9f0c-1c7f6f1d8e53")
 
 
 class _Answer(NamedTuple):
-    """A result, and where it stands: in which message, as which of its parts."""
-
     source: int
     number: int
     result: ToolResult
 
 
 class _Asked:
-    """A call, and its answer once that is found."""
-
     def __init__(self, home: int, call: ToolCall) -> None:
         self.home = home  # the position of its reply's last message: behind it belongs the answer
         self.call = call
@@ -48,10 +44,8 @@ class _Asked:
 
 
 def with_whole_replies(messages: list[Message], limits: Limits) -> list[Message]:
-    """The messages, pieces of a reply made one where an API would not take them apart.
-
-    That is where reasoning and what it led to are in two pieces; and in chat, where a piece with
-    calls is not the last.
+    """Joins pieces of a reply where an API refuses them apart: reasoning and what it led to; in
+    chat, a piece with calls that is not the last.
     """
     whole: list[Message] = []
     for unit in _units(messages):
@@ -64,7 +58,6 @@ def with_whole_replies(messages: list[Message], limits: Limits) -> list[Message]
 
 
 def _units(messages: list[Message]) -> Iterator[list[Message]]:
-    """Replies with nothing but events between them, all else one by one."""
     unit: list[Message] = []
     for message in messages:
         if unit and unit[0].role == "assistant" and message.role in {"assistant", "event"}:
@@ -94,7 +87,6 @@ def _merged(pieces: list[Message]) -> Message:
 
 
 def paired(messages: list[Message]) -> list[Message]:
-    """The messages with every result in its place."""
     asked, orphans = _matched(messages)
     out: list[Message] = []
     done = 0  # messages before this one are in place
@@ -114,7 +106,7 @@ def paired(messages: list[Message]) -> list[Message]:
 def _matched(
     messages: list[Message],
 ) -> tuple[dict[int, list[_Asked]], dict[int, list[ToolResult]]]:
-    """The calls by their homes, and the results whose calls are not here, by their messages."""
+    """The calls by their reply's position, and results without a call, by message."""
     homes = _homes(messages)
     by_home: dict[int, list[_Asked]] = defaultdict(list)
     asked: dict[str, list[_Asked]] = defaultdict(list)  # by id, those without an answer
@@ -153,7 +145,6 @@ def _tool_parts(messages: list[Message]) -> Iterator[tuple[int, int, ToolCall | 
 
 
 def _homes(messages: list[Message]) -> dict[int, int]:
-    """For every message of a reply, the position of the reply's last one."""
     homes: dict[int, int] = {}
     at = 0
     for unit in _units(messages):
@@ -164,7 +155,7 @@ def _homes(messages: list[Message]) -> dict[int, int]:
 
 
 def _end_of_answers(messages: list[Message], at: int, asked: list[_Asked]) -> int:
-    """Where the answers end that stand behind a reply as they should; 0 if they do not."""
+    """Where the answers that correctly follow a reply end; 0 if they do not."""
     waiting = {each.answer[:2] for each in asked if each.answer is not None}
     if len(waiting) != len(asked):
         return 0
@@ -185,7 +176,6 @@ def _end_of_answers(messages: list[Message], at: int, asked: list[_Asked]) -> in
 
 
 def _answers(messages: list[Message], asked: list[_Asked]) -> list[Message]:
-    """Messages with the answers: those that there are as they came, then one for the missing."""
     found = [each.answer for each in asked if each.answer is not None]
     answers: list[Message] = []
     for source in sorted({answer.source for answer in found}):
@@ -201,7 +191,6 @@ def _answers(messages: list[Message], asked: list[_Asked]) -> list[Message]:
 
 
 def _left_over(message: Message, orphans: list[ToolResult]) -> list[Message]:
-    """What a tool's message holds besides results that are in their places."""
     others = [part for part in message.parts if not isinstance(part, ToolResult)]
     if not orphans and others and all(isinstance(part, Unknown) for part in others):
         return [replace(message, parts=tuple(others))]
@@ -219,7 +208,7 @@ def _record(result: ToolResult) -> list[Part]:
 
 
 def renamed(messages: list[Message], limits: Limits) -> list[Message]:
-    """The messages, paired already, with ids that every API takes and no two calls share."""
+    """Ids that every API takes and no two calls share; expects paired messages."""
     used: set[str] = set()
     times: dict[str, int] = defaultdict(int)
     names: dict[str, list[str]] = defaultdict(list)  # of the calls that wait, old to new

@@ -29,22 +29,18 @@ _store = msgspec.msgpack.Encoder().encode
 
 
 def kind_of(block: Any) -> str:
-    """The type of a block or item; empty if it has none."""
     kind = block.get("type") if isinstance(block, dict) else None
     return kind if isinstance(kind, str) else ""
 
 
 def role_of(item: Any) -> str:
-    """The role of a message; empty if it has none."""
     role = item.get("role") if isinstance(item, dict) else None
     return role if isinstance(role, str) else ""
 
 
 def plain(value: Any) -> Any:
-    """The value with every object of a provider library in it replaced by a dictionary.
-
-    Only fields that were set are taken, under the provider's own names, and none that its library
-    adds for convenience (``parsed``, for one): what is left can be sent back.
+    """Replaces objects of provider libraries by dictionaries that can be sent back: fields that
+    were set, under the provider's names, without what its library adds (``parsed``).
     """
     if isinstance(value, str | int | float | bytes | None):
         return value
@@ -59,12 +55,10 @@ def plain(value: Any) -> Any:
 
 
 def is_object(value: Any) -> bool:
-    """Whether this is an object of a provider library."""
     return callable(getattr(value, "model_dump", None)) and not isinstance(value, type)
 
 
 def _without_extras(dumped: Any, source: Any) -> Any:
-    """What was dumped, less what a library marks as not to be sent, at any depth."""
     if isinstance(dumped, dict):
         extras = getattr(source, "__api_exclude__", None) or ()
         # A nested exclusion is a mapping whose values are not True; those are seen to below.
@@ -89,10 +83,9 @@ def decoded(
 ) -> tuple[Message, ...]:
     """What `decode` makes of the items, such that it can be stored.
 
-    Objects of provider libraries become plain data and half surrogate pairs U+FFFD, but nothing is
-    copied unless one of them is there. Raises `InvalidInput` for what cannot be stored, which
-    includes whole numbers beyond 64 bits among a provider's own fields. In the arguments of a call,
-    and in blocks of unknown types, they are fine.
+    Library objects become plain data and half surrogate pairs U+FFFD; nothing is copied without
+    need. Raises `InvalidInput` for what cannot be stored, such as whole numbers beyond 64 bits in a
+    provider's own fields (in arguments and unknown blocks they are fine).
     """
     for item in items:
         if not isinstance(item, dict):
@@ -120,7 +113,7 @@ def _storable(message: Message, position: int) -> Message:
 
 
 def _with_numbers(part: Any) -> Any:
-    """The part; what is unknown in it as JSON, if it holds numbers that cannot be stored."""
+    """Unknown content becomes JSON if it holds numbers that cannot be stored."""
     if isinstance(part, ToolResult):
         return replace(part, content=tuple(_with_numbers(inner) for inner in part.content))
     if isinstance(part, Unknown):
@@ -132,7 +125,7 @@ def _with_numbers(part: Any) -> Any:
 
 
 def verbatim(part: Unknown) -> Any:
-    """What came from the wire; callers may add marks to it."""
+    """What came from the wire; a dictionary is a copy, which callers may change."""
     data = part.data
     if not isinstance(data, dict):
         return data

@@ -1,11 +1,8 @@
-"""Histories made fit for every provider: a view, never stored.
+"""Histories made valid for every provider: a view, never stored.
 
-A log keeps what was said, and that may be more, or less, than an API takes: calls without results
-because a run was aborted, results whose calls are elsewhere, empty texts, ids that another provider
-made up. `repaired` changes what one of the three APIs would refuse, and nothing else.
-
-It looks at nothing but the messages: the same history gives the same view anywhere, today and
-tomorrow, so prompt caches stay warm. New ids are made by UUIDv5 from what they replace.
+A log may hold calls without results (an aborted run), results without calls, empty texts, foreign
+ids. `repaired` changes what one of the three APIs would refuse, and nothing else. It depends on the
+messages alone, so prompt caches stay warm; new ids are UUIDv5 of what they replace.
 """
 
 from __future__ import annotations
@@ -28,23 +25,21 @@ _OUTSIDE = frozenset({"system", "developer", "event"})
 
 
 def repaired(messages: Iterable[Message], wire: str | None = None) -> tuple[Message, ...]:
-    """The messages as chat, responses and messages would all take them, encoded.
+    """The messages as chat, responses and messages would all accept them.
 
-    * Results stand right behind their calls. A call without one gets one that says so; a result
-      whose call is not here becomes a record in a user's message; a second result is dropped.
-    * Texts that are blank, thinking that led to nothing, and parts that no API takes where they
-      stand are dropped, and so are messages that are left with nothing.
-    * Ids of calls that are missing, used before, or not of the form that Anthropic asks for are
-      replaced, in the call and its result alike; so are names of tools that no API takes.
+    * Results come right behind their calls. A call without one gets one that says so; a result
+      without its call becomes a record in a user's message; a second result is dropped.
+    * Blank texts, thinking that led to nothing and parts that no API takes there are dropped, and
+      so are messages left empty.
+    * Ids of calls that are missing, reused or invalid for Anthropic are replaced, in call and
+      result; so are names of tools that no API takes.
 
-    What only one API asks for is done if `wire` names it: limits on the length of ids and names;
-    for ``messages``, that a user speaks first; for ``chat``, that nothing, not even another piece
-    of the same reply, stands between a call and its result. Without `wire`, the narrowest limits
-    hold.
+    With `wire`, also what only that API asks for: limits on ids and names (the narrowest without
+    `wire`); for ``messages``, that a user speaks first; for ``chat``, that nothing stands between a
+    call and its result.
 
-    Repairing again changes nothing, nor does repairing what is fit already. Events stay where they
-    are. What comes after a prefix does not change how the prefix is repaired, except that results
-    are moved to their calls.
+    Idempotent; valid histories do not change; events stay. What follows a prefix does not change
+    its repair, except that results move to their calls.
     """
     limits = Limits.of(wire)
     clean = cleaned(with_whole_replies(list(messages), limits), limits)
@@ -56,7 +51,7 @@ def repaired(messages: Iterable[Message], wire: str | None = None) -> tuple[Mess
 
 
 def _with_system_in_place(messages: list[Message]) -> list[Message]:
-    """The same, with system text in Anthropic's list of messages only behind a user's turn."""
+    """System text in Anthropic's list of messages only behind a user's turn."""
     out: list[Message] = []
     turn = ""  # whose it is; nobody's before the first
     for message in messages:

@@ -13,7 +13,7 @@ is_word = re.compile(r"[a-zA-Z0-9_-]+").fullmatch
 
 
 class Found:
-    """The violations found so far. Each names its position and the rule."""
+    """Violations found so far. Each names its position and the rule."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -32,7 +32,6 @@ class Found:
 
 
 def is_name(value: Any, limit: int) -> bool:
-    """Whether this may be a call's id or a tool's name."""
     return isinstance(value, str) and len(value) <= limit and is_word(value) is not None
 
 

@@ -1,16 +1,11 @@
-"""Requests as the wire formats say them.
+"""Request bodies, with a module for each wire format on top of the codecs of `perdure.wire`.
 
-One module builds the body of each format, on top of the codec of `perdure.wire`, which says the
-messages. `request_parts` is what they share.
+The same request always gives the same bytes: prompt caches and the response cache depend on it.
+`Request.extra` is merged last, unchecked.
 
-The same request always gives the same body, key by key and in the same order: prompt caches and the
-response cache depend on it. `Request.extra` is laid over it last, field by field, unchecked.
-
-What a format cannot say
-    is left out where the answer is still one to the question: a seed, the key of a prompt cache,
-    temperatures for models that have none. It is `NoModel` where it is not (stop words at
-    Responses, a picture that the format cannot show): another candidate may do it. `InvalidInput`
-    is what no provider could make sense of.
+What a format cannot say is left out where the answer still fits the question (a seed, a prompt
+cache key, temperatures for models that have none). Otherwise it is `NoModel`, since another
+candidate may do it (stop words at Responses, unsupported media).
 """
 
 from __future__ import annotations
@@ -29,23 +24,19 @@ _BUILDERS = {"chat": chat, "responses": responses, "messages": messages}
 
 
 class ProviderRequest(msgspec.Struct, frozen=True):
-    """What is to be posted, and where below the provider's address. It holds no key."""
+    """Path, headers and body of a call. Holds no key."""
 
     path: str
     body: dict[str, Any]
-    #: What the wire format wants beside the body.
     headers: dict[str, str] = {}
 
 
 def build(request: Request, provider: Provider, model: str, *, stream: bool) -> ProviderRequest:
-    """The call that asks this model for it.
+    """The request body for this model, made from `wire.repaired` messages.
 
-    The messages are sent as `wire.repaired` shows them, so any history will do. Reasoning of
-    another model is left out: it is signed, sealed or refused there.
-
-    Raises `InvalidInput` if something in it stands for content elsewhere (a reference, or media in
-    the artifact store) or contradicts itself, and `NoModel` if this provider's format cannot say
-    it.
+    Reasoning of another model is left out: it is signed, sealed or refused there. Raises
+    `InvalidInput` for content that is in the artifact store or contradicts itself, and `NoModel` if
+    the provider's format cannot say it.
     """
     builder = _BUILDERS[provider.wire]
     if request.max_tokens is not None and request.max_tokens < 1:
@@ -59,10 +50,8 @@ def build(request: Request, provider: Provider, model: str, *, stream: bool) -> 
 
 
 def build_embeddings(texts: Sequence[str], provider: Provider, model: str) -> ProviderRequest:
-    """The call that asks for the vectors of the texts, as OpenAI's API has it.
-
-    Raises `NoModel` if the provider has none, `InvalidInput` if there is no text, or an empty one:
-    providers refuse them, and nothing can be found by their vectors.
+    """As OpenAI's API has it. Raises `NoModel` if the provider has none, `InvalidInput` for no text
+    or an empty one.
     """
     if not provider.embeddings:
         raise NoModel(
@@ -78,10 +67,7 @@ def build_embeddings(texts: Sequence[str], provider: Provider, model: str) -> Pr
 
 
 def authorization(provider: Provider, key: str) -> dict[str, str]:
-    """The header that carries the key; none for an empty one.
-
-    Raises `Unauthorized` for what cannot stand in a header, such as a key with a line break.
-    """
+    """The header with the key; none if empty. Raises `Unauthorized` if it fits in no header."""
     key = key.strip()
     if not key:
         return {}

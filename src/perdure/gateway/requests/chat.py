@@ -102,10 +102,10 @@ def _messages(view: tuple[Message, ...], habits: Habits) -> list[Item]:
 
 
 def _alternating(items: list[Item], instructions: str) -> list[Item]:
-    """The same for templates that want instructions first, then user and assistant in turns.
+    """For templates that want instructions first, then user and assistant in turns.
 
-    Instructions in mid-conversation are said in the user's name, and a user speaks first. Of what
-    neighbours say beside their content, the later one's stays.
+    Later instructions go in the user's name, and a user speaks first. Of neighbours' other fields,
+    the later one's stay.
     """
     out: list[Item] = []
     for given in items:
@@ -123,7 +123,6 @@ def _alternating(items: list[Item], instructions: str) -> list[Item]:
 
 
 def _may_join(before: Item, item: Item) -> bool:
-    """Whether both are one speaker's, and nothing has to stand between them."""
     return before["role"] == item["role"] != "tool" and "tool_calls" not in before
 
 

@@ -1,16 +1,13 @@
-"""Requests to Anthropic Messages.
+"""Requests to Anthropic Messages. The models differ in what they take, and refuse the rest:
 
-The models differ in what they take, and refuse the rest:
-
-* Claude up to 4.5, and the models of others behind this format, think within a number of tokens,
-  at least 1,024 and less than `max_tokens`. Claude since 4.6 takes a word for its effort instead.
-* Thinking excludes temperature, top_p and the duty to call a tool. Claude since 4.7 takes neither
-  of the first two at all; temperatures end at 1; 4.1 to 4.6 take only one of the two.
+* Claude up to 4.5, and other models behind this format, think within a number of tokens, at least
+  1,024 and less than `max_tokens`. Claude since 4.6 takes a word for its effort instead.
+* Thinking excludes temperature, top_p and a required tool. Claude since 4.7 takes neither of the
+  first two; temperatures end at 1; 4.1 to 4.6 take only one of the two.
 * Fable and Mythos always think.
 
-A duty to call a tool comes before thinking, thinking before temperature. A seed and the key of a
-prompt cache have no place here and are left out. A shape that is not strict is asked for in words:
-this API knows strict schemas only.
+A required tool comes before thinking, thinking before temperature. Seed and prompt cache key are
+left out. A shape that is not strict is asked for in words: this API knows strict schemas only.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ _always_thinks = re.compile(r"claude-(?:fable|mythos)").search
 
 
 def headers(model: str) -> dict[str, str]:
-    """The version of the API: the newest for the models that need nothing of the one before."""
+    """The newest API version, or the last one with sampling for models that take it."""
     is_new = "claude" in model and not _takes_sampling(model)
     return {"anthropic-version": _NEWEST if is_new else _SAMPLED}
 
@@ -100,7 +97,6 @@ def _tool(tool: Tool) -> Item:
 def _thinking(
     request: Request, provider: Provider, model: str, items: list[Item], offer: ToolOffer
 ) -> Item:
-    """How much to think, and how long the answer may be: the one counts for the other."""
     reasoning, most = request.reasoning, request.max_tokens
     usual = most if most is not None else provider.habits.default_max_tokens
     made: Item = {"max_tokens": usual}
@@ -139,7 +135,7 @@ def _adaptive(request: Request, model: str, *, forced: bool) -> Item:
 
 
 def _goes_on_without(items: list[Item]) -> bool:
-    """Whether a reply waits to go on that began without thinking: it must go on so, then."""
+    """Whether a reply to be continued began without thinking: it must go on so."""
     blocks = items[-1]["content"] if items else ""
     if isinstance(blocks, str) or all(kind_of(block) != "tool_result" for block in blocks):
         return False

@@ -1,8 +1,4 @@
-"""What the request bodies of all wire formats share.
-
-Which of the messages, and which parts of them, go to a model; the tools that it is offered; the
-shape of its answer, in words where a server knows no schemas; how much it should think.
-"""
+"""What the request bodies of all wire formats share: messages, tools, shape, reasoning."""
 
 from __future__ import annotations
 
@@ -36,11 +32,10 @@ _WORDS = frozenset({"text", "input_text"})
 
 
 def fitted(messages: Iterable[Message], wire: CallWire, model: str) -> tuple[Message, ...]:
-    """The messages as this model may get them, sound by the rules of its wire format.
+    """The messages as this model may get them, valid in its wire format.
 
-    Raises `InvalidInput` if one of them is not whole or if there is nothing to answer, and
-    `NoModel` if the prompt shows something that the format has no way to show. What was shown
-    earlier is named in words then, and so is what a tool showed where results hold text only.
+    Raises `InvalidInput` if one is not whole or nothing is left to answer, `NoModel` if the prompt
+    shows media that the format cannot. Earlier media, and those of tools, are named in words.
     """
     whole = tuple(
         _own(message, at, wire, model)
@@ -65,8 +60,8 @@ def _own(message: Message, at: int, wire: CallWire, model: str) -> Message:
             if len(parts) < len(message.parts):
                 return replace(message, parts=parts)
     elif message.role == "user" and not message.wire and _names_files(message):
-        # A file's name means something to the provider that gave it, so codecs write it only where
-        # it came from. What came from nowhere is taken to be meant for whoever is asked.
+        # A file id means something only to the provider that gave it, so codecs write it only where
+        # it came from. One from nowhere is meant for whoever is asked.
         return replace(message, wire=wire)
     return message
 
@@ -86,7 +81,6 @@ def _check_whole(part: Part, at: int) -> None:
 
 
 def _check_shown(messages: Sequence[Message], wire: CallWire) -> None:
-    """That what the user shows now, since the last reply, is seen."""
     for message in reversed(messages):
         if message.role == "assistant":
             return
@@ -122,10 +116,8 @@ class ToolOffer(NamedTuple):
 
 
 def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -> ToolOffer:
-    """The request's tools for this format.
-
-    Raises `InvalidInput` for names that the format refuses and names used twice; `NoModel` if a
-    tool must be called and none is left that this format has.
+    """Raises `InvalidInput` for refused or duplicate names; `NoModel` if a tool must be called and
+    this format has none.
     """
     limit = Limits.of(wire).tool_name
     tools: dict[str, Item] = {}
@@ -152,7 +144,6 @@ def offered(request: Request, wire: CallWire, written: Callable[[Tool], Item]) -
 
 
 def function_tool(tool: Tool, parameters: str = "parameters") -> Item:
-    """A tool as all formats write it, but for the name of its `parameters`."""
     made: Item = {"name": tool.name}
     if tool.description:
         made["description"] = tool.description
@@ -183,7 +174,7 @@ _NAME_LIMIT = 64
 
 
 def named(shape: Shape) -> Shape:
-    """The shape. Raises `InvalidInput` if OpenAI would refuse its name."""
+    """Raises `InvalidInput` if OpenAI would refuse its name."""
     if not is_name(shape.name, _NAME_LIMIT):
         raise InvalidInput(
             f"{shape.name!r} cannot be the name of a shape.",
@@ -193,7 +184,7 @@ def named(shape: Shape) -> Shape:
 
 
 def in_words(messages: Sequence[Message], shape: Shape) -> tuple[Message, ...]:
-    """The messages with the schema asked for at their end, where it changes no cached prefix."""
+    """Asks for the schema at the end of the messages, where no cached prefix changes."""
     schema = json.dumps(shape.schema, ensure_ascii=False, separators=(",", ":"))
     words = f"Answer with nothing but JSON that follows this schema:\n{schema}"
     last = messages[-1]
@@ -217,27 +208,23 @@ BUDGETS: Final[dict[Effort, int]] = {
 }
 
 _reasons = re.compile(r"(?:^|/)(?:o\d|gpt-5(?!.*-chat))").search
-#: OpenAI's models that do not reason, and refuse to be told how much. Others, of which nothing is
-#: known, may.
+#: OpenAI's models that do not reason, and refuse an effort.
 _never_reasons = re.compile(r"(?:^|/)(?:gpt-[34]|chatgpt|gpt-\d[^/]*-chat)").search
 _FIRST_FIVE = re.compile(r"(?:^|/)gpt-5(?:-(?!chat)|$)").search
 _O_SERIES = re.compile(r"(?:^|/)o\d").search
 
 
 def word_of(reasoning: Effort | int) -> Effort:
-    """The word, or the smallest one that covers the number."""
     if isinstance(reasoning, str):
         return reasoning
     return next((word for word, tokens in BUDGETS.items() if reasoning <= tokens), "high")
 
 
 def may_reason(model: str) -> bool:
-    """Whether a model of OpenAI's formats may be told how much to think."""
     return not _never_reasons(model)
 
 
 def effort_of(reasoning: Effort | int, model: str) -> Effort:
-    """The word for a model of OpenAI's formats: the nearest of those that it knows."""
     word = word_of(reasoning)
     if word in {"none", "minimal"}:
         if _O_SERIES(model):
@@ -254,7 +241,7 @@ def budget_of(reasoning: Effort | int) -> int:
 
 
 def sampling(request: Request, model: str) -> Item:
-    """Temperature and top_p for a model of OpenAI's formats: OpenAI's that reason refuse both."""
+    """Temperature and top_p; OpenAI's reasoning models refuse both."""
     asked = request.reasoning
     if _reasons(model) and (asked is None or effort_of(asked, model) != "none"):
         return {}

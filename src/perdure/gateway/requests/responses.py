@@ -1,8 +1,7 @@
 """Requests to OpenAI Responses.
 
-Nothing is kept at the provider: `store` is off, and reasoning comes sealed with the answer, to be
-sent back with it. Items go without the names that the provider gave them then, for it has forgotten
-them. ``extra={"responses": {"store": True}}`` turns all of that around.
+Nothing is kept at the provider: `store` is off, reasoning comes sealed with the answer and is sent
+back, and items go without ids. ``extra={"responses": {"store": True}}`` reverses that.
 """
 
 from __future__ import annotations
@@ -77,7 +76,6 @@ def body(request: Request, provider: Provider, model: str, *, stream: bool) -> I
 
 
 def _is_lost(item: Item) -> bool:
-    """Whether the provider would have to look it up where it is not kept."""
     if kind_of(item) == "reasoning":
         return not item.get("encrypted_content") and not item.get("content")
     return kind_of(item) == "item_reference"

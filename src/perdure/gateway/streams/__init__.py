@@ -1,9 +1,4 @@
-"""What models answer, event by event or all at once, as canonical messages.
-
-sse         bytes to events
-chat, responses, messages
-            events and bodies of each wire format
-embeddings  vectors
+"""Answers of models as canonical messages, from a stream of events or a whole body.
 
     parser, decoder = sse.EventParser(), streams.decoder("chat")
     for chunk in chunks:
@@ -11,8 +6,8 @@ embeddings  vectors
             deltas = decoder.feed(event)
     answered = decoder.finish()
 
-Why a model stopped is told in five words. ``tools`` is said whenever a tool is asked for and
-nothing went wrong, and ``filter`` also if the model itself refused, whatever the server called it.
+`finish` is ``tools`` whenever a tool is asked for and nothing went wrong, and ``filter`` also if
+the model itself refused, whatever the server called it.
 """
 
 from __future__ import annotations
@@ -37,16 +32,11 @@ _READERS = {"chat": chat.read, "responses": responses.read, "messages": messages
 
 
 def decoder(wire: CallWire, where: str = "") -> StreamDecoder:
-    """A decoder for one stream of this format; `where` names the model in errors."""
     return _DECODERS[wire](where)
 
 
 def read_answer(wire: CallWire, body: dict[str, Any], where: str = "") -> ModelAnswer:
-    """The answer in the body of a response.
-
-    Raises `BadAnswer` if it is none, and another `GatewayError` if it is an error that came with a
-    status that says otherwise.
-    """
+    """Raises `BadAnswer` if there is no answer, or the error that came with status 200."""
     error = body.get("error")
     if error or body.get("status") == "failed":
         raise failed(error or "The response failed.", where)

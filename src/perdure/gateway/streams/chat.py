@@ -1,4 +1,4 @@
-"""Answers of Chat Completions, as OpenAI and the many servers like it give them."""
+"""Answers of Chat Completions, of OpenAI and compatible servers."""
 
 from __future__ import annotations
 
@@ -85,12 +85,10 @@ def _answered(body: Item) -> ModelAnswer:
 
 
 def _seed(head: Item) -> str:
-    """What tells this answer from others, for calls without an id."""
     return str(head.get("id") or head.get("created") or "")
 
 
 def _words(content: Any) -> tuple[Any, str]:
-    """The text of a content and the thinking in it, which Mistral puts there as blocks."""
     if not isinstance(content, list):
         return content, ""
     if any(kind_of(block) not in {"text", "thinking"} for block in content):
@@ -105,7 +103,7 @@ def _thought(thinking: str | list[Item]) -> str:
 
 
 class ChatDecoder(StreamDecoder):
-    """Of Chat Completions. Choices but the first are not looked at: one is asked for."""
+    """Decodes Chat Completions; only the first choice."""
 
     wire = WIRE
 
@@ -216,10 +214,7 @@ class ChatDecoder(StreamDecoder):
 
 
 def _merge(into: Item, field: str, value: Any) -> None:
-    """Adds a piece to a field: strings and lists grow, objects field by field.
-
-    Objects in a list that are numbered grow with their number, as OpenRouter's reasoning does.
-    """
+    """Strings and lists grow, objects field by field; numbered objects in a list by number."""
     before = into.get(field)
     if isinstance(before, str) and isinstance(value, str) and field not in _FIXED:
         into[field] = before + value
@@ -252,7 +247,6 @@ def _merge_entry(entries: list[Any], entry: Any) -> None:
 # Changing it changes the ids of calls that have none from their server, in answers read again.
 _CALL_IDS = UUID("5c2ad0f4-8a1e-5d0b-9d3b-1c6f0f0f7c11")
 _ENTRY = frozenset({"custom", "function", "id", "index", "type"})
-#: Where each kind of call says what the tool is given.
 _KEYS = {"function": "arguments", "custom": "input"}
 
 
@@ -286,7 +280,6 @@ class _Call:
         return {"id": self.id, "type": self.kind, **self.others, self.kind: said}
 
     def is_complete(self) -> bool:
-        """Whether its arguments are JSON as they stand."""
         if self.whole is not None:
             return True
         try:
@@ -308,14 +301,12 @@ class ToolCalls:
         return len(self._calls)
 
     def items(self) -> list[Item]:
-        """As a body would say them. A call without an id has one that depends on nothing else."""
+        """A call without an id gets a deterministic one."""
         return [call.item() for call in self._calls]
 
     def add(self, entry: Item, *, whole: bool = False) -> tuple[int, StartedCall | None, str]:
-        """Takes up a piece, or a whole call.
-
-        Gives its place; the call, if this piece names its tool; and its new arguments, which wait
-        until the tool is named.
+        """Take a piece, or a whole call: its index; the call, if this piece names its tool; its new
+        arguments, which wait until the tool is named.
         """
         kind = "custom" if "custom" in entry else "function"
         said: Item = entry.get(kind) or {}
@@ -344,7 +335,6 @@ class ToolCalls:
         return at, StartedCall(call.id, name), call.text if call.whole is None else arguments
 
     def _place(self, entry: Item, name: str, arguments: Any) -> int | None:
-        """Which call the piece belongs to; None for a new one."""
         index, id_ = entry.get("index"), entry.get("id") or ""
         numbered = isinstance(index, int)
         if numbered:

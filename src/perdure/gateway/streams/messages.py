@@ -37,7 +37,6 @@ _FINISH: dict[Any, Finish] = {
     "tool_use": "tools",
     "refusal": "filter",
 }
-#: Where each type of delta adds to its block.
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
@@ -59,8 +58,6 @@ def _tidy(block: Any) -> Any:
 
 
 class _Block:
-    """A block that grows."""
-
     __slots__ = ("block", "pieces", "whole")
 
     def __init__(self, block: Item) -> None:
@@ -121,7 +118,7 @@ class MessagesDecoder(StreamDecoder):
         return []
 
     def _count(self, usage: Any) -> None:
-        """Takes up counts, which are totals; what is left out stays as it was."""
+        """Counts are totals; what is left out stays as it was."""
         if isinstance(usage, dict):
             self._usage |= {
                 name: count
@@ -165,7 +162,6 @@ class MessagesDecoder(StreamDecoder):
         return [CallDelta(index, shown(text))] if growing.block["type"] == "tool_use" else []
 
     def _set(self, block: Item, kind: str, delta: Item) -> None:
-        """What comes whole, or in a type that is not known: its fields are the block's."""
         if kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
             return

@@ -1,7 +1,7 @@
 """Answers of OpenAI Responses.
 
-The last event holds the whole response, which is what is read. Where its output is missing, as some
-servers leave it out, the items that arrived one by one stand in for it.
+The last event holds the whole response. Where its output is missing, as with some servers, the
+items that arrived one by one are used.
 """
 
 from __future__ import annotations
@@ -78,8 +78,6 @@ def _tidy(body: Item) -> Item:
 
 
 class _Open:
-    """An item that grows."""
-
     __slots__ = ("item", "pieces")
 
     def __init__(self, item: Item) -> None:
@@ -136,7 +134,6 @@ class ResponsesDecoder(StreamDecoder):
         return []
 
     def _place(self, said: Item) -> int:
-        """The item's place in the output; the newest one's, if the event does not say."""
         at = said.get("output_index")
         if isinstance(at, int):
             return at
@@ -165,7 +162,6 @@ class ResponsesDecoder(StreamDecoder):
         return [CallDelta(at, shown(text)) if make is None else make(shown(text))]
 
     def _call(self, at: int, item: Item) -> list[Delta]:
-        """The beginning of a call, if this is one that the caller is to answer."""
         form = CALLS.get(item["type"])
         if form is None or at in self._began:
             return []
@@ -198,7 +194,6 @@ class ResponsesDecoder(StreamDecoder):
 
 
 def _at_once(at: int, item: Item) -> list[Delta]:
-    """The deltas of an item that came without any."""
     form = CALLS.get(item["type"])
     if form is not None:
         given = item.get(form.key)

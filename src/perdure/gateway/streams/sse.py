@@ -1,8 +1,7 @@
 """Server-sent events from bytes, in whatever pieces they arrive.
 
-As the standard reads them (https://html.spec.whatwg.org/multipage/server-sent-events.html), with
-two differences: what stands before the end of the stream is an event even if no empty line follows
-it, for some servers forget that; and no line, nor the data of one event, may grow without bounds.
+Differs from the standard (https://html.spec.whatwg.org/multipage/server-sent-events.html) in two
+points: a last event needs no empty line behind it, and lines and events are limited in size.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ class ServerEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventParser:
-    """Takes bytes and gives events. Lines end in LF, CR or CRLF; comments say nothing.
+    """Takes bytes and gives events. Bytes that are no UTF-8 become U+FFFD.
 
-    Bytes that are no UTF-8 become U+FFFD. `feed` raises `BadAnswer` if a line or an event is over
-    the limit; nothing is to be expected of the parser then.
+    `feed` raises `BadAnswer` if a line or event is over the limit; the parser is unusable then.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -41,7 +39,6 @@ class EventParser:
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
-        """The events that these bytes complete, in their order."""
         if self._after_return and chunk:
             self._after_return = False
             if chunk[0] == 0x0A:
@@ -70,7 +67,6 @@ class EventParser:
         return events
 
     def close(self) -> list[ServerEvent]:
-        """The event that was begun and never closed, if there is one."""
         if self._begun:
             line = b"".join(self._begun)
             self._begun.clear()

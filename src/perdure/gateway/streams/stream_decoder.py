@@ -1,8 +1,7 @@
-"""What the stream decoders share; and vectors, as OpenAI's API and its likenesses answer with them.
+"""What the stream decoders share; and vectors, as OpenAI-compatible APIs send them.
 
-A decoder gathers the body that the same answer would have had without a stream, and reads it as the
-wire format's codec reads any body. So a stream and a body of the same answer give the same message,
-and there is one place that knows what a body means.
+A decoder gathers the body that the answer would have had without a stream, and the wire format's
+codec reads it: a stream and a body of the same answer give the same message.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from perdure.wire.media import from_base64
 from perdure.wire.notes import notes_of
 from perdure.wire.plain import Item
 
-#: What reading something of an unexpected form may raise. Everything that was said is looked at
-#: only as far as it is needed, so that servers may differ in the rest.
+#: What reading an unexpected form may raise. Only needed fields are read.
 MISREAD = (
     AttributeError,
     IndexError,
@@ -45,10 +43,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class StreamDecoder(ABC):
-    """Gives what arrives of one answer, and the answer in the end.
-
-    It is for one answer, and cannot be used again after it raised.
-    """
+    """Decodes one answer. Cannot be used again, nor after it raised."""
 
     wire: CallWire
 
@@ -59,11 +54,7 @@ class StreamDecoder(ABC):
         self.done = False
 
     def feed(self, event: ServerEvent) -> list[Delta]:
-        """What this event brought; events of unknown types bring nothing.
-
-        Raises `BadAnswer` if it cannot be read, and another `GatewayError` if it is the provider's
-        report of one.
-        """
+        """Empty for unknown types. Raises `BadAnswer`, or the error that the event reports."""
         if self.done:
             return []
         data = event.data
@@ -78,7 +69,7 @@ class StreamDecoder(ABC):
             raise self._unreadable("an event", data) from exc
 
     def so_far(self) -> Message:
-        """The message as far as it has come, marked as partial. Never raises."""
+        """The message so far, marked as partial. Never raises."""
         try:
             message = message_of(self.wire, self._body())
         except (BadAnswer, *MISREAD):
@@ -98,23 +89,19 @@ class StreamDecoder(ABC):
             raise self._unreadable("the answer", "") from exc
 
     @abstractmethod
-    def _take(self, said: Item, name: str) -> list[Delta]:
-        """What one event brought."""
+    def _take(self, said: Item, name: str) -> list[Delta]: ...
 
     @abstractmethod
-    def _body(self) -> Item:
-        """The body as it would be if the answer ended here."""
+    def _body(self) -> Item: ...
 
     @abstractmethod
-    def _read(self, body: Item) -> ModelAnswer:
-        """What a body of this format says."""
+    def _read(self, body: Item) -> ModelAnswer: ...
 
     @abstractmethod
-    def _has_ended(self) -> bool:
-        """Whether the answer is whole."""
+    def _has_ended(self) -> bool: ...
 
     def _last(self) -> list[Delta]:
-        """What ``[DONE]`` brings, in formats that end with it."""
+        """Deltas of ``[DONE]``, in formats that end with it."""
         return []
 
     def _parsed(self, data: str) -> Item:
@@ -144,15 +131,11 @@ class StreamDecoder(ABC):
 
 
 def failed(error: Any, where: str) -> GatewayError:
-    """The error that a provider reported inside a stream or a body."""
     return from_event(error if isinstance(error, dict) else {"message": str(error)}, where=where)
 
 
 def shown(text: str) -> str:
-    """Text to be shown at once: half of a character that was cut in two becomes U+FFFD.
-
-    In the message that is gathered, the halves come together again.
-    """
+    """Text to be shown at once: half a surrogate pair becomes U+FFFD."""
     if text.isascii():
         return text
     whole: str = sound(text)
@@ -160,11 +143,7 @@ def shown(text: str) -> str:
 
 
 def message_of(wire: CallWire, body: Item) -> Message:
-    """The one message that a body holds.
-
-    What a tool said that the provider ran itself stands in it, where it was said. Raises
-    `BadAnswer` if the body holds none.
-    """
+    """The one message in a body, with results of provider-run tools. Raises `BadAnswer`."""
     try:
         messages = codec(wire).decode(body)
     except InvalidInput as exc:
@@ -181,9 +160,8 @@ def message_of(wire: CallWire, body: Item) -> Message:
 
 
 def answered(message: Message, wire: CallWire, finish: Finish) -> ModelAnswer:
-    """The answer; a reason that the message itself tells better is corrected by it.
-
-    Several servers say that they stopped when they ask for tools, and OpenAI when it refuses.
+    """Corrects the finish reason: several servers say ``stop`` when they ask for tools, and OpenAI
+    when it refuses.
     """
     if finish == "stop":
         if message.calls:
@@ -210,10 +188,8 @@ Vectors = tuple[tuple[float, ...], ...]
 
 
 def read(body: dict[str, Any]) -> tuple[Vectors, Usage | None]:
-    """The vectors in the order of the texts, and what they took.
-
-    A vector is a list of numbers, or 32-bit floats in base64. Raises `BadAnswer` if one is missing
-    or cannot be read, or if they differ in length.
+    """The vectors (numbers, or 32-bit floats in base64) in the order of the texts, and the usage.
+    Raises `BadAnswer` if one is missing or unreadable, or if lengths differ.
     """
     data = body.get("data")
     if not isinstance(data, list) or not data:

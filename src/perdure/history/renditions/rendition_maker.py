@@ -29,7 +29,7 @@ from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_reader import TurnReader, mark_of
 from perdure.history.turn_tags import escape
 from perdure.jobs import Runner
-from perdure.storage.keys import numbered
+from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 
 #: Characters above which a round is worked on in a thread: it would take longer than a slice.

@@ -19,7 +19,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from perdure.history.log_records import turn_prefix
-from perdure.storage.keys import numbered
+from perdure.storage.record_keys import numbered
 from perdure.storage.records import Compressed, Key, system_record
 from perdure.storage.rows import Index
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,6 +24,7 @@ from perdure.history.renditions.rendition_maker import RenditionMaker
 from perdure.history.renditions.rendition_records import (
     BY_MODEL,
     PROMPT,
+    Rendition,
     Tiny,
     is_stale,
     rendition_key,
@@ -307,9 +308,13 @@ class RenditionService:
         return found
 
     async def texts(
-        self, record: SessionRecord, head: Head, wanted: Sequence[RoundAtLevel]
+        self,
+        record: SessionRecord,
+        head: Head,
+        wanted: Sequence[RoundAtLevel],
+        rows: Mapping[str, Rendition | None] | None = None,
     ) -> list[str]:
-        return await self._renditions.texts(record, head, wanted)
+        return await self._renditions.texts(record, head, wanted, rows)
 
     async def tiny_texts(
         self, record: SessionRecord, head: Head, wanted: Sequence[tuple[int, int]]

@@ -19,7 +19,7 @@ from perdure.history.renditions.rendition_records import (
     status_of,
 )
 from perdure.storage.collection import Collection
-from perdure.storage.finder import Finder
+from perdure.storage.finder import QueryBuilder
 from perdure.storage.store import Store
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -155,7 +155,7 @@ async def _all(collection: Collection[T], session: str) -> list[T]:
 
 
 async def _spent(store: Store, session: str) -> tuple[int, int | None]:
-    finder: Finder[Outcome] = store.collection(Outcome).query().where("session", "=", session)
+    finder: QueryBuilder[Outcome] = store.collection(Outcome).query().where("session", "=", session)
     outcomes = [each for each in await finder.values() if each.task == TASK]
     costs = [each.cost for each in outcomes]
     known = [cost for cost in costs if cost is not None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -38,7 +38,7 @@ from perdure.history.renditions.rendition_records import (
 from perdure.history.token_counts import TokenCounts
 from perdure.history.turn_log import TURNS
 from perdure.jobs import marks_of
-from perdure.storage.keys import numbered
+from perdure.storage.record_keys import numbered
 from perdure.storage.store import Store
 from perdure.storage.transaction import Transaction
 
@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 #: Turns whose content is read together, and keys that are.
 _READ, KEYS_AT_ONCE = 16, 512
+#: Turns that are as near to each other are read with those between them.
+_APART = 8
 _NEAR = 20  # Turns in front of a fork that its parent may still have added to.
 
 _log = logging.getLogger(__name__)
@@ -123,20 +125,23 @@ class RenditionStore:
         self._counts = store.collection(TurnCount)
 
     async def texts(
-        self, record: SessionRecord, head: Head, wanted: Sequence[RoundAtLevel]
+        self,
+        record: SessionRecord,
+        head: Head,
+        wanted: Sequence[RoundAtLevel],
+        rows: Mapping[str, Rendition | None] | None = None,
     ) -> list[str]:
         """The words of rounds at R, S or C, not escaped; empty for forgotten ones. What cannot be
-        read any more is made anew by the current algorithm.
+        read any more is made anew by the current algorithm. `rows` are those read just now, by key.
         """
         found = dict[RoundAtLevel, str]()
         turns = sorted({each.place.turn for each in wanted})
-        for stretch in await self.stretches(record, head, turns):
-            owned = stretch.owned
+        for owned in _owned(record, head, turns):
             here = [n for n in turns if owned.first <= n <= owned.last]
-            for a, b in runs(here, _READ):
+            for a, b in runs(here, _READ, _APART):
                 part = msgspec.structs.replace(owned, first=a, last=b)
                 some = [each for each in wanted if a <= each.place.turn <= b]
-                found |= await self._texts_of(part, some)
+                found |= await self._texts_of(part, some, rows or {})
         return [found.get(each, "") for each in wanted]
 
     async def tiny_texts(
@@ -145,8 +150,7 @@ class RenditionStore:
         """The words of turns at T, by turn and variant; empty for forgotten ones."""
         found = dict[tuple[int, int], str]()
         turns = sorted({turn for turn, _ in wanted})
-        for stretch in await self.stretches(record, head, turns):
-            owned = stretch.owned
+        for owned in _owned(record, head, turns):
             here = [each for each in wanted if owned.first <= each[0] <= owned.last]
             for some in portions(here, KEYS_AT_ONCE):
                 keys = [turn_key(owned.session, turn) for turn, _ in some]
@@ -204,23 +208,24 @@ class RenditionStore:
         found = list[LineStretch]()
         if not numbers:
             return found
-        for owned in owners(record, numbers[0], min(numbers[-1], head.turn)):
+        for owned in _owned(record, head, numbers):
             marked = await marks_of(self._store, TURNS, owned.session)
             doubtful = min([mark.first for mark in marked], default=head.turn)
             if owned.session == record.id:
-                own = msgspec.structs.replace(owned, piece=head.pieces)
-                found.append(LineStretch(own, min(doubtful, head.turn)))
+                found.append(LineStretch(owned, min(doubtful, head.turn)))
             else:
                 end = next(s.turn for s in record.line if s.turn >= owned.last)
                 found.append(LineStretch(owned, min(doubtful, end - _NEAR + 1)))
         return found
 
     async def _texts_of(
-        self, owned: Owned, wanted: Sequence[RoundAtLevel]
+        self, owned: Owned, wanted: Sequence[RoundAtLevel], known: Mapping[str, Rendition | None]
     ) -> dict[RoundAtLevel, str]:
         session = owned.session
         keys = [rendition_key(session, *_numbers(each.place)) for each in wanted]
-        rows = await self._rows.get_many(keys)
+        unknown = [key for key in keys if key not in known]
+        read = dict(zip(unknown, await self._rows.get_many(unknown), strict=True))
+        rows = [known[key] if key in known else read[key] for key in keys]
         told = {each.number: each for each in await self._maker.told(owned)}
         found = dict[RoundAtLevel, str]()
         for each, row in zip(wanted, rows, strict=True):
@@ -447,11 +452,24 @@ def portions(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-def runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Neighbouring numbers together, so that each run is one read; at most so many."""
+def _owned(record: SessionRecord, head: Head, numbers: Sequence[int]) -> list[Owned]:
+    """Whose logs hold these turns, which are in order."""
+    if not numbers:
+        return []
+    return [
+        msgspec.structs.replace(owned, piece=head.pieces) if owned.session == record.id else owned
+        for owned in owners(record, numbers[0], min(numbers[-1], head.turn))
+    ]
+
+
+def runs(numbers: Sequence[int], most: int, gap: int = 1) -> Iterator[tuple[int, int]]:
+    """Neighbouring numbers together, so that each run is one read; at most so many.
+
+    Those are neighbours that are not further apart than `gap`.
+    """
     first = before = None
     for number in numbers:
-        if first is None or before is None or number != before + 1 or number - first >= most:
+        if first is None or before is None or number - before > gap or number - first >= most:
             if first is not None and before is not None:
                 yield first, before
             first = number

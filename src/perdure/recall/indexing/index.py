@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from perdure.core.errors import Corrupted, InvalidInput
+from perdure.core.errors import Corrupted, InvalidInput, PerdureError
 from perdure.history.log_records import SessionRecord, TurnPiece
 from perdure.history.turn_log import Written
 from perdure.history.turn_reader import TurnReader
 from perdure.jobs import Runner, Wake
 from perdure.recall.embedders import Embedder
-from perdure.recall.indexing.embedding import Embeddings, Waiting
-from perdure.recall.indexing.filling import RECIPE, Filler
 from perdure.recall.indexing.groups import Groups
+from perdure.recall.indexing.index_filler import RECIPE, Filler
+from perdure.recall.indexing.passage_vectors import Embeddings, Waiting
 from perdure.recall.indexing.passages import document, of_text
 from perdure.recall.indexing.pending_turns import PendingTurns
 from perdure.recall.places import INDEX, Spot, spot, turns
@@ -34,7 +35,7 @@ from perdure.storage.transaction import Transaction
 
 if TYPE_CHECKING:
     from perdure.config import RecallConfig
-    from perdure.recall.indexing.checking import IndexReport
+    from perdure.recall.indexing.index_check import IndexReport
 
 #: Puts again all that it has, with `RecallIndex.put`.
 Refill: TypeAlias = Callable[[], Awaitable[object]]
@@ -177,7 +178,7 @@ class RecallIndex:
 
     async def check(self, progress: Progress | None = None) -> IndexReport:
         """Compare the index with what it is about. Reads the whole log, changes nothing."""
-        from perdure.recall.indexing.checking import check
+        from perdure.recall.indexing.index_check import check
 
         return await check(self, progress)
 
@@ -233,6 +234,10 @@ class RecallIndex:
             await self.prepared()
             await self.pending.index_now(transaction, written)
 
+    def marked(self, session: str) -> list[int] | None:
+        """From which turns on others, or we, have work to do about a session, as of `catch_up`."""
+        return None if self.pending is None else self.pending.marked(session)
+
     async def catch_up(self, record: SessionRecord) -> None:
         """Index all that is written by now, by any process: what this session sees comes first."""
         if self.pending is not None:
@@ -270,7 +275,10 @@ class RecallIndex:
         return (await self.groups()).get(name)
 
     async def groups(self) -> Mapping[str, int]:
-        """The number of each group by its name; see `Groups.all`."""
+        """The number of each group by its name. What waits here to be indexed gets one first."""
+        if self.pending:
+            with suppress(PerdureError):  # whoever searches is told of damage
+                await self.pending.write()
         return await self.numbers.all()
 
     async def numbered(self, executor: Transaction | Store, name: str) -> int | None:

@@ -18,9 +18,9 @@ from perdure.history.log_records import Owned, SessionRecord, TurnPiece, agent_o
 from perdure.history.turn_log import TURNS, Written
 from perdure.history.turn_reader import TurnReader
 from perdure.jobs import GoOn, PendingMark, Runner
-from perdure.recall.indexing.embedding import Embeddings, Waiting, always
-from perdure.recall.indexing.filling import Filler
 from perdure.recall.indexing.groups import Groups
+from perdure.recall.indexing.index_filler import Filler
+from perdure.recall.indexing.passage_vectors import Embeddings, Waiting, always
 from perdure.recall.indexing.passages import (
     Moment,
     Thread,
@@ -68,6 +68,8 @@ class PendingTurns:
         self._unread: dict[str, tuple[SessionRecord, int]] = {}
         #: Of sessions that others write to: the turn up to which all is in the index.
         self._known: dict[str, int] = {}
+        #: What other processes had marked when somebody last asked.
+        self._marks: list[PendingMark] | None = None
         self._lock = asyncio.Lock()
         self._wake = jobs.idle("indexing turns", self._work, covers=TURNS, closing=_CLOSING)
 
@@ -122,10 +124,19 @@ class PendingTurns:
 
     async def catch_up(self, record: SessionRecord) -> None:
         """Write what waits here, and what others have marked: this session's turns first."""
+        self._marks = None
         await self.write()
-        marks = await self._jobs.marks(TURNS)
+        marks = self._marks = await self._jobs.marks(TURNS)
         for mark in sorted(marks, key=lambda mark: _distance(mark, record)):
             await self._follow(mark)
+
+    def marked(self, session: str) -> list[int] | None:
+        """From which turns on work is to be done about a session; None if nobody knows."""
+        if self._marks is None:
+            return None
+        own = self._jobs.pending(TURNS)
+        others = [mark.first for mark in self._marks if mark.key == session]
+        return [own[session], *others] if session in own else others
 
     # ------------------------------------------------------------------------------------------
 

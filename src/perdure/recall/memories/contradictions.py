@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from perdure.core.clock import to_datetime
-from perdure.recall.injecting import ago
 from perdure.recall.memories.memory_records import Memory, shown
+from perdure.recall.memory_layer import ago
 from perdure.recall.values import Candidate
 
 if TYPE_CHECKING:
-    from perdure.recall.steps.showing import Shown
+    from perdure.recall.steps.hit_texts import Shown
 
 
 def line(memory: Memory, moment: int, rivals: Iterable[Memory] = (), *, agent: str = "") -> str:

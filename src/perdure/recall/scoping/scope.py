@@ -246,7 +246,10 @@ class Scopes:
 
     async def _of_memories(self, agent: str, groups: Groups) -> tuple[Range, ...]:
         """The agent's memories, and those that are shared with it."""
-        found = list(groups.whole((memories_of(agent),)))
+        own = memories_of(agent)
+        found = list(groups.whole((own,)))
+        if not any(name.startswith(_MEMORIES) and name != own for name in groups.numbers):
+            return joined(found)  # nobody else has any
         for memory in await self._shared_memories():
             number = groups.numbers.get(memories_of(memory.agent))
             if number is not None and memory.is_visible_to(agent) and memory.number < LAST_TURN:

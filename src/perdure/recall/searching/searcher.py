@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from perdure.recall.background_tasks import Underway
 from perdure.recall.places import INDEX, turns
 from perdure.recall.scoping.filters import narrowed
 from perdure.recall.searching.cues import Cues, cues
-from perdure.recall.underway import Underway
 from perdure.recall.values import Candidate, Note, Question
 from perdure.search.engine import TextFound, TextSearch, VectorSearch, engine_of
 from perdure.storage.options import DEFAULT

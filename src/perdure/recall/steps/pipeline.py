@@ -25,16 +25,16 @@ from perdure.config.settings import RecallConfig
 from perdure.core.errors import PerdureError
 from perdure.core.messages import Message
 from perdure.history.log_records import SessionRecord
-from perdure.recall.indexing.embedding import load_once
-from perdure.recall.searching.scanning import names_in
+from perdure.recall.background_tasks import Underway
+from perdure.recall.indexing.passage_vectors import load_once
+from perdure.recall.searching.turn_scan import names_in
 from perdure.recall.steps import hops, swarm
-from perdure.recall.steps.cabinets import Finds
+from perdure.recall.steps.fetchers import Finds
+from perdure.recall.steps.hit_texts import Texts
 from perdure.recall.steps.hops import neighbours
-from perdure.recall.steps.naming import Names
+from perdure.recall.steps.key_lookup import Names
 from perdure.recall.steps.run import Run
-from perdure.recall.steps.showing import Texts
 from perdure.recall.steps.swarm import Judge, Swarm
-from perdure.recall.underway import Underway
 from perdure.recall.values import NO_MODEL, Candidate, Filters, Question, Recalled
 
 if TYPE_CHECKING:

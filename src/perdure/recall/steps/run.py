@@ -14,10 +14,10 @@ from perdure.core.clock import SECOND
 from perdure.core.errors import InvalidInput, PerdureError
 from perdure.recall import keys
 from perdure.recall.memories.contradictions import in_reading_order
-from perdure.recall.steps import naming, swarm
+from perdure.recall.steps import key_lookup, swarm
+from perdure.recall.steps.hit_texts import Shown, as_it_stands
 from perdure.recall.steps.hops import Neighbour
-from perdure.recall.steps.naming import Named
-from perdure.recall.steps.showing import Shown, as_it_stands
+from perdure.recall.steps.key_lookup import Named
 from perdure.recall.steps.swarm import Case, Choice
 from perdure.recall.values import LATE, STAGES, Candidate, Hit, Question, Recalled, Stage, Step
 
@@ -203,7 +203,7 @@ class Run:
         """That the question is a key of nothing, if it is known to be."""
         if not self.named.alone or any(c.place not in self._gone for c in self.named.candidates):
             return ()
-        return (naming.absent(self.named.alone, self.question.record.agent),)
+        return (key_lookup.absent(self.named.alone, self.question.record.agent),)
 
     def _fetchable(self) -> tuple[Candidate, ...]:
         """Those that are known to be there, and by which key.

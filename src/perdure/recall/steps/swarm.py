@@ -27,8 +27,8 @@ from perdure.core.clock import SECOND
 from perdure.core.errors import BadAnswer, BudgetReached, NoModel, PerdureError, Unauthorized
 from perdure.core.messages import Message, Text
 from perdure.gateway.calls import CallOptions, Purpose, Request, Shape
-from perdure.recall.steps.showing import Shown
-from perdure.recall.underway import Underway
+from perdure.recall.background_tasks import Underway
+from perdure.recall.steps.hit_texts import Shown
 from perdure.recall.values import LATE, Candidate, Kind, Question
 
 if TYPE_CHECKING:

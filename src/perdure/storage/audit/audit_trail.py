@@ -24,7 +24,7 @@ from perdure.storage.audit.audit_entries import (
 )
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG, Options
-from perdure.storage.query import All, Compare, Condition, Op, Order, Query
+from perdure.storage.query import All, Compare, Condition, Op, Query, SortOrder
 from perdure.storage.records import type_of
 from perdure.storage.rows import Batch, Row
 from perdure.storage.store import Store
@@ -206,7 +206,7 @@ class _Span:
         elif not self._newest_first and self._since is not None:
             after = first_id(self._since)
         mark = None if after is None else (after,)
-        order = (Order("key", self._newest_first),)
+        order = (SortOrder("key", self._newest_first),)
         return Query(TRAIL, prefix=FOLDER, order=order, after=mark)
 
     def filtered(self, wanted: list[Compare], after: str | None) -> Query:
@@ -216,7 +216,7 @@ class _Span:
         if self._until is not None:
             conditions.append(Compare("at", Op.LT, self._until))
         mark = None if after is None else (time_of(after), after)
-        order = (Order("at", self._newest_first),)
+        order = (SortOrder("at", self._newest_first),)
         return Query(TRAIL, where=All(tuple(conditions)), order=order, after=mark)
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import Closed, Conflict, InvalidInput
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.adapter import Adapter, Capability, Snapshot, newer_schema, not_empty
 from perdure.storage.extension import Extension, Extensions
 from perdure.storage.options import Options
@@ -26,12 +26,12 @@ from perdure.storage.rows import (
     Check,
     Delete,
     Delivered,
-    Entry,
     Fill,
     Layout,
     Put,
     Recode,
     Row,
+    RowCopy,
     Size,
     Staleness,
 )
@@ -89,7 +89,7 @@ class _Collection:
 
     def within(self, prefix: str) -> Iterator[_Entry]:
         first = bisect_left(self.keys, prefix)
-        end = keys.after_prefix(prefix)
+        end = record_keys.after_prefix(prefix)
         last = len(self.keys) if end is None else bisect_left(self.keys, end)
         for key in self.keys[first:last]:
             yield self.entries[key]
@@ -427,7 +427,7 @@ def _held(found: _Collection, moment: int) -> HeldCollection:
     )
     names = [column.name for column in layout.columns]
     entries = [
-        Entry(entry.row, tuple([entry.columns.get(name) for name in names]), entry.tags)
+        RowCopy(entry.row, tuple([entry.columns.get(name) for name in names]), entry.tags)
         for entry in alive
     ]
     return HeldCollection(layout, entries)

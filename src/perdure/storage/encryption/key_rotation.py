@@ -31,7 +31,7 @@ from perdure.storage.encryption.key_status import Needs, needed, scopes_with_key
 from perdure.storage.encryption.master_keys import MasterKeys
 from perdure.storage.middleware import Get, Rewrite
 from perdure.storage.options import DEFAULT, Options
-from perdure.storage.rewriting import MOST_FAILURES, Failure, Rewritten, rewrite_collection
+from perdure.storage.row_rewrites import MOST_FAILURES, Failure, Rewritten, rewrite_collection
 from perdure.storage.rows import Check, Recode, Row
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import hashlib
 import msgspec
 
 from perdure.core.errors import InvalidInput
-from perdure.storage import keys
+from perdure.storage import record_keys
 
 #: Where data keys are kept.
 KEYS = "perdure_keys"
@@ -112,7 +112,7 @@ def collection_scope(collection: str) -> str:
 
 def row_key(scope: str) -> str:
     """The key of the row that holds a scope's data keys."""
-    if len(scope.encode()) <= keys.MAX_KEY_BYTES:
+    if len(scope.encode()) <= record_keys.MAX_KEY_BYTES:
         return scope
     return f"{scope.partition(':')[0]}:{hashlib.sha256(scope.encode()).hexdigest()}"
 

@@ -33,7 +33,7 @@ from perdure.storage.codecs import PROTOBUF, Codec
 from perdure.storage.codecs.value_codec import in_words
 from perdure.storage.concurrency import ATTEMPTS, back_off
 from perdure.storage.options import DEFAULT, STRONG
-from perdure.storage.query import Order, Query
+from perdure.storage.query import Query, SortOrder
 from perdure.storage.records import RecordType, type_of
 from perdure.storage.rows import Batch, Row, checksum
 from perdure.storage.schemas import schema_records, type_shapes
@@ -95,7 +95,7 @@ class SchemaRegistry:
         names: list[str] = []
         while await self._is_there():
             after = (names[-1],) if names else None
-            query = Query(_SCHEMAS.name, order=(Order("key"),), limit=_PAGE, after=after)
+            query = Query(_SCHEMAS.name, order=(SortOrder("key"),), limit=_PAGE, after=after)
             rows = await self._adapter.find(query, STRONG)
             names += [row.key for row in rows]
             if len(rows) < _PAGE:
@@ -156,7 +156,7 @@ class SchemaRegistry:
         Records of older versions are counted and not looked into: they are migrated when they are
         read. Needs neither the class nor its migrations.
         """
-        from perdure.storage.rewriting import Failure, plain_rows
+        from perdure.storage.row_rewrites import Failure, plain_rows
 
         schema = await self.describe(collection)
         codec_of = reader_of(schema)

@@ -1,11 +1,10 @@
-"""The conformance kit: what every storage backend promises, as checks that can be run.
+"""Conformance kit: what every storage backend promises, as checks that can be run.
 
     report = await run("sqlite:///memory.db")
     print(report)
 
-One module per capability. A backend is tried on what it declares; it passes if it does all of that,
-and the *level* it reaches says how much that is. Run it against a store of your own backend, or one
-check at a time from pytest::
+A backend is checked on the capabilities that it declares; the *level* says how many those are. From
+pytest, one check at a time::
 
     @pytest.mark.parametrize("trial", trials_for(MyAdapter.capabilities), ids=lambda t: t.id)
     async def test_conformance(trial, my_url):
@@ -20,10 +19,10 @@ from perdure.testing.conformance import (  # noqa: F401  # importing them regist
     full_text,
     listing,
     outbox,
-    query,
+    query_checks,
     recoding,
     shared,
-    snapshots,
+    snapshot_checks,
     strong,
     tags,
     transactions,
@@ -32,27 +31,27 @@ from perdure.testing.conformance import (  # noqa: F401  # importing them regist
     versions,
 )
 from perdure.testing.conformance.bench import Bench
+from perdure.testing.conformance.kit_runner import perform, run, trials_for
 from perdure.testing.conformance.report import (
     LEVELS,
-    Level,
-    Line,
-    Outcome,
-    Report,
+    CapabilityResult,
+    CapabilityStatus,
+    CheckOutcome,
+    ConformanceLevel,
+    ConformanceReport,
     Result,
-    Standing,
 )
-from perdure.testing.conformance.runner import perform, run, trials_for
 from perdure.testing.conformance.trials import Trial, Unmet, check, check_each, registered
 
 __all__ = [
     "LEVELS",
     "Bench",
-    "Level",
-    "Line",
-    "Outcome",
-    "Report",
+    "CapabilityResult",
+    "CapabilityStatus",
+    "CheckOutcome",
+    "ConformanceLevel",
+    "ConformanceReport",
     "Result",
-    "Standing",
     "Trial",
     "Unmet",
     "check",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Compare, Figure, Op, Scalar, Summary
-from perdure.testing.conformance.bench import Bench, Table, by
+from perdure.testing.conformance.bench import Bench, KitTable, by
 from perdure.testing.conformance.trials import check, check_each, same
 
 #: kind, size, score — halves, whose sums are exact in any order.
@@ -20,7 +20,7 @@ ROWS: dict[str, tuple[str | None, int | None, float | None]] = {
 _NEEDS = (Capability.AGGREGATE, Capability.QUERY)
 
 
-async def _filled(bench: Bench) -> Table:
+async def _filled(bench: Bench) -> KitTable:
     table = await bench.table()
     await table.add(
         *(

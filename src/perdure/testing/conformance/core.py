@@ -13,7 +13,7 @@ from perdure.storage.options import DEFAULT, Consistency, Options
 from perdure.storage.query import Compare, Figure, Op, Summary
 from perdure.storage.rows import MAX_VALUE_BYTES, Event, Layout, Row
 from perdure.storage.snapshots import HeldSnapshot
-from perdure.testing.conformance.bench import Bench, Table
+from perdure.testing.conformance.bench import Bench, KitTable
 from perdure.testing.conformance.trials import check, check_each, holds, refused, same
 
 VALUES = {
@@ -164,7 +164,7 @@ async def newer_schema_is_left_alone(bench: Bench) -> None:
 async def unknown_collections_are_refused(bench: Bench) -> None:
     """A collection that was not prepared is refused, for reading and for writing."""
     table = await bench.table()
-    stranger = Table(bench, table.adapter, Layout("perdure_kit_stranger"))
+    stranger = KitTable(bench, table.adapter, Layout("perdure_kit_stranger"))
     with refused(InvalidInput):
         await stranger.get("one")
     with refused(InvalidInput):
@@ -243,19 +243,17 @@ async def sizes_are_told(bench: Bench) -> None:
 
 #: What needs a capability, and is refused without it.
 class _Nothing(Extension):
-    """No backend knows it."""
-
     name = "perdure_kit"
 
     def check(self, changes: Sequence[Any]) -> None:
         pass
 
 
-async def _attach(table: Table) -> None:
+async def _attach(table: KitTable) -> None:
     table.adapter.attach(_Nothing())
 
 
-NEEDING: dict[Capability, Callable[[Table], Awaitable[object]]] = {
+NEEDING: dict[Capability, Callable[[KitTable], Awaitable[object]]] = {
     Capability.VERSIONS: lambda table: table.commit(table.put("one", expected=0)),
     Capability.LISTING: lambda table: table.find(table.query()),
     Capability.TTL: lambda table: table.adapter.prepare(Layout("perdure_kit_plain", expires=True)),

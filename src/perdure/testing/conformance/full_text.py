@@ -10,7 +10,7 @@ from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Batch
 from perdure.testing.conformance.bench import Bench
-from perdure.testing.conformance.shelf import Occurrence, Shelf, occurrences
+from perdure.testing.conformance.kit_index import KitIndex, Occurrence, occurrences
 from perdure.testing.conformance.trials import check, check_each, holds, refused, same
 
 WORDS = Capability.EXTENSIONS
@@ -274,7 +274,7 @@ async def a_document_must_fit(bench: Bench) -> None:
     table = await bench.table()
     shelf = await bench.shelf(table.adapter)
     good = shelf.document(1, "word")
-    stranger = Shelf(table.adapter, SearchIndex("perdure_kit_nowhere", ("a",)))
+    stranger = KitIndex(table.adapter, SearchIndex("perdure_kit_nowhere", ("a",)))
     for bad in (
         shelf.document(2, "a", "b", "c"),
         shelf.document(-1, "a"),
@@ -463,7 +463,6 @@ async def documents_survive_kill(bench: Bench) -> None:
 
 
 def _standing(texts: dict[int, tuple[str, ...]], term: str) -> list[Occurrence]:
-    """Where a term stands, found by looking."""
     return [
         (place, field, offset)
         for place in sorted(texts)

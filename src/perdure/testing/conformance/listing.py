@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT
-from perdure.testing.conformance.bench import Bench, Table, by
+from perdure.testing.conformance.bench import Bench, KitTable, by
 from perdure.testing.conformance.trials import check, check_each, same
 
 #: Chosen so that the wrong order shows: by folder, by locale, by UTF-16 unit, by letter case.
@@ -34,7 +34,7 @@ PREFIXES = {
 }
 
 
-async def _filled(bench: Bench) -> Table:
+async def _filled(bench: Bench) -> KitTable:
     table = await bench.table()
     await table.fill(*(table.put(name) for name in NAMES))
     return table

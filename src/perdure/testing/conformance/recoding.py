@@ -11,12 +11,11 @@ from perdure.core.errors import Conflict
 from perdure.storage.adapter import Capability
 from perdure.storage.query import All, Compare, Op, Tagged
 from perdure.storage.rows import Recode, Row
-from perdure.testing.conformance.bench import Bench, Table
+from perdure.testing.conformance.bench import Bench, KitTable
 from perdure.testing.conformance.trials import check, check_each, refused, same
 
 
-async def _recode(table: Table, *names: str) -> list[Recode]:
-    """Other bytes for the rows as they are now."""
+async def _recode(table: KitTable, *names: str) -> list[Recode]:
     rows = [await table.get(name) for name in names]
     return [
         Recode(row, b"other bytes", "kit/other", 2**32 - 1 - n)
@@ -131,26 +130,26 @@ async def recoding_changes_tags(bench: Bench) -> None:
     same(await table.find(both), ["more"], "the row with other columns, too")
 
 
-async def _overwrite(table: Table) -> None:
+async def _overwrite(table: KitTable) -> None:
     await table.add(table.put("one", b"theirs"))
 
 
-async def _delete(table: Table) -> None:
+async def _delete(table: KitTable) -> None:
     await table.add(table.delete("one"))
 
 
-async def _replace(table: Table) -> None:
+async def _replace(table: KitTable) -> None:
     await table.add(table.delete("one"), table.put("one", b"theirs"))
 
 
-async def _recode_first(table: Table) -> None:
+async def _recode_first(table: KitTable) -> None:
     (recode,) = await _recode(table, "one")
     theirs = msgspec.structs.replace(recode, value=b"theirs")
     await table.adapter.recode(table.layout.name, [theirs], [])
 
 
 #: What others can do to a row between a look at it and its recoding.
-CHANGES: dict[str, Callable[[Table], Awaitable[None]]] = {
+CHANGES: dict[str, Callable[[KitTable], Awaitable[None]]] = {
     "overwritten": _overwrite,
     "deleted": _delete,
     "replaced": _replace,
@@ -160,7 +159,7 @@ CHANGES: dict[str, Callable[[Table], Awaitable[None]]] = {
 
 @check_each(Capability.TRANSACTIONS, cases=CHANGES)
 async def recoding_spares_later_rows(
-    bench: Bench, change: Callable[[Table], Awaitable[None]]
+    bench: Bench, change: Callable[[KitTable], Awaitable[None]]
 ) -> None:
     """A row that was changed since it was read keeps its new content; the others are recoded."""
     table = await bench.table()

@@ -1,4 +1,4 @@
-"""What the kit found, and what it amounts to."""
+"""Results of a run, its level, and how they are shown."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from perdure.storage.adapter import Capability
 from perdure.testing.conformance.trials import CORE
 
 
-class Level(msgspec.Struct, frozen=True, order=True):
+class ConformanceLevel(msgspec.Struct, frozen=True, order=True):
     """How far a backend goes. Each level includes those before it."""
 
     number: int
     name: str
 
 
-#: The capabilities that each level adds.
-LEVELS: dict[Level, frozenset[Capability]] = {
-    Level(1, "key-value"): frozenset(),
-    Level(2, "versioned"): frozenset(
+LEVELS: dict[ConformanceLevel, frozenset[Capability]] = {
+    ConformanceLevel(1, "key-value"): frozenset(),
+    ConformanceLevel(2, "versioned"): frozenset(
         {Capability.VERSIONS, Capability.LISTING, Capability.TTL},
     ),
-    Level(3, "transactional"): frozenset(
+    ConformanceLevel(3, "transactional"): frozenset(
         {Capability.TRANSACTIONS, Capability.QUERY, Capability.TAGS, Capability.AGGREGATE}
     ),
-    Level(4, "complete"): frozenset(
+    ConformanceLevel(4, "complete"): frozenset(
         {
             Capability.OUTBOX,
             Capability.DURABLE,
@@ -41,14 +40,14 @@ LEVELS: dict[Level, frozenset[Capability]] = {
 }
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """How a check ended."""
 
     PASSED = "passed"
     FAILED = "failed"
 
 
-class Standing(StrEnum):
+class CapabilityStatus(StrEnum):
     """What is known of a capability."""
 
     PROVEN = "proven"
@@ -61,32 +60,28 @@ class Result(msgspec.Struct, frozen=True):
     """How one check ended."""
 
     name: str
-    #: The capability it belongs to, or "core".
     group: str
     guarantee: str
-    outcome: Outcome
+    outcome: CheckOutcome
     seconds: float
-    #: What was found instead, if it failed.
     detail: str = ""
 
     @property
     def id(self) -> str:
-        """As the kit names the check: ``listing-pages_backwards``."""
         return f"{self.group}-{self.name}"
 
 
-class Line(msgspec.Struct, frozen=True):
+class CapabilityResult(msgspec.Struct, frozen=True):
     """One line of the table of capabilities."""
 
-    #: A capability, or "core".
     capability: str
     declared: bool
-    standing: Standing
+    standing: CapabilityStatus
     passed: int
     failed: int
 
 
-class Report(msgspec.Struct, frozen=True):
+class ConformanceReport(msgspec.Struct, frozen=True):
     """What the kit found. ``print(report)`` shows it; `to_builtins` is ready for JSON."""
 
     url: str
@@ -97,28 +92,25 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def failures(self) -> tuple[Result, ...]:
-        """The checks that did not pass."""
-        return tuple(result for result in self.results if result.outcome is Outcome.FAILED)
+        return tuple(result for result in self.results if result.outcome is CheckOutcome.FAILED)
 
     @property
     def passed(self) -> bool:
-        """Whether the backend does everything that it declares, as far as it was tried."""
+        """Whether everything declared holds, as far as it was tried."""
         return bool(self.results) and not self.failures
 
     @property
-    def table(self) -> tuple[Line, ...]:
-        """Every capability: whether it is declared, and whether it was proven."""
+    def table(self) -> tuple[CapabilityResult, ...]:
         return tuple(self._line(group) for group in (CORE, *Capability))
 
     @property
-    def level(self) -> Level | None:
-        """The highest level whose capabilities are all declared and proven.
-
-        None if *anything* failed: a backend that breaks a promise is at no level.
-        """
+    def level(self) -> ConformanceLevel | None:
+        """The highest level whose capabilities are all proven; None if anything failed."""
         if not self.passed:
             return None
-        proven = {line.capability for line in self.table if line.standing is Standing.PROVEN}
+        proven = {
+            line.capability for line in self.table if line.standing is CapabilityStatus.PROVEN
+        }
         reached = None
         for level, capabilities in LEVELS.items():
             if not {CORE, *(capability.value for capability in capabilities)} <= proven:
@@ -127,7 +119,6 @@ class Report(msgspec.Struct, frozen=True):
         return reached
 
     def to_builtins(self) -> dict[str, Any]:
-        """Everything as dictionaries, lists, text and numbers."""
         level = self.level
         return {
             "url": self.url,
@@ -152,7 +143,6 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
         count = len(self.results)
         if self.failures:
             return f"{len(self.failures)} of {count} checks failed: no level."
@@ -160,19 +150,19 @@ class Report(msgspec.Struct, frozen=True):
         reached = f"level {level.number}, {level.name}" if level else "no level was tried in full"
         return f"All {count} checks passed in {self.seconds:.1f} s: {reached}."
 
-    def _line(self, group: str) -> Line:
+    def _line(self, group: str) -> CapabilityResult:
         outcomes = [result.outcome for result in self.results if result.group == group]
-        failed = outcomes.count(Outcome.FAILED)
+        failed = outcomes.count(CheckOutcome.FAILED)
         declared = group == CORE or group in self.declared
         if not declared:
-            standing = Standing.NOT_DECLARED
+            standing = CapabilityStatus.NOT_DECLARED
         elif not outcomes:
-            standing = Standing.NOT_TRIED
+            standing = CapabilityStatus.NOT_TRIED
         else:
-            standing = Standing.FAILED if failed else Standing.PROVEN
-        return Line(str(group), declared, standing, len(outcomes) - failed, failed)
+            standing = CapabilityStatus.FAILED if failed else CapabilityStatus.PROVEN
+        return CapabilityResult(str(group), declared, standing, len(outcomes) - failed, failed)
 
 
-def _counts(line: Line) -> str:
+def _counts(line: CapabilityResult) -> str:
     total = line.passed + line.failed
     return f"{line.passed}/{total}" if total else ""

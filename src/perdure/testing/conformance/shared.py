@@ -8,11 +8,11 @@ from perdure.core.errors import Conflict
 from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Compare, Op, Tagged
-from perdure.testing.conformance.bench import Bench, Table
+from perdure.testing.conformance.bench import Bench, KitTable
 from perdure.testing.conformance.trials import check, check_each, refused, same
 
 
-async def _two(bench: Bench) -> tuple[Table, Table]:
+async def _two(bench: Bench) -> tuple[KitTable, KitTable]:
     one = await bench.table()
     return one, await bench.table(await bench.open())
 
@@ -117,5 +117,5 @@ async def processes_lose_no_update(bench: Bench) -> None:
     same(await table.value("sum"), b"60", "the sum")
 
 
-async def _opened(bench: Bench) -> Table:
+async def _opened(bench: Bench) -> KitTable:
     return await bench.table(await bench.open())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import All, AnyOf, Compare, Condition, Op, Tagged
-from perdure.testing.conformance.bench import Bench, Table
+from perdure.testing.conformance.bench import Bench, KitTable
 from perdure.testing.conformance.trials import check, check_each, same
 
 ROWS: dict[str, list[tuple[str, str]]] = {
@@ -35,7 +35,7 @@ CONDITIONS: dict[str, tuple[Condition, str]] = {
 _NEEDS = (Capability.TAGS, Capability.LISTING)
 
 
-async def _filled(bench: Bench) -> Table:
+async def _filled(bench: Bench) -> KitTable:
     table = await bench.table()
     await table.fill(
         *(

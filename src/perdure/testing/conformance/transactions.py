@@ -10,7 +10,7 @@ from perdure.core.errors import Conflict, NewerSchema, PerdureError
 from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT
 from perdure.storage.rows import Check
-from perdure.testing.conformance.bench import Bench, Table
+from perdure.testing.conformance.bench import Bench, KitTable
 from perdure.testing.conformance.trials import check, check_each, refused, same
 
 
@@ -62,7 +62,7 @@ async def all_or_nothing(bench: Bench, spoiler: Spoiler) -> None:
     same(await table.commit(*good), [1, 2, 0], "the same batch without the refused write")
 
 
-class Seen(NamedTuple):
+class ObservedCheck(NamedTuple):
     """A check, made of what is really there."""
 
     name: str
@@ -72,17 +72,17 @@ class Seen(NamedTuple):
 
 
 CHECKS = {
-    "unchanged": Seen("there", 2),
-    "absent": Seen("nobody", 0),
-    "changed": Seen("there", 1, holds=False),
-    "appeared": Seen("there", 0, holds=False),
-    "vanished": Seen("nobody", 1, holds=False),
-    "replaced_by_a_namesake": Seen("there", 2, created=-1, holds=False),
+    "unchanged": ObservedCheck("there", 2),
+    "absent": ObservedCheck("nobody", 0),
+    "changed": ObservedCheck("there", 1, holds=False),
+    "appeared": ObservedCheck("there", 0, holds=False),
+    "vanished": ObservedCheck("nobody", 1, holds=False),
+    "replaced_by_a_namesake": ObservedCheck("there", 2, created=-1, holds=False),
 }
 
 
 @check_each(Capability.TRANSACTIONS, cases=CHECKS)
-async def checks(bench: Bench, seen: Seen) -> None:
+async def checks(bench: Bench, seen: ObservedCheck) -> None:
     """A batch is refused if a row that it checks has another version, or is another row."""
     table = await bench.table()
     other = await bench.plain_table(table.adapter)
@@ -111,15 +111,15 @@ async def checks_come_first(bench: Bench) -> None:
         await table.commit(table.delete("one"), checks=[seen])
 
 
-async def _put(table: Table) -> None:
+async def _put(table: KitTable) -> None:
     await table.commit(table.put("one"))
 
 
-async def _delete(table: Table) -> None:
+async def _delete(table: KitTable) -> None:
     await table.commit(table.delete("one"))
 
 
-async def _remove(table: Table) -> None:
+async def _remove(table: KitTable) -> None:
     if Capability.QUERY in table.bench.capabilities:
         await table.adapter.remove(table.query(), DEFAULT)
     else:
@@ -127,7 +127,7 @@ async def _remove(table: Table) -> None:
 
 
 #: How a row ceases to be what it was.
-ENDS: dict[str, Callable[[Table], Awaitable[None]]] = {
+ENDS: dict[str, Callable[[KitTable], Awaitable[None]]] = {
     "overwritten": _put,
     "deleted": _delete,
     "removed": _remove,
@@ -135,7 +135,9 @@ ENDS: dict[str, Callable[[Table], Awaitable[None]]] = {
 
 
 @check_each(Capability.TRANSACTIONS, cases=ENDS)
-async def checks_are_made_each_time(bench: Bench, end: Callable[[Table], Awaitable[None]]) -> None:
+async def checks_are_made_each_time(
+    bench: Bench, end: Callable[[KitTable], Awaitable[None]]
+) -> None:
     """A check that has held many times is refused as soon as it does not hold any more."""
     table = await bench.plain_table()
     other = await bench.table(table.adapter)

@@ -6,13 +6,13 @@ from perdure.core.errors import Conflict
 from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Figure, Summary
-from perdure.testing.conformance.bench import Bench, Table
+from perdure.testing.conformance.bench import Bench, KitTable
 from perdure.testing.conformance.trials import check, check_each, refused, same
 
 LIFE = 1_000
 
 
-async def _aging(bench: Bench) -> Table:
+async def _aging(bench: Bench) -> KitTable:
     """One row that lives `LIFE` microseconds, one that lives longer, one that lives for ever."""
     table = await bench.table()
     now = bench.clock()

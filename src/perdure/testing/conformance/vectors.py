@@ -8,7 +8,7 @@ import random
 from perdure.core.errors import InvalidInput
 from perdure.storage.adapter import Capability
 from perdure.testing.conformance.bench import Bench
-from perdure.testing.conformance.shelf import Shelf
+from perdure.testing.conformance.kit_index import KitIndex
 from perdure.testing.conformance.trials import check, holds, refused, same
 
 NEEDS = (Capability.EXTENSIONS,)
@@ -17,7 +17,6 @@ LENGTH = 256
 
 
 def signed(*numbers: int) -> bytes:
-    """A vector of these numbers, each from -127 to 127."""
     return bytes(number & 255 for number in numbers)
 
 
@@ -197,15 +196,13 @@ async def vectors_are_kept(bench: Bench) -> None:
     same((await shelf.vectors(1, 2), await shelf.unembedded()), ([NORTH, None], [2]))
 
 
-async def _filled(bench: Bench, documents: int) -> Shelf:
+async def _filled(bench: Bench, documents: int) -> KitIndex:
     shelf = await bench.shelf()
     await shelf.change(*(shelf.document(place, f"t{place}") for place in range(documents)))
     return shelf
 
 
 def _nearest(vectors: dict[int, bytes], query: bytes, limit: int) -> list[int]:
-    """The places of the nearest, by plain arithmetic."""
-
     def numbers(vector: bytes) -> list[int]:
         return [byte - 256 if byte > 127 else byte for byte in vector]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from perdure.core.errors import Conflict
 from perdure.storage.adapter import Capability
-from perdure.testing.conformance.bench import Bench, Table
+from perdure.testing.conformance.bench import Bench, KitTable
 from perdure.testing.conformance.trials import check, check_each, holds, refused, same
 
 
@@ -37,7 +37,7 @@ NOT_MET = {
 }
 
 
-async def _write(table: Table, case: Expectation) -> list[int]:
+async def _write(table: KitTable, case: Expectation) -> list[int]:
     if case.delete:
         return await table.commit(table.delete("one", case.expected))
     return await table.commit(table.put("one", b"ours", expected=case.expected))

@@ -1,7 +1,6 @@
 """The other process: ``python -m perdure.testing.conformance.worker JOB``.
 
-It does one task on the store and prints a line for each step that the store has acknowledged, until
-it is done or killed.
+Prints a line for each step that the store has acknowledged.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from perdure.storage.registry import extend
 from perdure.storage.rows import Batch, Event, Layout, Put
 
 
-class Job(msgspec.Struct, frozen=True):
-    """What to do, as `Bench.spawn` says it."""
+class WorkerJob(msgspec.Struct, frozen=True):
+    """A task, as `Bench.spawn` passes it."""
 
     task: str
     url: str
@@ -38,8 +37,8 @@ class Job(msgspec.Struct, frozen=True):
     index: SearchIndex | None = None
 
 
-async def write(adapter: Adapter, job: Job) -> None:
-    """Write each key to every collection, in one batch a key; then wait to be killed."""
+async def write(adapter: Adapter, job: WorkerJob) -> None:
+    """Each key to every collection, one batch a key; then wait to be killed."""
     options = STRONG if job.strong else DEFAULT
     for key in job.keys:
         writes = tuple(_put(layout, key, key.encode()) for layout in job.layouts)
@@ -49,8 +48,8 @@ async def write(adapter: Adapter, job: Job) -> None:
     await asyncio.sleep(3600)
 
 
-async def index(adapter: Adapter, job: Job) -> None:
-    """Write each key to the collection, and a document about it with it; wait to be killed."""
+async def index(adapter: Adapter, job: WorkerJob) -> None:
+    """Each key, and a document about it; then wait to be killed."""
     (layout,), declared = job.layouts, job.index
     assert declared is not None
     await engine_of(adapter).prepare(declared)
@@ -62,8 +61,7 @@ async def index(adapter: Adapter, job: Job) -> None:
     await asyncio.sleep(3600)
 
 
-async def count(adapter: Adapter, job: Job) -> None:
-    """Add one to a number, many times, whoever else does the same."""
+async def count(adapter: Adapter, job: WorkerJob) -> None:
     (layout,), (key,) = job.layouts, job.keys
     for _ in range(job.times):
         while True:
@@ -83,15 +81,14 @@ def _put(layout: Layout, key: str, value: bytes, expected: int | None = None) ->
     return Put(layout.name, key, value, "text/plain", 1, columns=columns, expected=expected)
 
 
-_TASKS: dict[str, Callable[[Adapter, Job], Awaitable[None]]] = {
+_TASKS: dict[str, Callable[[Adapter, WorkerJob], Awaitable[None]]] = {
     "write": write,
     "index": index,
     "count": count,
 }
 
 
-async def work(job: Job) -> None:
-    """Open the store and do the task."""
+async def work(job: WorkerJob) -> None:
     module, _, name = job.factory.partition(":")
     factory: Any = reduce(getattr, name.split("."), importlib.import_module(module))
     adapter: Adapter = factory(job.url, lambda: job.time)
@@ -104,4 +101,4 @@ async def work(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(msgspec.json.decode(sys.argv[1], type=Job)))
+    asyncio.run(work(msgspec.json.decode(sys.argv[1], type=WorkerJob)))

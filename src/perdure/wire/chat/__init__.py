@@ -1,11 +1,11 @@
-"""OpenAI Chat Completions, and the many servers that speak it.
+"""OpenAI Chat Completions and compatible servers.
 
     decode([{"role": "user", "content": "hi"}])
     decode({"messages": […]})                   # a request
     decode({"choices": […], "usage": {…}})      # a response: the reply, with model and usage
 
-A reply's reasoning, as several servers send it (``reasoning_content`` or ``reasoning``), goes back
-to this format only. Tool messages hold text only: images in a result become a line that names them.
+Reasoning (``reasoning_content`` or ``reasoning``) goes back to this format only. Tool messages hold
+text only: images in a result become a line that names them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ __all__ = ["decode", "encode", "encode_body", "violations"]
 
 
 def decode(items: Any) -> tuple[Message, ...]:
-    """Canonical messages of a list of messages, a request body or a response body.
-
-    Raises `InvalidInput` for what is none of these, naming the message.
-    """
+    """Of a list of messages, a request or a response. Raises `InvalidInput`, naming the message."""
     if isinstance(items, list | tuple):
         return decoded(list(items), read_messages)
     body = plain(items)
@@ -46,11 +43,10 @@ def decode(items: Any) -> tuple[Message, ...]:
 
 
 def encode(messages: Iterable[Message], *, keep: bool = False) -> list[Item]:
-    """The messages as the API takes them; with `keep`, so that `decode` gives exactly them back."""
+    """With `keep`, so that `decode` gives exactly these messages back."""
     groups = groups_of(messages)
     return kept_items(groups, read_messages) if keep else items_of(groups)
 
 
 def encode_body(messages: Iterable[Message], *, keep: bool = False) -> Item:
-    """``{"messages"}``."""
     return {"messages": encode(messages, keep=keep)}

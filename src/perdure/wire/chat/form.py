@@ -14,12 +14,10 @@ AUDIO = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-w
 
 
 def media_kind(media: Media) -> str:
-    """The type of the block that holds it."""
     if is_image(media):
         return "image_url"
     return "input_audio" if media.media_type.startswith("audio/") else "file"
 
 
 def nothing(role: str) -> str:
-    """How a message of this role says that it has no content."""
     return "null" if role == "assistant" else "empty"

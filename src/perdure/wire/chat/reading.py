@@ -70,7 +70,6 @@ def _is_text(value: Any) -> bool:
 
 
 def _reasoning(fields: Item) -> list[Part]:
-    """The reasoning among a reply's fields, taken out of them."""
     for name in REASONING:
         if _is_text(fields.get(name)):
             note = None if name == REASONING[0] else name
@@ -79,7 +78,6 @@ def _reasoning(fields: Item) -> list[Part]:
 
 
 def _other_words(fields: Item, form: str) -> list[Part]:
-    """What a reply says outside its content: a refusal, or the words of its sound."""
     words: list[Part] = []
     if _is_text(fields.get("refusal")):
         words.append(Text(fields.pop("refusal"), native=native(WIRE, {}, field="refusal")))
@@ -90,7 +88,6 @@ def _other_words(fields: Item, form: str) -> list[Part]:
 
 
 def _calls(fields: Item) -> list[Part]:
-    """The tool calls among a reply's fields, taken out of them if every one can be read."""
     calls: list[Part] = []
     found = fields.get("tool_calls")
     if isinstance(found, list) and found:
@@ -250,7 +247,6 @@ def read_response(bodies: list[Item]) -> tuple[Message, ...]:
 
 
 def usage_of(usage: Any) -> Usage | None:
-    """What a response says about its tokens."""
     if not isinstance(usage, dict):
         return None
     return Usage(

@@ -1,7 +1,7 @@
-"""What Chat Completions demands of a list of messages.
+"""The rules of Chat Completions for a list of messages.
 
-Blocks of unknown types are taken on trust. That an assistant's message comes last, which some
-models refuse, is left to the caller: it is wrong for a request and right for a history.
+Blocks of unknown types are not checked. That an assistant's message comes last, which some models
+refuse, is left to the caller: it is wrong for a request and right for a history.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ _PLACES = {"image_url": "user", "input_audio": "user", "file": "user", "refusal"
 
 
 def violations(items: list[Any]) -> list[str]:
-    """Where, and how, these messages break the API's rules; empty if they do not."""
     found = Found("messages")
     waiting: set[str] = set()  # calls of the newest reply that have no result yet
     for at, item in enumerate(items):
@@ -42,7 +41,7 @@ def violations(items: list[Any]) -> list[str]:
 
 
 def shape_violations(items: list[Any]) -> list[str]:
-    """The same, but each message by itself: without ids and names, and without their order."""
+    """Each message by itself: without ids, names and order."""
     found = Found("messages")
     for at, item in enumerate(items):
         _check_shape(item, at, found)

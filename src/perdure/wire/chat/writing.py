@@ -65,7 +65,6 @@ def _spoken_item(message: Message, role: str, parts: Sequence[Part], *, own: boo
 
 
 def _aside(fields: Item, parts: Sequence[Part], *, own: bool) -> tuple[Item, list[Part]]:
-    """A reply's fields beside its content, and the parts that the content is made of."""
     fields = dict(fields)
     said: list[Part] = []
     calls: list[Item] = []
@@ -119,7 +118,6 @@ def _result_item(result: ToolResult, message: Message, *, own: bool) -> Item:
 
 
 def _block(part: Part, role: str, *, own: bool) -> Any:
-    """The block that says this part; silence if it has no place in a content."""
     if isinstance(part, Text):
         kind = notes_of(part.native, WIRE).get("type", "text")
         return {"type": kind, kind: part.text, **fields_of(part.native, WIRE)}

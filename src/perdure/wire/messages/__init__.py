@@ -4,9 +4,9 @@
     decode({"system": "Be brief.", "messages": […]})       # a request
     decode({"type": "message", "role": "assistant", …})    # a response: with model and usage
 
-System text stands outside the messages here: `encode` leaves what comes before the first message
-out, `encode_body` puts it in its place. A user message with tool results is a message of the role
-``tool``. Of a response, what cannot be sent back (``stop_reason``, …) is kept and not written.
+Leading system text is not part of `encode`; `encode_body` puts it into ``system``. A user message
+with tool results has the role ``tool``. Response fields such as ``stop_reason`` are kept and not
+written.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ __all__ = ["decode", "encode", "encode_body", "violations"]
 
 
 def decode(items: Any) -> tuple[Message, ...]:
-    """Canonical messages of a list of messages, a request body or a response.
-
-    Raises `InvalidInput` for what is none of these, naming the message.
-    """
+    """Of a list of messages, a request or a response. Raises `InvalidInput`, naming the message."""
     if isinstance(items, list | tuple):
         return decoded(list(items), read_messages)
     body = plain(items)
@@ -45,7 +42,7 @@ def decode(items: Any) -> tuple[Message, ...]:
 
 
 def encode(messages: Iterable[Message], *, keep: bool = False) -> list[Item]:
-    """The messages as the API takes them; with `keep`, so that `decode` gives exactly them back."""
+    """With `keep`, so that `decode` gives exactly these messages back."""
     system, rest = split(messages)
     if keep:
         return kept_items(system_groups(system) + groups_of(rest), read_messages)
@@ -53,7 +50,7 @@ def encode(messages: Iterable[Message], *, keep: bool = False) -> list[Item]:
 
 
 def encode_body(messages: Iterable[Message], *, keep: bool = False) -> Item:
-    """``{"system", "messages"}``, the first only if there is any, or with `keep`, never."""
+    """``system`` only if there is any, and never with `keep`."""
     if keep:
         return {"messages": encode(messages, keep=True)}
     system, rest = split(messages)

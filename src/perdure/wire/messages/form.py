@@ -12,5 +12,4 @@ PLAIN = "text/plain"
 
 
 def is_string(role: str) -> bool:
-    """Whether a lone text in a message of this role is usually written as a string."""
     return role != "assistant"

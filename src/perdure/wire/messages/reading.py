@@ -32,7 +32,6 @@ _RESPONSE = (*_MESSAGE, "id", "type", "model", "usage")
 
 
 def read_body(bodies: list[Item]) -> tuple[Message, ...]:
-    """The messages of a request, its system text as the first of them."""
     (body,) = bodies
     messages = read_messages(body["messages"])
     if body.get("system") is None:
@@ -103,7 +102,6 @@ def _with_native(message: Message, native: Any) -> Message:
 
 
 def _canonical(role: str, parts: list[Part]) -> Role:
-    """A user message with tool results is the tools' answer."""
     if role == "user" and any(type(part) is ToolResult for part in parts):
         return "tool"
     return cast("Role", role)
@@ -114,7 +112,7 @@ def _is_response(item: Item) -> bool:
 
 
 def usage_of(usage: Any) -> Usage | None:
-    """What a response says about its tokens. Input counts what came from the cache as well."""
+    """Input includes what came from the cache."""
     if not isinstance(usage, dict):
         return None
     fresh = count(usage, "input_tokens")

@@ -1,8 +1,8 @@
-"""What Anthropic Messages demands of a list of messages.
+"""The rules of Anthropic Messages for a list of messages.
 
-Neighbours of the same role are one turn to the API, and so they are here. Blocks of unknown types
-are taken on trust. That an assistant's message comes last, which newer models refuse, is left to
-the caller: it is wrong for a request and right for a history.
+Neighbours of the same role are one turn. Blocks of unknown types are not checked. That an
+assistant's message comes last, which newer models refuse, is left to the caller: it is wrong for a
+request and right for a history.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ class _Turn(NamedTuple):
 
 
 def violations(items: list[Any]) -> list[str]:
-    """Where, and how, these messages break the API's rules; empty if they do not."""
     found = Found("messages")
     turns = _turns(items, found)
     if turns and turns[0].role != "user":
@@ -47,7 +46,7 @@ def violations(items: list[Any]) -> list[str]:
 
 
 def shape_violations(items: list[Any]) -> list[str]:
-    """The same, but each message by itself: without ids and names, and without their order."""
+    """Each message by itself: without ids, names and order."""
     found = Found("messages")
     for at, item in enumerate(items):
         _check_shape(item, at, found)
@@ -72,7 +71,6 @@ def _turns(items: list[Any], found: Found) -> list[_Turn]:
 
 
 def _check_shape(item: Any, at: int, found: Found) -> list[Any]:
-    """The blocks of the message; none if it has none."""
     if role_of(item) not in _ROLES:
         found.add(at, f"a message is an object with one of the roles {listed(_ROLES)}")
         return []

@@ -27,7 +27,6 @@ _SYSTEM = ("system", "developer")
 
 
 def split(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
-    """The messages whose text stands in ``system``, before the list; and the rest."""
     every = list(messages)
     leading = 0
     while leading < len(every) and _stands_outside(every[leading]):
@@ -42,7 +41,6 @@ def _stands_outside(message: Message) -> bool:
 
 
 def system_of(messages: Sequence[Message]) -> Any:
-    """The value of ``system``; None if there is none."""
     said = [message for message in messages if message.role in _SYSTEM]
     item: Item = {}
     if len(said) == 1 and said[0].wire == WIRE:
@@ -55,12 +53,12 @@ def system_of(messages: Sequence[Message]) -> Any:
 
 
 def system_groups(messages: Iterable[Message]) -> list[Group]:
-    """The same text as messages of a role that only some models take, but that can hold more."""
+    """System text as messages, a role that only some models take but that can hold more."""
     return [Group([message], _items([message], "system")) for message in messages]
 
 
 def groups_of(messages: Iterable[Message]) -> list[Group]:
-    """One wire message for each message, but one for neighbours that hold a reply's results."""
+    """One wire message each, but one for neighbours that hold a reply's results."""
     runs: list[list[Message]] = []
     for message in messages:
         if runs and (message.role == "event" or _joins(message, runs[-1])):
@@ -71,7 +69,6 @@ def groups_of(messages: Iterable[Message]) -> list[Group]:
 
 
 def _joins(message: Message, run: list[Message]) -> bool:
-    """Whether its results belong with those of the run. What came from here keeps its bounds."""
     return message.role == run[0].role == "tool" and message.wire != WIRE and run[0].wire != WIRE
 
 
@@ -110,7 +107,6 @@ def _blocks(message: Message, role: str) -> list[Any]:
 
 
 def _block(part: Part, role: str, *, own: bool) -> Any:
-    """The block that says this part; silence if this message cannot."""
     if isinstance(part, Text):
         # The API refuses blank text, where others do not mind.
         return _text(part) if own or part.text.strip() else SILENCE

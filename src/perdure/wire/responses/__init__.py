@@ -4,8 +4,8 @@
     decode({"instructions": "Be brief.", "input": "hi"})    # a request
     decode({"object": "response", "output": […], …})        # a response: with model and usage
 
-`encode` writes system text as items; `encode_body` takes what comes before the first item for the
-instructions. Reasoning goes back to this format only.
+`encode` writes system text as items; `encode_body` makes leading system text the instructions.
+Reasoning goes back to this format only.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ __all__ = ["decode", "encode", "encode_body", "violations"]
 
 
 def decode(items: Any) -> tuple[Message, ...]:
-    """Canonical messages of a list of items, a request body or a response.
-
-    Raises `InvalidInput` for what is none of these, naming the item.
-    """
+    """Of a list of items, a request or a response. Raises `InvalidInput`, naming the item."""
     if isinstance(items, list | tuple):
         return decoded(list(items), read_items)
     body = plain(items)
@@ -46,13 +43,13 @@ def decode(items: Any) -> tuple[Message, ...]:
 
 
 def encode(messages: Iterable[Message], *, keep: bool = False) -> list[Item]:
-    """The messages as the API takes them; with `keep`, so that `decode` gives exactly them back."""
+    """With `keep`, so that `decode` gives exactly these messages back."""
     groups = groups_of(messages)
     return kept_items(groups, read_items) if keep else items_of(groups)
 
 
 def encode_body(messages: Iterable[Message], *, keep: bool = False) -> Item:
-    """``{"instructions", "input"}``, the first only if there are any, or with `keep`, never."""
+    """``instructions`` only if there are any, and never with `keep`."""
     if keep:
         return {"input": encode(messages, keep=True)}
     system, rest = split(messages)

@@ -31,12 +31,11 @@ OUTPUTS = {form.output: "call_id" for form in CALLS.values()} | {"local_shell_ca
 
 
 def text_type(role: str) -> str:
-    """The type of a text block in a message of this role."""
     return "output_text" if role == "assistant" else "input_text"
 
 
 def side_of(item: Any) -> Literal["assistant", "tool", "other", ""]:
-    """Whose the item is: the model's, the tools', or another's; empty if it is no item."""
+    """Whose item it is: the model's, the tools', or another's; empty if it is no item."""
     if not isinstance(item, dict):
         return ""
     kind, role = kind_of(item), role_of(item)

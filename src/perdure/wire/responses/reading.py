@@ -34,7 +34,6 @@ _HINT = "An item is a message (of user, assistant, system or developer) or has a
 
 
 def read_body(bodies: list[Item]) -> tuple[Message, ...]:
-    """The messages of a request, its instructions as the first of them."""
     (body,) = bodies
     said, given = body.get("instructions"), body.get("input")
     messages: list[Message] = []
@@ -61,7 +60,6 @@ def read_body(bodies: list[Item]) -> tuple[Message, ...]:
 
 
 def read_response(bodies: list[Item]) -> tuple[Message, ...]:
-    """The reply, with its name, model and usage."""
     (body,) = bodies
     output = body["output"]
     if not isinstance(output, list):
@@ -85,7 +83,6 @@ def read_response(bodies: list[Item]) -> tuple[Message, ...]:
 
 
 def usage_of(usage: Any) -> Usage | None:
-    """What a response says about its tokens."""
     if not isinstance(usage, dict):
         return None
     return Usage(
@@ -163,7 +160,6 @@ def _reply(item: Item, where: Where, before: list[Part]) -> list[Part]:
 
 
 def _said(item: Item, where: Where, before: list[Part]) -> list[Part]:
-    """The texts of a reply's message; none if it holds anything else."""
     if item.get("role") != "assistant":
         return []
     parts, form = content_of(item, where, _output_part)
@@ -231,7 +227,6 @@ def _media(block: Item) -> Media | None:
 
 
 def _placed(block: Item, places: dict[str, str], media_type: str, named: str = "") -> Media | None:
-    """What the block names, if it names exactly one place."""
     given = [name for name in places if isinstance(block.get(name), str)]
     name = block.get(named, "")
     if len(given) != 1 or not isinstance(name, str) or (named in block and not name):
@@ -269,7 +264,6 @@ def _reasoning(item: Item) -> Reasoning | None:
 
 
 def _texts(blocks: Any, kind: str) -> tuple[str, ...] | None:
-    """The texts of a list of such blocks, and of nothing else."""
     if not isinstance(blocks, list):
         return None
     for block in blocks:

@@ -18,7 +18,6 @@ _GIVEN = ("input_text", "input_image", "input_file", "input_audio")
 
 
 def violations(items: list[Any]) -> list[str]:
-    """Where, and how, these items break the API's rules; empty if they do not."""
     found = Found("input")
     calls: dict[str, str] = {}  # the kind of each, until it is answered
     names: set[str] = set()
@@ -43,7 +42,7 @@ def violations(items: list[Any]) -> list[str]:
 
 
 def shape_violations(items: list[Any]) -> list[str]:
-    """The same, but each item by itself: without ids and names, and without their order."""
+    """Each item by itself: without ids, names and order."""
     found = Found("input")
     for at, item in enumerate(items):
         _check_shape(item, at, found)

@@ -29,7 +29,6 @@ _AUDIO = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-
 
 
 def split(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
-    """The messages whose text stands in ``instructions``, before the items; and the rest."""
     every = list(messages)
     leading = 0
     while leading < len(every) and _stands_outside(every[leading]):
@@ -44,7 +43,6 @@ def _stands_outside(message: Message) -> bool:
 
 
 def instructions_of(messages: Sequence[Message]) -> Any:
-    """The value of ``instructions``; None if there are none."""
     if any(notes_of(message.native, WIRE).get("listed") for message in messages):
         return items_of(groups_of(messages))
     said = [message for message in messages if message.role != "event"]
@@ -58,7 +56,6 @@ def instructions_of(messages: Sequence[Message]) -> Any:
 
 
 def input_of(messages: Sequence[Message]) -> Any:
-    """The value of ``input``: items, or the string that it was."""
     if len(messages) == 1 and notes_of(messages[0].native, WIRE).get("place") == "input":
         parts = messages[0].parts
         if not parts:
@@ -115,7 +112,6 @@ def _spoken(message: Message, parts: list[Part]) -> Item | None:
 
 
 def _put(item: Item, blocks: list[Any], form: str | None, role: str) -> None:
-    """The content, as a string only if it was one and is still the same as one."""
     if form == "text" and len(blocks) == 1 and _is_bare(blocks[0], role):
         item["content"] = blocks[0]["text"]
     else:
@@ -123,7 +119,6 @@ def _put(item: Item, blocks: list[Any], form: str | None, role: str) -> None:
 
 
 def _is_bare(block: Any, role: str) -> bool:
-    """Whether a string says the same."""
     return isinstance(block, dict) and block == {
         "type": text_type(role),
         "text": block.get("text"),
@@ -220,7 +215,6 @@ def _bare(result: ToolResult) -> Item:
 
 
 def _whole(result: ToolResult, how: str | None) -> Any:
-    """An output that is neither text nor a list of blocks, if it still is what it was."""
     if len(result.content) != 1:
         return None
     part = result.content[0]
@@ -236,7 +230,6 @@ def _whole(result: ToolResult, how: str | None) -> Any:
 
 
 def _block(part: Part, role: str, *, own: bool) -> Any:
-    """The block that says this part; silence if this message cannot."""
     usual = text_type(role)
     if isinstance(part, Text):
         kind = notes_of(part.native, WIRE).get("type", usual)

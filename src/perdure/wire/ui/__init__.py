@@ -1,11 +1,11 @@
-"""Messages of the Vercel AI SDK: UI messages, and model messages in place of them.
+"""Messages of the Vercel AI SDK: UI messages and model messages.
 
     decode([{"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}])
     decode([{"role": "tool", "content": [{"type": "tool-result", …}]}])    # a model message
     decode({"id": "chat", "messages": […]})                                # what `useChat` sends
 
-`encode` writes UI messages, but what came as a model message goes back as one. Reasoning is shown,
-whoever it came from. Messages without an id are numbered: ``message-0``, …
+`encode` writes UI messages, except for what came as a model message. Reasoning is shown, whoever it
+came from. Messages without an id are numbered: ``message-0``, …
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ __all__ = ["decode", "encode", "encode_body", "violations"]
 
 
 def decode(items: Any) -> tuple[Message, ...]:
-    """Canonical messages of a list of messages, a body with such a list, or one message.
-
-    Raises `InvalidInput` for what is none of these, naming the message.
-    """
+    """Of a list of messages, a body with one, or one message. Raises `InvalidInput`, naming it."""
     if isinstance(items, list | tuple):
         return decoded(list(items), read_messages)
     body = plain(items)
@@ -44,11 +41,10 @@ def decode(items: Any) -> tuple[Message, ...]:
 
 
 def encode(messages: Iterable[Message], *, keep: bool = False) -> list[Item]:
-    """The messages as the SDK takes them; with `keep`, so that `decode` gives exactly them back."""
+    """With `keep`, so that `decode` gives exactly these messages back."""
     groups = groups_of(messages)
     return kept_items(groups, read_messages, PLACE) if keep else items_of(groups)
 
 
 def encode_body(messages: Iterable[Message], *, keep: bool = False) -> Item:
-    """``{"messages"}``."""
     return {"messages": encode(messages, keep=keep)}

@@ -1,7 +1,6 @@
 """The AI SDK's model messages (``CoreMessage``, later ``ModelMessage``): role and content.
 
-They share their wire name with UI messages, and are told from them by having no ``parts``. What
-came as one goes back as one.
+Unlike UI messages they have no ``parts``. What came as one goes back as one.
 """
 
 from __future__ import annotations
@@ -153,7 +152,6 @@ def _media(block: Item, kind: str) -> Media | None:
 
 
 def write_model_message(message: Message) -> Item:
-    """The message in this form."""
     role = "system" if message.role == "developer" else message.role
     item: Item = {"role": role}
     blocks = spoken(_block(part) for part in message.parts)

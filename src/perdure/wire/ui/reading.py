@@ -1,8 +1,8 @@
 """The AI SDK's UI messages to canonical messages.
 
-A reply on screen holds all its steps: calls with their results inside, one model call after the
-other. Here it becomes the messages that were exchanged: the model's, then the tools', step by step.
-The first has the reply's id, the others a note that they go on with it.
+A UI reply holds all its steps, with results inside the calls. It becomes the messages that were
+exchanged: the model's, then the tools', step by step. The first has the reply's id, the others a
+note that they continue it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ def _read(item: Item, where: Where) -> list[Message]:
 
 
 def _steps(blocks: list[Any]) -> list[Message]:
-    """The messages of a reply; at least one."""
     on = native(WIRE, {}, goes_on=True)
     messages: list[Message] = []
     parts: list[Part] = []
@@ -196,7 +195,7 @@ def _result(block: Item, call: ToolCall) -> ToolResult | None:
 
 
 def read_output(value: Any) -> tuple[Any, str]:
-    """A tool's output that is no string: its parts, if it is content, else its JSON as text."""
+    """Of an output that is no string: its parts, if it is content, else JSON as text."""
     if isinstance(value, dict) and value.keys() == {"type", "value"} and value["type"] == "content":
         blocks = value["value"]
         if isinstance(blocks, list) and blocks:

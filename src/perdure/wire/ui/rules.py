@@ -24,7 +24,6 @@ _STATES = frozenset(
 
 
 def violations(items: list[Any]) -> list[str]:
-    """Where, and how, these messages break the SDK's types; empty if they do not."""
     found = Found("messages")
     ids: set[str] = set()
     for at, item in enumerate(items):

@@ -27,7 +27,7 @@ from perdure.wire.ui.model import write_model_message
 
 
 def groups_of(messages: Iterable[Message]) -> list[Group]:
-    """One UI message for each message of a user, and one for all the steps of a reply."""
+    """One UI message for each user message, and one for all the steps of a reply."""
     runs: list[list[Message]] = []
     for message in messages:
         if runs and (message.role == "event" or _joins(message, runs[-1])):
@@ -39,7 +39,6 @@ def groups_of(messages: Iterable[Message]) -> list[Group]:
 
 
 def _joins(message: Message, run: list[Message]) -> bool:
-    """Whether it goes on with the reply that the run is."""
     said = [before for before in run if before.role != "event"]
     if not said or said[0].role not in {"assistant", "tool"} or _is_model(said[0]):
         return False
@@ -51,7 +50,6 @@ def _joins(message: Message, run: list[Message]) -> bool:
 
 
 def _is_piece(message: Message, before: Message) -> bool:
-    """Whether both are pieces of one model's reply."""
     return message.role == before.role == "assistant" and message.id == before.id != ""
 
 
@@ -60,7 +58,6 @@ def _is_model(message: Message) -> bool:
 
 
 def _user_parts(message: Message) -> list[Part]:
-    """What a user said along with tool results."""
     if message.role != "tool":
         return []
     return [
@@ -102,7 +99,6 @@ def _item(message: Message, role: str, parts: list[Item], used: set[str]) -> Ite
 
 
 def _new_id(name: str, used: set[str]) -> str:
-    """This id, or one that is made of it and of how many there are."""
     if not name or name in used:
         name = f"{name or 'message'}-{len(used)}"
     while name in used:
@@ -112,7 +108,6 @@ def _new_id(name: str, used: set[str]) -> str:
 
 
 def _reply(messages: list[Message]) -> list[Item]:
-    """The parts of a reply, every result in the part of its call."""
     parts: list[Item] = []
     waiting: dict[str, Item] = {}
     reply = ""  # which the last parts are a piece of
@@ -162,7 +157,6 @@ def _put_result(call: Item, result: ToolResult) -> None:
 
 
 def _output(result: ToolResult) -> Any:
-    """The output: a string, the value that it was, or content."""
     how = notes_of(result.native, WIRE).get("output")
     parts = result.content
     if not parts:
@@ -193,7 +187,6 @@ def _content(part: Text | Media | ArtifactPointer | Unknown) -> list[Item]:
 
 
 def _block(part: Part) -> Any:
-    """The UI part that shows this part; silence if there is none."""
     if isinstance(part, Text):
         return {"type": "text", "text": part.text, **fields_of(part.native, WIRE)}
     if isinstance(part, Reasoning):

@@ -39,15 +39,20 @@ from perdure.storage.backends.postgres import (
     damage,
     snapshots,
 )
-from perdure.storage.backends.postgres.address import Server
-from perdure.storage.backends.postgres.apply import Applier
-from perdure.storage.backends.postgres.catalog import FACTS, Upkeep
+from perdure.storage.backends.postgres.address import PostgresServer
+from perdure.storage.backends.postgres.apply import PostgresApplier
+from perdure.storage.backends.postgres.catalog import FACTS, PostgresUpkeep
 from perdure.storage.backends.postgres.errors import DAMAGE, is_starting, translated
 from perdure.storage.backends.postgres.extension import LeftOut, PostgresExtension
-from perdure.storage.backends.postgres.links import Connection, Link, Links, Reader
+from perdure.storage.backends.postgres.links import (
+    Connection,
+    PostgresLink,
+    PostgresPool,
+    PostgresReader,
+)
 from perdure.storage.backends.postgres.outbox import Outbox
 from perdure.storage.backends.postgres.replica import Replica
-from perdure.storage.backends.postgres.writer import Writer
+from perdure.storage.backends.postgres.writer import PostgresWriter
 
 #: Collections of Perdure itself: what reads them relies on the newest.
 OWN = "perdure_"
@@ -67,22 +72,22 @@ class PostgresAdapter(Adapter):
         self._clock = clock
         self._extensions: Extensions[PostgresExtension] = Extensions()
         self._layouts: dict[str, Layout] = {}
-        self._upkeep: Upkeep | None = None
+        self._upkeep: PostgresUpkeep | None = None
         self._emitter = Emitter(_dialect(self._schema))
-        self._writer: Writer | None = None
-        self._reader: Reader | None = None
+        self._writer: PostgresWriter | None = None
+        self._reader: PostgresReader | None = None
         self._replica: Replica | None = None
 
     # Life -------------------------------------------------------------------------------------
 
     async def exists(self) -> bool:
-        async def work(link: Link) -> bool:
+        async def work(link: PostgresLink) -> bool:
             name = f"{self._schema}.perdure_meta"
             cursor = await link.conn.execute("SELECT to_regclass(%s) IS NOT NULL", (name,))
             row = await cursor.fetchone()
             return bool(row and row[0])
 
-        links = Links(self.server)
+        links = PostgresPool(self.server)
         with translated(self.server):
             try:
                 return await links.use(work)
@@ -90,7 +95,7 @@ class PostgresAdapter(Adapter):
                 await links.close()
 
     async def initialize(self) -> None:
-        links = Links(self.server)
+        links = PostgresPool(self.server)
         with translated(self.server):
             try:
                 era = await self._create(links)
@@ -99,17 +104,17 @@ class PostgresAdapter(Adapter):
                 raise
         self.links = links
         self._outbox = Outbox(self._schema, era)
-        self._applier = Applier(self._schema, self._outbox, self._extensions, self._clock)
-        self._writer = Writer(links, self.server)
-        self._reader = Reader(links, self.server)
-        self._upkeep = Upkeep(self.server, links, self._writer, self._applier, self._clock)
+        self._applier = PostgresApplier(self._schema, self._outbox, self._extensions, self._clock)
+        self._writer = PostgresWriter(links, self.server)
+        self._reader = PostgresReader(links, self.server)
+        self._upkeep = PostgresUpkeep(self.server, links, self._writer, self._applier, self._clock)
         if self.server.replica is not None:
             await self._use_replica(self.server.replica, self._writer, self._reader)
 
-    async def _create(self, links: Links) -> int:
+    async def _create(self, links: PostgresPool) -> int:
         """The tables; an unreachable server is an error at once, a starting one is waited for."""
 
-        async def work(link: Link) -> int:
+        async def work(link: PostgresLink) -> int:
             era = await catalog.create(link.conn, self.server)
             # Also collections that nobody declares in this process: `verify` reads them, and what
             # has expired in them is swept.
@@ -123,7 +128,9 @@ class PostgresAdapter(Adapter):
                 raise
             return await links.patiently(work, START)
 
-    async def _use_replica(self, server: Server, writer: Writer, reader: Reader) -> None:
+    async def _use_replica(
+        self, server: PostgresServer, writer: PostgresWriter, reader: PostgresReader
+    ) -> None:
         replica = Replica(reader, server, lambda: writer.ended)
         try:
             await replica.initialize()
@@ -287,7 +294,7 @@ class PostgresAdapter(Adapter):
         await self.close()
         try:
             loader = snapshots.BankLoader(
-                Links(self.server), self.server, self._clock(), self._extensions
+                PostgresPool(self.server), self.server, self._clock(), self._extensions
             )
             return await loader.load(source, replace=replace)
         finally:
@@ -429,20 +436,20 @@ class PostgresAdapter(Adapter):
     async def _check_open(self) -> None:
         await self.reader.fetch("SELECT 1")
 
-    def _open_upkeep(self) -> Upkeep:
+    def _open_upkeep(self) -> PostgresUpkeep:
         if self._upkeep is None:
             raise Closed("This bank is not open.", hint="Await initialize() first.")
         return self._upkeep
 
     @property
-    def writer(self) -> Writer:
+    def writer(self) -> PostgresWriter:
         """Raises `Closed` before the bank is opened."""
         if self._writer is None:
             raise Closed("This bank is not open.", hint="Await initialize() first.")
         return self._writer
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> PostgresReader:
         """Raises `Closed` before the bank is opened."""
         if self._reader is None:
             raise Closed("This bank is not open.", hint="Await initialize() first.")

@@ -37,7 +37,7 @@ _SECRETS = re.compile(r"(?<=://)([^/?#@:]*):[^/]*@|(?<=[?&])(password=|replica=)
 _PLACE = ("host", "hostaddr", "port")
 
 
-class Server(msgspec.Struct, frozen=True):
+class PostgresServer(msgspec.Struct, frozen=True):
     """Where a bank is, and how to get there."""
 
     #: Parameters of libpq, the password among them.
@@ -48,7 +48,7 @@ class Server(msgspec.Struct, frozen=True):
     #: The address as it may be shown.
     label: str
     #: A replica that may answer reads.
-    replica: Server | None = None
+    replica: PostgresServer | None = None
 
     def scrub(self, text: str) -> str:
         """A message of the server or of libpq, without the password should it be in there."""
@@ -63,7 +63,7 @@ def lock_space(schema: str) -> int:
     return zlib.crc32(f"perdure {schema}".encode()) - 2**31
 
 
-def parse(url: str) -> Server:
+def parse(url: str) -> PostgresServer:
     """What an address says.
 
     Raises `InvalidURL` if it cannot be read. The error does not hold the password.
@@ -102,11 +102,11 @@ def parse(url: str) -> Server:
             f"The address {shown!r} has an option that PostgreSQL does not know.",
             hint="Besides schema, pool and replica, it takes libpq's connection parameters.",
         ) from None
-    server = Server(parameters, schema, int(pool), _label(parameters))
+    server = PostgresServer(parameters, schema, int(pool), _label(parameters))
     return msgspec.structs.replace(server, replica=_replica(replica, server)) if replica else server
 
 
-def _replica(url: str, primary: Server) -> Server:
+def _replica(url: str, primary: PostgresServer) -> PostgresServer:
     """The server of a replica; what its address leaves out is the primary's."""
     if not url.startswith(("postgresql://", "postgres://")):
         raise InvalidURL(
@@ -128,7 +128,7 @@ def _replica(url: str, primary: Server) -> Server:
         )
     shared = {name: value for name, value in primary.parameters.items() if name not in _PLACE}
     parameters = shared | own
-    return Server(parameters, primary.schema, primary.pool, _label(parameters))
+    return PostgresServer(parameters, primary.schema, primary.pool, _label(parameters))
 
 
 def _label(parameters: dict[str, Any]) -> str:

@@ -156,7 +156,7 @@ class _Touch:
             self.found, self.created = row[0], row[1]
 
 
-class Applier:
+class PostgresApplier:
     """Applies batches inside a transaction that the writer began."""
 
     def __init__(

@@ -23,14 +23,14 @@ from perdure.core.clock import Clock
 from perdure.core.errors import InvalidRecordType, NewerSchema, NotAStore, Unsupported
 from perdure.storage import tables
 from perdure.storage.backends.postgres import indexes
-from perdure.storage.backends.postgres.address import Server, lock_space
-from perdure.storage.backends.postgres.apply import Applier
+from perdure.storage.backends.postgres.address import PostgresServer, lock_space
+from perdure.storage.backends.postgres.apply import PostgresApplier
 from perdure.storage.backends.postgres.errors import translated
-from perdure.storage.backends.postgres.indexes import Definition, definitions, unfilled
-from perdure.storage.backends.postgres.links import Connection, Links, Reader
-from perdure.storage.backends.postgres.writer import Writer
+from perdure.storage.backends.postgres.indexes import PostgresIndex, definitions, unfilled
+from perdure.storage.backends.postgres.links import Connection, PostgresPool, PostgresReader
+from perdure.storage.backends.postgres.writer import PostgresWriter
 from perdure.storage.rows import Layout
-from perdure.storage.tables import Built, Plan, Prepared, Table
+from perdure.storage.tables import Built, Plan, Prepared, TableState
 
 #: The parts of a `Row`, in its order.
 FACTS = (
@@ -70,7 +70,7 @@ _BRIEFLY = 300
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}").fullmatch
 
 
-async def create(conn: Connection, server: Server) -> int:
+async def create(conn: Connection, server: PostgresServer) -> int:
     """Make what is missing; accept a bank; refuse anything else. Returns the outbox's era.
 
     Runs in a transaction of its own.
@@ -108,7 +108,7 @@ async def declared(conn: Connection, schema: str) -> list[tuple[Layout, frozense
     """All collections, by name, each with the columns that not every row holds."""
     found = []
     for name in await load(conn, schema):
-        layout, table = await known(conn, schema, name) or (Layout(name), Table())
+        layout, table = await known(conn, schema, name) or (Layout(name), TableState())
         stale = set(table.stale())
         for column, held in table.columns.items():
             if held.marked and not held.stale:  # then its index of such rows is there
@@ -156,7 +156,7 @@ async def prepare(conn: Connection, schema: str, layout: Layout, moment: int) ->
         await _create_table(conn, schema, layout)
         await conn.execute(_KEY.format(table=place))
         made = await _create_indexes(conn, schema, layout)
-        await _remember(conn, schema, layout, Table.of(layout, made))
+        await _remember(conn, schema, layout, TableState.of(layout, made))
         return Prepared(layout)
     before, table = found
     asked = tables.as_declared(layout, before)
@@ -196,8 +196,8 @@ async def activate(conn: Connection, schema: str, layout: Layout) -> None:
 
 
 def _planned(
-    table: Table, layout: Layout, moment: int, *, empty: bool
-) -> tuple[Plan, dict[str, Definition]]:
+    table: TableState, layout: Layout, moment: int, *, empty: bool
+) -> tuple[Plan, dict[str, PostgresIndex]]:
     planned = tables.plan(table, layout, moment, empty=empty)
     wanted = definitions(layout, planned.table.marked(layout))
     texts = {label: each.text for label, each in wanted.items()}
@@ -228,7 +228,7 @@ async def index(conn: Connection, schema: str, layout: Layout) -> None:
     table = f'{schema}."{layout.name}"'
     await conn.execute(_KEY.format(table=table))
     made = await _create_indexes(conn, schema, layout)
-    await _remember(conn, schema, layout, Table.of(layout, made))
+    await _remember(conn, schema, layout, TableState.of(layout, made))
     await conn.execute(f"ANALYZE {table}")
 
 
@@ -243,7 +243,7 @@ async def clear(conn: Connection, schema: str) -> None:
 # The server and the system tables ---------------------------------------------------------------
 
 
-async def _check_server(conn: Connection, server: Server) -> None:
+async def _check_server(conn: Connection, server: PostgresServer) -> None:
     if conn.info.server_version < _OLDEST:
         raise Unsupported(
             f"The server of {server.label} is PostgreSQL {conn.info.server_version // 10_000}.",
@@ -262,7 +262,7 @@ async def lock(conn: Connection, schema: str) -> None:
     await conn.execute(f"SELECT pg_advisory_xact_lock({lock_space(schema)}, 0)")
 
 
-async def _meta(conn: Connection, server: Server) -> dict[str, int] | None:
+async def _meta(conn: Connection, server: PostgresServer) -> dict[str, int] | None:
     # Not with to_regclass: what it has not found once it may not find again before the transaction
     # ends, though somebody made it while we waited for the lock.
     cursor = await conn.execute(
@@ -276,7 +276,7 @@ async def _meta(conn: Connection, server: Server) -> dict[str, int] | None:
     return dict(await cursor.fetchall())
 
 
-async def _create(conn: Connection, server: Server) -> None:
+async def _create(conn: Connection, server: PostgresServer) -> None:
     cursor = await conn.execute(
         "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = n.oid)"
         " FROM pg_namespace AS n WHERE nspname = %s",
@@ -314,7 +314,7 @@ async def _settle_in(conn: Connection, schema: str) -> None:
 # Collections --------------------------------------------------------------------------------------
 
 
-async def known(conn: Connection, schema: str, name: str) -> tuple[Layout, Table] | None:
+async def known(conn: Connection, schema: str, name: str) -> tuple[Layout, TableState] | None:
     """The layout of a collection, and what its table holds; None if it was not made."""
     cursor = await conn.execute(
         f"SELECT layout, held FROM {schema}.perdure_collections WHERE name = %s", (name,)
@@ -323,10 +323,10 @@ async def known(conn: Connection, schema: str, name: str) -> tuple[Layout, Table
     if row is None:
         return None
     layout, table = row
-    return msgspec.json.decode(layout, type=Layout), msgspec.json.decode(table, type=Table)
+    return msgspec.json.decode(layout, type=Layout), msgspec.json.decode(table, type=TableState)
 
 
-async def _remember(conn: Connection, schema: str, layout: Layout, table: Table) -> None:
+async def _remember(conn: Connection, schema: str, layout: Layout, table: TableState) -> None:
     await conn.execute(
         f"INSERT INTO {schema}.perdure_collections VALUES(%s, %s, %s) ON CONFLICT (name)"
         " DO UPDATE SET layout = excluded.layout, held = excluded.held",
@@ -367,16 +367,21 @@ def _check_names(layout: Layout) -> None:
             )
 
 
-class Upkeep:
+class PostgresUpkeep:
     """What was prepared by this process, and how that is done."""
 
     def __init__(
-        self, server: Server, links: Links, writer: Writer, applier: Applier, clock: Clock
+        self,
+        server: PostgresServer,
+        links: PostgresPool,
+        writer: PostgresWriter,
+        applier: PostgresApplier,
+        clock: Clock,
     ) -> None:
         self._server = server
         self._schema = server.schema
         self._links = links
-        self._reader = Reader(links, server)
+        self._reader = PostgresReader(links, server)
         self._writer = writer
         self._applier = applier
         self._clock = clock

@@ -21,7 +21,7 @@ from perdure.core.errors import (
     StorageFull,
     Unavailable,
 )
-from perdure.storage.backends.postgres.address import Server
+from perdure.storage.backends.postgres.address import PostgresServer
 
 #: What reading a damaged page, index or value can raise.
 DAMAGE = (pg.DataCorrupted, pg.IndexCorrupted, pg.InternalError_, psycopg.DataError, UnicodeError)
@@ -72,7 +72,7 @@ def is_interference(exc: BaseException) -> bool:
 
 
 @contextmanager
-def translated(server: Server) -> Iterator[None]:
+def translated(server: PostgresServer) -> Iterator[None]:
     """Turns whatever psycopg raises inside into an error that says what to do."""
     try:
         yield
@@ -80,7 +80,7 @@ def translated(server: Server) -> Iterator[None]:
         raise translate(exc, server) from exc
 
 
-def translate(exc: BaseException, server: Server) -> PerdureError:
+def translate(exc: BaseException, server: PostgresServer) -> PerdureError:
     where, said = server.label, server.scrub(_said(exc))
     match exc:
         case UnicodeError() | OverflowError():

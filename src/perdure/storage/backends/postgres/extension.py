@@ -18,7 +18,7 @@ from psycopg import errors as pg
 
 from perdure.storage.backends.postgres.errors import is_interference, is_lost
 from perdure.storage.backends.postgres.links import Connection
-from perdure.storage.extension import Change, Extension
+from perdure.storage.extension import Extension, ExtensionChange
 
 
 class LeftOut(Exception):
@@ -60,7 +60,7 @@ class PostgresExtension(Extension):
 
 
 @contextmanager
-def suspected(changes: Sequence[Change]) -> Iterator[None]:
+def suspected(changes: Sequence[ExtensionChange]) -> Iterator[None]:
     """Raises `LeftOut` for what may be the fault of an extension in which something is changed."""
     try:
         yield

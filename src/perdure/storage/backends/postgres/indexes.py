@@ -18,8 +18,8 @@ import msgspec
 from psycopg import errors as pg
 
 from perdure.storage import tables
-from perdure.storage.backends.postgres.address import Server, lock_space
-from perdure.storage.backends.postgres.links import Connection, Links
+from perdure.storage.backends.postgres.address import PostgresServer, lock_space
+from perdure.storage.backends.postgres.links import Connection, PostgresPool
 from perdure.storage.rows import Layout
 from perdure.storage.sql import literal
 
@@ -29,22 +29,22 @@ BUILDING = 258
 _PAUSE = 0.1
 
 
-class Definition(msgspec.Struct, frozen=True):
+class PostgresIndex(msgspec.Struct, frozen=True):
     """What stands in CREATE INDEX behind the table's name, and the columns that it is over."""
 
     text: str
     columns: tuple[str, ...] = ()
 
 
-def definitions(layout: Layout, marked: Iterable[str]) -> dict[str, Definition]:
+def definitions(layout: Layout, marked: Iterable[str]) -> dict[str, PostgresIndex]:
     """The indexes that a declaration wants: those declared, and what is kept for it.
 
     An index is named after its definition, so that a name tells whether it is the right one.
     """
-    wanted: dict[str, Definition] = {}
+    wanted: dict[str, PostgresIndex] = {}
 
     def want(words: str, text: str, columns: Iterable[str] = ()) -> None:
-        wanted[_label(layout.name, words, text)] = Definition(text, tuple(sorted(columns)))
+        wanted[_label(layout.name, words, text)] = PostgresIndex(text, tuple(sorted(columns)))
 
     for index in layout.indexes:
         columns = ", ".join(_sorted(column) for column in index.columns)
@@ -67,7 +67,7 @@ def unfilled(column: str, schema: int) -> str:
 
 
 async def build(
-    links: Links, server: Server, layout: Layout, wanted: dict[str, Definition]
+    links: PostgresPool, server: PostgresServer, layout: Layout, wanted: dict[str, PostgresIndex]
 ) -> None:
     """Make sure that these indexes are there and complete. Others read and write meanwhile.
 
@@ -93,7 +93,7 @@ async def build(
 
 
 async def _build(
-    conn: Connection, schema: str, table: str, label: str, definition: Definition
+    conn: Connection, schema: str, table: str, label: str, definition: PostgresIndex
 ) -> None:
     if await _is_complete(conn, schema, label):
         return

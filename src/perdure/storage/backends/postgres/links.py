@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
 from perdure.core.errors import Closed, DeadlineExceeded, Unavailable
-from perdure.storage.backends.postgres.address import Server, lock_space
+from perdure.storage.backends.postgres.address import PostgresServer, lock_space
 from perdure.storage.backends.postgres.errors import (
     Interfered,
     is_interference,
@@ -56,7 +56,7 @@ _DURABLE = (
 PRESENCE = 257
 
 
-class Link:
+class PostgresLink:
     """A connection and its name in the table of writers."""
 
     __slots__ = ("conn", "ticket", "writer")
@@ -73,23 +73,23 @@ class Link:
         )
 
 
-class Links:
-    """Up to `Server.pool` connections, made when needed. Used from one event loop."""
+class PostgresPool:
+    """Up to `PostgresServer.pool` connections, made when needed. Used from one event loop."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PostgresServer) -> None:
         self._server = server
-        self._idle: list[Link] = []
+        self._idle: list[PostgresLink] = []
         self._free = asyncio.Semaphore(server.pool)
         self._closed = False
         #: Names under which transactions were begun; see `writer`.
         self.writers: list[str] = []
 
-    async def use(self, work: Callable[[Link], Awaitable[T]]) -> T:
+    async def use(self, work: Callable[[PostgresLink], Awaitable[T]]) -> T:
         """What `work` returns on a connection that nobody else has meanwhile."""
         async with self._free:
             if self._closed:
                 raise Closed("This bank is closed.", hint="Open it again with perdure.open(…).")
-            link = self._idle.pop() if self._idle else Link(await self.connect())
+            link = self._idle.pop() if self._idle else PostgresLink(await self.connect())
             try:
                 return await work(link)
             finally:
@@ -99,7 +99,9 @@ class Links:
                 else:
                     await link.conn.close()
 
-    async def patiently(self, work: Callable[[Link], Awaitable[T]], seconds: float = PATIENCE) -> T:
+    async def patiently(
+        self, work: Callable[[PostgresLink], Awaitable[T]], seconds: float = PATIENCE
+    ) -> T:
         """`use`, again and again while the server is away or others interfere.
 
         Only for work that may run again after it failed.
@@ -174,10 +176,10 @@ class _Context:
         self.connection = None
 
 
-class Reader:
+class PostgresReader:
     """Runs statements that change nothing, so that they may run twice."""
 
-    def __init__(self, links: Links, server: Server) -> None:
+    def __init__(self, links: PostgresPool, server: PostgresServer) -> None:
         self._links = links
         self._server = server
 
@@ -200,7 +202,7 @@ class Reader:
         Cancelled or out of time, psycopg asks the server to stop the statement.
         """
 
-        async def attempt(link: Link) -> T:
+        async def attempt(link: PostgresLink) -> T:
             return await work(link.conn)
 
         with translated(self._server):

@@ -32,9 +32,14 @@ import psycopg
 from psycopg import errors as pg
 
 from perdure.core.errors import InvalidURL, PerdureError
-from perdure.storage.backends.postgres.address import Server
+from perdure.storage.backends.postgres.address import PostgresServer
 from perdure.storage.backends.postgres.errors import translate
-from perdure.storage.backends.postgres.links import Connection, Link, Links, Reader
+from perdure.storage.backends.postgres.links import (
+    Connection,
+    PostgresLink,
+    PostgresPool,
+    PostgresReader,
+)
 from perdure.storage.options import Options
 
 T = TypeVar("T")
@@ -96,12 +101,14 @@ class Replica:
     `ended` tells how many transactions of this process have ended.
     """
 
-    def __init__(self, primary: Reader, server: Server, ended: Callable[[], int]) -> None:
+    def __init__(
+        self, primary: PostgresReader, server: PostgresServer, ended: Callable[[], int]
+    ) -> None:
         self._primary = primary
         self._server = server
         self._links = _ReplicaLinks(server)
         self._ended = ended
-        self._marks = Marks()
+        self._marks = ReplicaMarks()
         self._timeline = 0
         #: What this process has written lies before this position, as far as it is known.
         self._own = 0
@@ -219,7 +226,7 @@ class Replica:
     ) -> Rows | None:
         """What the replica answers, if it does, in half of the time that there is."""
 
-        async def work(link: Link) -> _Answer:
+        async def work(link: PostgresLink) -> _Answer:
             # The replica may have been restarted, from a backup even, before it was connected to.
             known = self._position if self._connected == self._links.made else 0
             return await self._read(link.conn, wanted, known, text, params)
@@ -335,10 +342,10 @@ class Replica:
             task.exception()  # seen, even if nobody waits for it any more
 
 
-class _ReplicaLinks(Links):
+class _ReplicaLinks(PostgresPool):
     """Connections to a server that is known to replicate the primary."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PostgresServer) -> None:
         super().__init__(server)
         #: The cluster and the database of the primary, and the timeline it is on.
         self.cluster: tuple[Any, ...] = ()
@@ -390,11 +397,11 @@ async def _with(
     return rows[0][:2], [row[3:] for row in rows if row[2]]
 
 
-async def _nothing(link: Link) -> None:
+async def _nothing(link: PostgresLink) -> None:
     """Being given a connection is all."""
 
 
-class Marks:
+class ReplicaMarks:
     """Moments, and positions that the primary had reached by then or later."""
 
     def __init__(self) -> None:

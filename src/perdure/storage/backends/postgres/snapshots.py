@@ -24,12 +24,12 @@ from psycopg import errors as pg
 from perdure.core.errors import Unavailable
 from perdure.storage.adapter import Snapshot, not_empty
 from perdure.storage.backends.postgres import catalog
-from perdure.storage.backends.postgres.address import Server, lock_space
+from perdure.storage.backends.postgres.address import PostgresServer, lock_space
 from perdure.storage.backends.postgres.catalog import FACTS
 from perdure.storage.backends.postgres.errors import translated
 from perdure.storage.backends.postgres.extension import PostgresExtension
-from perdure.storage.backends.postgres.links import PRESENCE, Connection, Links
-from perdure.storage.rows import Delivered, Entry, Layout, Row
+from perdure.storage.backends.postgres.links import PRESENCE, Connection, PostgresPool
+from perdure.storage.rows import Delivered, Layout, Row, RowCopy
 from perdure.storage.snapshots import PAGE_BYTES, PAGE_ROWS, closing, tag_pairs
 
 T = TypeVar("T")
@@ -47,7 +47,9 @@ _SYNC = "SELECT set_config('synchronous_commit', 'on', true)"
 
 
 @asynccontextmanager
-async def take_snapshot(links: Links, server: Server, moment: int) -> AsyncIterator[Snapshot]:
+async def take_snapshot(
+    links: PostgresPool, server: PostgresServer, moment: int
+) -> AsyncIterator[Snapshot]:
     """A snapshot of the bank; rows that have expired at the moment are left out."""
     with translated(server):  # our own calls only: what the caller raises is not the bank's fault
         conn = await links.connect()
@@ -59,7 +61,7 @@ async def take_snapshot(links: Links, server: Server, moment: int) -> AsyncItera
         await conn.close()
 
 
-async def _begin(conn: Connection, server: Server) -> list[Layout]:
+async def _begin(conn: Connection, server: PostgresServer) -> list[Layout]:
     """Begin the transaction; returns what is in it.
 
     A change of a table (a column that gets another type, say) is seen by everybody at once,
@@ -88,7 +90,7 @@ async def _begin(conn: Connection, server: Server) -> list[Layout]:
 
 class _Snapshot(Snapshot):
     def __init__(
-        self, conn: Connection, server: Server, layouts: Sequence[Layout], moment: int
+        self, conn: Connection, server: PostgresServer, layouts: Sequence[Layout], moment: int
     ) -> None:
         self._conn = conn
         self._server = server
@@ -101,7 +103,7 @@ class _Snapshot(Snapshot):
     async def count(self, collection: str) -> int:
         return await self._number(f"SELECT count(*) FROM {self._table(collection)}")
 
-    async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+    async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
         layout = self._layouts[collection]
         names = "".join(f', r."{column.name}"' for column in layout.columns)
         alive = " WHERE r._expires IS NULL OR r._expires > %s" if layout.expires else ""
@@ -168,8 +170,8 @@ class _Snapshot(Snapshot):
             yield page
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
-    return Entry(Row(*row[:9]), row[10:], tag_pairs(row[9] or ()))
+def _entry(row: tuple[Any, ...]) -> RowCopy:
+    return RowCopy(Row(*row[:9]), row[10:], tag_pairs(row[9] or ()))
 
 
 # Filling a bank ---------------------------------------------------------------------------------
@@ -180,8 +182,8 @@ class BankLoader:
 
     def __init__(
         self,
-        links: Links,
-        server: Server,
+        links: PostgresPool,
+        server: PostgresServer,
         moment: int,
         extensions: Iterable[PostgresExtension],
     ) -> None:
@@ -274,7 +276,7 @@ class BankLoader:
         )
 
 
-def _values(entry: Entry) -> tuple[Any, ...]:
+def _values(entry: RowCopy) -> tuple[Any, ...]:
     tags = sorted({f"{name}={value}" for name, value in entry.tags}) or None
     return *msgspec.structs.astuple(entry.row), tags, *entry.columns
 

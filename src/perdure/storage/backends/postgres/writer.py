@@ -21,9 +21,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import psycopg
 
 from perdure.core.errors import Closed, DeadlineExceeded, PerdureError, Unavailable
-from perdure.storage.backends.postgres.address import Server
+from perdure.storage.backends.postgres.address import PostgresServer
 from perdure.storage.backends.postgres.errors import Interfered, is_lost, translated
-from perdure.storage.backends.postgres.links import PATIENCE, Connection, Link, Links
+from perdure.storage.backends.postgres.links import PATIENCE, Connection, PostgresLink, PostgresPool
 
 T = TypeVar("T")
 #: SQL and its parameters.
@@ -64,10 +64,10 @@ class _Job(Generic[T]):
             raise asyncio.CancelledError
 
 
-class Writer:
+class PostgresWriter:
     """Runs transactions. Used from one event loop."""
 
-    def __init__(self, links: Links, server: Server) -> None:
+    def __init__(self, links: PostgresPool, server: PostgresServer) -> None:
         table = f"{server.schema}.perdure_writers"
         self._links = links
         self._server = server
@@ -141,7 +141,7 @@ class Writer:
         names = self._links.writers
         if names:
 
-            async def forget(link: Link) -> None:
+            async def forget(link: PostgresLink) -> None:
                 await link.conn.execute(self._forget, (names,))
 
             # If the server is away, `catalog.create` removes the rows some day.
@@ -151,7 +151,7 @@ class Writer:
     # ------------------------------------------------------------------------------------------
 
     async def _carry_out(self, job: _Job[T]) -> T:
-        async def attempt(link: Link) -> T:
+        async def attempt(link: PostgresLink) -> T:
             job.check()
             job.result.clear()
             try:
@@ -177,7 +177,7 @@ class Writer:
                 ) from None
             raise
 
-    async def _transact(self, job: _Job[T], link: Link) -> None:
+    async def _transact(self, job: _Job[T], link: PostgresLink) -> None:
         conn = link.conn
         if not link.ticket:
             self._links.writers.append(link.writer)
@@ -196,7 +196,7 @@ class Writer:
                 await conn.close()  # a request to cancel may still hit whatever runs next on it
         job.committing = False
 
-    async def _run(self, job: _Job[T], link: Link) -> None:
+    async def _run(self, job: _Job[T], link: PostgresLink) -> None:
         """Everything from BEGIN to COMMIT; the end of the pipeline sends what is left of it."""
         conn = link.conn
         await conn.execute(_BEGIN)
@@ -214,7 +214,7 @@ class Writer:
         job.committing = True
         await conn.execute("COMMIT")
 
-    async def _was_committed(self, link: Link) -> bool:
+    async def _was_committed(self, link: PostgresLink) -> bool:
         """Whether the last transaction of a broken link was committed.
 
         Raises `Unavailable` if the server does not come back to tell.

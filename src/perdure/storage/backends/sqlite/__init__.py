@@ -20,16 +20,16 @@ import apsw
 
 from perdure.core.clock import Clock, now
 from perdure.core.errors import AccessDenied, Closed, InvalidInput, InvalidURL
-from perdure.storage import keys as key_rules
+from perdure.storage import record_keys as key_rules
 from perdure.storage import registry
 from perdure.storage.adapter import Adapter, Capability, Snapshot
 from perdure.storage.backends.sqlite import catalog, connections, encryption, listing, snapshots
-from perdure.storage.backends.sqlite.apply import Applier
+from perdure.storage.backends.sqlite.apply import SQLiteApplier
 from perdure.storage.backends.sqlite.errors import DAMAGE, translated
 from perdure.storage.backends.sqlite.extension import SQLiteExtension, remove_sidecars
-from perdure.storage.backends.sqlite.reader import Reader
-from perdure.storage.backends.sqlite.upkeep import Upkeep
-from perdure.storage.backends.sqlite.writer import Writer
+from perdure.storage.backends.sqlite.reader import SQLiteReader
+from perdure.storage.backends.sqlite.upkeep import SQLiteUpkeep
+from perdure.storage.backends.sqlite.writer import SQLiteWriter
 from perdure.storage.concurrency import in_thread
 from perdure.storage.extension import Extension, Extensions
 from perdure.storage.options import Options
@@ -91,10 +91,10 @@ class SQLiteAdapter(Adapter):
         self._clock = clock
         self._extensions: Extensions[SQLiteExtension] = Extensions()
         self._layouts: dict[str, Layout] = {}
-        self._upkeep: Upkeep | None = None
+        self._upkeep: SQLiteUpkeep | None = None
         self._file_key: bytes | None = None
-        self._writer: Writer | None = None
-        self._reader: Reader | None = None
+        self._writer: SQLiteWriter | None = None
+        self._reader: SQLiteReader | None = None
 
     @property
     def file_key(self) -> bytes | None:
@@ -128,8 +128,8 @@ class SQLiteAdapter(Adapter):
             # In a thread: another process that is making the bank may have to be waited for.
             db = await asyncio.to_thread(self._open)
             self._db = db
-            self._applier = Applier(db, self._clock, self._extensions)
-            self._writer = Writer(
+            self._applier = SQLiteApplier(db, self._clock, self._extensions)
+            self._writer = SQLiteWriter(
                 db,
                 self._applier,
                 path,
@@ -137,8 +137,8 @@ class SQLiteAdapter(Adapter):
                 key=self._file_key,
                 extensions=self._extensions,
             )
-            self._reader = Reader(self._connect_to_read, path, inline=self._inline)
-            self._upkeep = Upkeep(self._reader, self._writer, self._applier, self._clock)
+            self._reader = SQLiteReader(self._connect_to_read, path, inline=self._inline)
+            self._upkeep = SQLiteUpkeep(self._reader, self._writer, self._applier, self._clock)
 
     def _open(self) -> apsw.Connection:
         while (db := self._try_to_open()) is None:
@@ -317,7 +317,7 @@ class SQLiteAdapter(Adapter):
             f"SELECT f.path || r._name, {facts} FROM {_JOINED.format(layout.name)} WHERE r._id = ?"
         )
         with connections.snapshot(db):
-            span = listing.Span(
+            span = listing.KeySpan(
                 query.prefix, after=after, descending=descending, moment=moment or 0
             )
             ids = listing.page(db, layout, span, limit)
@@ -377,7 +377,7 @@ class SQLiteAdapter(Adapter):
         layout = self._layout(query.collection)
         text, params = _EMITTER.delete(query, self._moment(layout), layout.constants())
 
-        def work(applier: Applier) -> int:
+        def work(applier: SQLiteApplier) -> int:
             applier.db.execute(text, params)
             return applier.db.changes()
 
@@ -387,7 +387,7 @@ class SQLiteAdapter(Adapter):
         expiring = [layout.name for layout in self._layouts.values() if layout.expires]
         moment = self._clock()
 
-        def work(applier: Applier) -> int:
+        def work(applier: SQLiteApplier) -> int:
             swept = 0
             for name in expiring:
                 applier.db.execute(
@@ -424,7 +424,7 @@ class SQLiteAdapter(Adapter):
         return found, str(found[-1].id) if found else position
 
     async def trim(self, position: str, before: int) -> int:
-        def work(applier: Applier) -> int:
+        def work(applier: SQLiteApplier) -> int:
             applier.db.execute(
                 "DELETE FROM perdure_outbox WHERE id <= ? AND at < ?", (_place(position), before)
             )
@@ -532,20 +532,20 @@ class SQLiteAdapter(Adapter):
     async def _check_open(self) -> None:
         await self.reader.run("nothing", lambda _: None)
 
-    def _open_upkeep(self) -> Upkeep:
+    def _open_upkeep(self) -> SQLiteUpkeep:
         if self._upkeep is None:
             raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
         return self._upkeep
 
     @property
-    def writer(self) -> Writer:
+    def writer(self) -> SQLiteWriter:
         """Raises `Closed` before the bank is opened."""
         if self._writer is None:
             raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")
         return self._writer
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> SQLiteReader:
         """Raises `Closed` before the bank is opened."""
         if self._reader is None:
             raise Closed("This bank is not open.", hint="Open it with perdure.open(…).")

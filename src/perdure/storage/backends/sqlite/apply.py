@@ -125,7 +125,7 @@ class _Truths:
         self._looked = False
 
 
-class Applier:
+class SQLiteApplier:
     """Applies batches on the writer's connection, inside a transaction that the writer began."""
 
     def __init__(
@@ -155,7 +155,7 @@ class Applier:
             table.forget()
         self._truths.forget()
 
-    def run(self, work: Callable[[Applier], T]) -> T:
+    def run(self, work: Callable[[SQLiteApplier], T]) -> T:
         """Let somebody else write on this connection."""
         self._truths.forget()
         return work(self)

@@ -23,7 +23,7 @@ from perdure.core.errors import NewerSchema, NotAStore
 from perdure.storage import tables
 from perdure.storage.rows import Layout
 from perdure.storage.sql import literal
-from perdure.storage.tables import Built, Plan, Prepared, Table
+from perdure.storage.tables import Built, Plan, Prepared, TableState
 
 #: "Perd" — in the file's header, so that `file` and we can tell a bank from other databases.
 APPLICATION_ID = 0x50657264
@@ -114,7 +114,7 @@ def declared(db: apsw.Connection) -> list[tuple[Layout, frozenset[str]]]:
     return [(layout, table.stale() | _unfilled(db, layout, table)) for layout, table in known]
 
 
-def _unfilled(db: apsw.Connection, layout: Layout, table: Table) -> frozenset[str]:
+def _unfilled(db: apsw.Connection, layout: Layout, table: TableState) -> frozenset[str]:
     """The columns that somebody who does not know them has left out in some row."""
     return frozenset(
         name
@@ -160,7 +160,7 @@ def prepare(db: apsw.Connection, layout: Layout, moment: int) -> Prepared:
     if known is None:
         _create_table(db, layout)
         _create_key(db, name)
-        _remember(db, layout, Table.of(layout, _create_indexes(db, layout)))
+        _remember(db, layout, TableState.of(layout, _create_indexes(db, layout)))
         return Prepared(layout)
     before, table = known
     asked = tables.as_declared(layout, before)
@@ -203,8 +203,8 @@ def activate(db: apsw.Connection, layout: Layout) -> None:
 
 
 def _planned(
-    table: Table, layout: Layout, moment: int, *, empty: bool
-) -> tuple[Plan, dict[str, Definition]]:
+    table: TableState, layout: Layout, moment: int, *, empty: bool
+) -> tuple[Plan, dict[str, SQLiteIndex]]:
     planned = tables.plan(table, layout, moment, empty=empty)
     wanted = definitions(layout, planned.table.marked(layout))
     texts = {label: each.sql for label, each in wanted.items()}
@@ -235,7 +235,7 @@ def lay_out(db: apsw.Connection, layout: Layout) -> None:
 def index(db: apsw.Connection, layout: Layout) -> None:
     """Make the indexes of a table that `lay_out` made and that is filled now. In a transaction."""
     _create_key(db, layout.name)
-    _remember(db, layout, Table.of(layout, _create_indexes(db, layout)))
+    _remember(db, layout, TableState.of(layout, _create_indexes(db, layout)))
 
 
 def clear(db: apsw.Connection) -> None:
@@ -251,13 +251,13 @@ def clear(db: apsw.Connection) -> None:
         db.execute(f"DELETE FROM perdure_{table}")
 
 
-def _known(db: apsw.Connection, name: str) -> tuple[Layout, Table] | None:
+def _known(db: apsw.Connection, name: str) -> tuple[Layout, TableState] | None:
     """The layout of a collection, and what its table holds."""
     row = db.execute("SELECT layout, held FROM perdure_collections WHERE name = ?", (name,)).get
     if row is None:
         return None
     layout, table = row
-    return msgspec.json.decode(layout, type=Layout), msgspec.json.decode(table, type=Table)
+    return msgspec.json.decode(layout, type=Layout), msgspec.json.decode(table, type=TableState)
 
 
 def _create_table(db: apsw.Connection, layout: Layout) -> None:
@@ -292,21 +292,21 @@ def _create_tags(db: apsw.Connection, name: str) -> None:
     )
 
 
-class Definition(msgspec.Struct, frozen=True):
+class SQLiteIndex(msgspec.Struct, frozen=True):
     """An index, and the declared columns that it is over."""
 
     sql: str
     columns: tuple[str, ...] = ()
 
 
-def definitions(layout: Layout, marked: Iterable[str]) -> dict[str, Definition]:
+def definitions(layout: Layout, marked: Iterable[str]) -> dict[str, SQLiteIndex]:
     """The indexes that a declaration wants, by name: those declared, and what is kept for it."""
     name = layout.name
-    wanted: dict[str, Definition] = {}
+    wanted: dict[str, SQLiteIndex] = {}
 
     def want(label: str, text: str, columns: Iterable[str] = ()) -> None:
         sql = f'CREATE INDEX "{name}__{label}" ON "{name}"{text}'
-        wanted[f"{name}__{label}"] = Definition(sql, tuple(sorted(columns)))
+        wanted[f"{name}__{label}"] = SQLiteIndex(sql, tuple(sorted(columns)))
 
     for index in layout.indexes:
         columns = ", ".join(quoted(column) for column in index.columns)
@@ -335,7 +335,7 @@ def _create_indexes(db: apsw.Connection, layout: Layout) -> dict[str, Built]:
     return {label: Built(each.sql, each.columns) for label, each in wanted.items()}
 
 
-def _remember(db: apsw.Connection, layout: Layout, table: Table) -> None:
+def _remember(db: apsw.Connection, layout: Layout, table: TableState) -> None:
     db.execute(
         "INSERT OR REPLACE INTO perdure_collections VALUES(?, ?, ?)",
         (

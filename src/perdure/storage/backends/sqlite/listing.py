@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import apsw
 
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.backends.sqlite.errors import DAMAGE
 from perdure.storage.rows import Layout
 
@@ -23,13 +23,13 @@ from perdure.storage.rows import Layout
 Entry = tuple[str, int]
 
 
-class Span:
+class KeySpan:
     """Which keys: those with a prefix, behind a key, in either direction; none that has expired."""
 
     def __init__(
         self, prefix: str, *, after: str | None = None, descending: bool = False, moment: int = 0
     ) -> None:
-        self.low, self.high = prefix, keys.after_prefix(prefix)
+        self.low, self.high = prefix, record_keys.after_prefix(prefix)
         self.descending = descending
         self.moment = moment
         if after is not None and not descending:
@@ -38,7 +38,7 @@ class Span:
             self.high = after if self.high is None else min(self.high, after)
 
 
-def page(db: apsw.Connection, layout: Layout, span: Span, limit: int) -> list[int]:
+def page(db: apsw.Connection, layout: Layout, span: KeySpan, limit: int) -> list[int]:
     """Row ids of up to `limit` rows of the span, in key order; all of them if it is negative."""
     if span.high is not None and span.high <= span.low:
         return []
@@ -49,7 +49,7 @@ def page(db: apsw.Connection, layout: Layout, span: Span, limit: int) -> list[in
 class _Merge:
     """The rows of a collection with low <= key < high, folder by folder."""
 
-    def __init__(self, db: apsw.Connection, layout: Layout, span: Span) -> None:
+    def __init__(self, db: apsw.Connection, layout: Layout, span: KeySpan) -> None:
         self._db = db
         self._low = span.low
         self._high = span.high
@@ -105,7 +105,7 @@ class _Merge:
         """Whether a folder could hold a key that comes before this one."""
         if not self._descending:
             return path <= key
-        end = keys.after_prefix(path)
+        end = record_keys.after_prefix(path)
         return end is None or end > key
 
     def _folders(self) -> Iterator[tuple[int, str]]:
@@ -179,7 +179,7 @@ _STEPS = 10_000
 def places(db: apsw.Connection, layout: Layout, after: str, limit: int) -> list[Entry]:
     """Key and row id of the first `limit` rows behind a key, in key order."""
     try:
-        ids = page(db, layout, Span("", after=after or None), limit)
+        ids = page(db, layout, KeySpan("", after=after or None), limit)
         found = [(_key(db, layout.name, id), id) for id in ids]
     except DAMAGE:
         found = []

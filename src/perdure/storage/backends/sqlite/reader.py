@@ -36,7 +36,7 @@ class Busy(Exception):
     """Raised by work that would keep the event loop waiting this time: a thread is to do it."""
 
 
-class Reader:
+class SQLiteReader:
     """Read connections to one database. Used from one event loop."""
 
     def __init__(self, connect: Callable[[], apsw.Connection], path: str, *, inline: bool) -> None:

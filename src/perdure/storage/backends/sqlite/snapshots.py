@@ -31,7 +31,7 @@ from perdure.storage.backends.sqlite.errors import translated
 from perdure.storage.backends.sqlite.extension import SQLiteExtension
 from perdure.storage.backends.sqlite.sealed_file import sealed_vfs
 from perdure.storage.concurrency import in_thread
-from perdure.storage.rows import Delivered, Entry, Layout, Row
+from perdure.storage.rows import Delivered, Layout, Row, RowCopy
 from perdure.storage.snapshots import PAGE_BYTES, PAGE_ROWS, closing, tag_pairs
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class _Snapshot(Snapshot):
         text = f'SELECT count(*) FROM "{self._layouts[collection].name}"'
         return await self.run(lambda: int(self._db.execute(text).get))
 
-    async def entries(self, collection: str) -> AsyncIterator[list[Entry]]:
+    async def entries(self, collection: str) -> AsyncIterator[list[RowCopy]]:
         rows = self._rows(self._layouts[collection])
         while page := await self.run(lambda: _page(rows, lambda entry: len(entry.row.value))):
             yield page
@@ -179,7 +179,7 @@ class _Snapshot(Snapshot):
         with translated(self._path):
             return await in_thread(work)
 
-    def _rows(self, layout: Layout) -> Iterator[Entry]:
+    def _rows(self, layout: Layout) -> Iterator[RowCopy]:
         db, dead = self._db, self._moment if layout.expires else -1
         names = "".join(f', r."{column.name}"' for column in layout.columns)
         expires = "r._expires" if layout.expires else "NULL"
@@ -192,7 +192,7 @@ class _Snapshot(Snapshot):
             if row.expires is not None and row.expires <= dead:
                 continue
             tags = [text for (text,) in db.execute(tagged, (found[_FACTS],))] if tagged else ()
-            yield Entry(row, found[_FACTS + 1 :], tag_pairs(tags))
+            yield RowCopy(row, found[_FACTS + 1 :], tag_pairs(tags))
 
 
 def _page(items: Iterator[T], size_of: Callable[[T], int]) -> list[T]:
@@ -324,7 +324,7 @@ class _Table:
         self._insert = f'INSERT INTO "{layout.name}"({", ".join(names)}) VALUES({marks})'
         self._tag = f'INSERT INTO "{layout.name}__tags"(record, tag) VALUES(?, ?)'
 
-    def add(self, page: Sequence[Entry]) -> None:
+    def add(self, page: Sequence[RowCopy]) -> None:
         rows, tags = [], []
         intern = self._texts.id
         for entry in page:

@@ -8,9 +8,9 @@ import apsw
 
 from perdure.core.clock import Clock
 from perdure.storage.backends.sqlite import catalog
-from perdure.storage.backends.sqlite.apply import Applier
-from perdure.storage.backends.sqlite.reader import Reader
-from perdure.storage.backends.sqlite.writer import Writer
+from perdure.storage.backends.sqlite.apply import SQLiteApplier
+from perdure.storage.backends.sqlite.reader import SQLiteReader
+from perdure.storage.backends.sqlite.writer import SQLiteWriter
 from perdure.storage.options import STRONG
 from perdure.storage.rows import Fill, Layout
 from perdure.storage.tables import Prepared
@@ -19,10 +19,12 @@ from perdure.storage.tables import Prepared
 _HEAVY = 2**40
 
 
-class Upkeep:
+class SQLiteUpkeep:
     """What was prepared by this process, and how that is done."""
 
-    def __init__(self, reader: Reader, writer: Writer, applier: Applier, clock: Clock) -> None:
+    def __init__(
+        self, reader: SQLiteReader, writer: SQLiteWriter, applier: SQLiteApplier, clock: Clock
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._applier = applier

@@ -30,7 +30,7 @@ import apsw
 import msgspec
 
 from perdure.core.errors import Closed, DeadlineExceeded, PerdureError
-from perdure.storage.backends.sqlite.apply import Applier
+from perdure.storage.backends.sqlite.apply import SQLiteApplier
 from perdure.storage.backends.sqlite.checkpoint import Checkpointer, Scrub
 from perdure.storage.backends.sqlite.connections import PATIENCE
 from perdure.storage.backends.sqlite.errors import translate
@@ -59,7 +59,9 @@ class _Job(Generic[T]):
 
     __slots__ = ("error", "finished", "result", "started", "strong", "waiter", "weight", "work")
 
-    def __init__(self, work: Callable[[Applier], T] | Batch, weight: int, *, strong: bool) -> None:
+    def __init__(
+        self, work: Callable[[SQLiteApplier], T] | Batch, weight: int, *, strong: bool
+    ) -> None:
         self.work = work
         self.weight = weight
         self.strong = strong
@@ -69,18 +71,18 @@ class _Job(Generic[T]):
         self.error: Exception | None = None
         self.waiter: asyncio.Future[None] | None = None
 
-    def run(self, applier: Applier) -> None:
+    def run(self, applier: SQLiteApplier) -> None:
         work = self.work
         self.result = applier.apply(work) if isinstance(work, Batch) else applier.run(work)  # type: ignore[assignment]
 
 
-class Writer:
+class SQLiteWriter:
     """Owns the connection that writes. Used from one event loop."""
 
     def __init__(
         self,
         db: apsw.Connection,
-        applier: Applier,
+        applier: SQLiteApplier,
         path: str,
         *,
         inline: bool,
@@ -123,7 +125,7 @@ class Writer:
         return self._submit(_Job(batch, weight, strong=strong), options.deadline)
 
     def run(
-        self, work: Callable[[Applier], T], options: Options = DEFAULT, *, weight: int = 0
+        self, work: Callable[[SQLiteApplier], T], options: Options = DEFAULT, *, weight: int = 0
     ) -> Coroutine[Any, Any, T]:
         """Run `work` in a write transaction, durable when this returns.
 

@@ -59,8 +59,8 @@ except ImportError as exc:
     ) from exc
 
 from perdure.storage.backends.valkey import address, admission, erasing, rows, scripts
-from perdure.storage.backends.valkey.links import Link, Links, translated
-from perdure.storage.backends.valkey.writer import Answer, Writer, sweep_tickets
+from perdure.storage.backends.valkey.links import ValkeyLink, ValkeyPool, translated
+from perdure.storage.backends.valkey.writer import Answer, ValkeyWriter, sweep_tickets
 
 #: The size of a batch that the server surely accepts in one command.
 _BATCH_BYTES = 400 * 1024 * 1024
@@ -89,15 +89,15 @@ class ValkeyAdapter(Adapter):
     def __init__(self, url: str, clock: Clock = now) -> None:
         self._server = address.parse(url)
         self._clock = clock
-        self._names = rows.Names(self._server.prefix)
+        self._names = rows.ValkeyNames(self._server.prefix)
         self._layouts: dict[str, Layout] = {}
-        self._links: Links | None = None
-        self._writer: Writer | None = None
+        self._links: ValkeyPool | None = None
+        self._writer: ValkeyWriter | None = None
 
     # Life -------------------------------------------------------------------------------------
 
     async def exists(self) -> bool:
-        links = Links(self._server)
+        links = ValkeyPool(self._server)
         with translated(self._server):
             try:
                 found = await links.once_ready(lambda link: link.call(b"EXISTS", self._names.meta))
@@ -106,7 +106,7 @@ class ValkeyAdapter(Adapter):
         return bool(found)
 
     async def initialize(self) -> None:
-        links = Links(self._server)
+        links = ValkeyPool(self._server)
         with translated(self._server):
             try:
                 await links.once_ready(self._create)
@@ -114,21 +114,21 @@ class ValkeyAdapter(Adapter):
                 await links.close()
                 raise
         self._links = links
-        self._writer = Writer(links, self._names)
+        self._writer = ValkeyWriter(links, self._names)
 
     async def close(self) -> None:
         if self._writer is not None and self._links is not None:
             await self._writer.close()
             await self._links.close()
 
-    async def _create(self, link: Link) -> None:
+    async def _create(self, link: ValkeyLink) -> None:
         admission.check(await link.call(b"INFO"), self._server)
         await link.run(scripts.PROBE, [self._names.probe(uuid.uuid4().hex)], [])
         await self._check_format(link)
         await sweep_tickets(link, self._names, self._clock())
         self._layouts = await self._load(link)
 
-    async def _check_format(self, link: Link) -> None:
+    async def _check_format(self, link: ValkeyLink) -> None:
         label = self._server.label
         await link.call(b"HSETNX", self._names.meta, b"format", rows.FORMAT)
         found = await link.call(b"HGET", self._names.meta, b"format")
@@ -145,7 +145,7 @@ class ValkeyAdapter(Adapter):
                 hint="Upgrade Perdure; the store was left untouched.",
             )
 
-    async def _load(self, link: Link) -> dict[str, Layout]:
+    async def _load(self, link: ValkeyLink) -> dict[str, Layout]:
         """The collections that are there, also those that nobody declares in this process."""
         flat: list[bytes] = await link.call(b"HGETALL", self._names.collections)
         return {
@@ -160,7 +160,7 @@ class ValkeyAdapter(Adapter):
             raise self._unsupported(Capability.TAGS)
         name = layout.name.encode()
 
-        async def work(link: Link) -> bool:
+        async def work(link: ValkeyLink) -> bool:
             found = await link.call(b"HGET", self._names.collections, name)
             if found is None and not make:
                 return False
@@ -187,7 +187,7 @@ class ValkeyAdapter(Adapter):
         links = self._open_links()
         names = [self._names.row(collection, key) for key in keys]
 
-        async def work(link: Link) -> list[bytes | None]:
+        async def work(link: ValkeyLink) -> list[bytes | None]:
             found: list[bytes | None] = []
             for start in range(0, len(names), rows.PAGE):
                 found += await link.call(b"MGET", *names[start : start + rows.PAGE])
@@ -312,7 +312,7 @@ class ValkeyAdapter(Adapter):
         """A server that keeps nothing was started anew, or somebody emptied it."""
         _log.warning("the store %s is empty: its server has lost it", self._server.label)
 
-        async def work(link: Link) -> None:
+        async def work(link: ValkeyLink) -> None:
             for name, layout in self._layouts.items():
                 known = msgspec.json.encode(layout)
                 await link.call(b"HSET", self._names.collections, name.encode(), known)
@@ -323,7 +323,7 @@ class ValkeyAdapter(Adapter):
     # Inspection -------------------------------------------------------------------------------
 
     async def sizes(self) -> list[Size]:
-        async def work(link: Link) -> list[Size]:
+        async def work(link: ValkeyLink) -> list[Size]:
             names = sorted(await self._load(link))
             return [
                 Size(name, await link.call(b"ZCARD", self._names.index(name)), None)
@@ -355,12 +355,12 @@ class ValkeyAdapter(Adapter):
                 f"There is no collection {collection!r} in this store.", hint="Call prepare first."
             ) from None
 
-    def _open_links(self) -> Links:
+    def _open_links(self) -> ValkeyPool:
         if self._links is None:
             raise Closed("This store is not open.", hint="Await initialize() first.")
         return self._links
 
-    def _open_writer(self) -> Writer:
+    def _open_writer(self) -> ValkeyWriter:
         if self._writer is None:
             raise Closed("This store is not open.", hint="Await initialize() first.")
         return self._writer
@@ -370,7 +370,7 @@ def _live(row: Row, moment: int) -> Row | None:
     return None if row.expires is not None and row.expires <= moment else row
 
 
-def _indexes(names: rows.Names, collections: Sequence[str]) -> Iterator[bytes]:
+def _indexes(names: rows.ValkeyNames, collections: Sequence[str]) -> Iterator[bytes]:
     for name in collections:
         yield names.index(name)
         yield names.expiry(name)

@@ -24,7 +24,7 @@ _PORT = 6379
 _MOST_CONNECTIONS = 100
 
 
-class Server(msgspec.Struct, frozen=True):
+class ValkeyServer(msgspec.Struct, frozen=True):
     """Where a store is, and how to get there."""
 
     host: str
@@ -55,7 +55,7 @@ class Server(msgspec.Struct, frozen=True):
         return f"Server({self.label!r})"
 
 
-def parse(url: str) -> Server:
+def parse(url: str) -> ValkeyServer:
     """What an address says.
 
     Raises `InvalidURL` if it cannot be read. The error does not hold the password.
@@ -76,7 +76,7 @@ def parse(url: str) -> Server:
             f"The address {shown!r} has a certificate authority, but no encryption.",
             hint="Begin it with valkeys:// or rediss://.",
         )
-    return Server(
+    return ValkeyServer(
         host=parts.hostname or "localhost",
         port=port,
         database=_number("database", address.path.rstrip("/") or "0", 0, 2**31 - 1),

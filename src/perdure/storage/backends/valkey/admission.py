@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from perdure.core.errors import Unsupported
-from perdure.storage.backends.valkey.address import Server
+from perdure.storage.backends.valkey.address import ValkeyServer
 
 #: SET … KEEPTTL, and users with rights.
 _OLDEST = (6, 0)
@@ -17,7 +17,7 @@ def facts_of(info: bytes) -> dict[str, str]:
     return dict(_FACT(info.decode(errors="replace")))
 
 
-def check(info: bytes, server: Server) -> None:
+def check(info: bytes, server: ValkeyServer) -> None:
     """Raises `Unsupported` if this server cannot keep our promises."""
     facts = facts_of(info)
     label = server.label

@@ -11,14 +11,14 @@ import asyncio
 from valkey import exceptions as vk
 
 from perdure.core.errors import Unavailable
-from perdure.storage.backends.valkey.address import Server
+from perdure.storage.backends.valkey.address import ValkeyServer
 from perdure.storage.backends.valkey.admission import facts_of
-from perdure.storage.backends.valkey.links import Link
+from perdure.storage.backends.valkey.links import ValkeyLink
 
 _PAUSE = 0.02
 
 
-async def scrub(link: Link, server: Server) -> None:
+async def scrub(link: ValkeyLink, server: ValkeyServer) -> None:
     """Write anew what the server keeps on disk; nothing, if it keeps nothing.
 
     Raises `Unavailable` if the server does not allow it, or fails.
@@ -34,7 +34,9 @@ async def scrub(link: Link, server: Server) -> None:
         raise _left(server, str(exc)) from exc
 
 
-async def _do(link: Link, server: Server, command: bytes, work: str, status: str) -> None:
+async def _do(
+    link: ValkeyLink, server: ValkeyServer, command: bytes, work: str, status: str
+) -> None:
     """Start a work in the background and wait until it is done.
 
     One that is under way had begun before now, and may copy what was deleted since.
@@ -46,7 +48,7 @@ async def _do(link: Link, server: Server, command: bytes, work: str, status: str
         raise _left(server, f"{work} failed")
 
 
-async def _idle(link: Link) -> dict[str, str]:
+async def _idle(link: ValkeyLink) -> dict[str, str]:
     while True:
         facts = await _persistence(link)
         running = (
@@ -59,11 +61,11 @@ async def _idle(link: Link) -> dict[str, str]:
         await asyncio.sleep(_PAUSE)
 
 
-async def _persistence(link: Link) -> dict[str, str]:
+async def _persistence(link: ValkeyLink) -> dict[str, str]:
     return facts_of(await link.call(b"INFO", b"persistence"))
 
 
-def _left(server: Server, said: str) -> Unavailable:
+def _left(server: ValkeyServer, said: str) -> Unavailable:
     return Unavailable(
         f"The server of {server.label} did not write its files anew: {server.scrub(said)}."
         " Deleted content may still be in them.",

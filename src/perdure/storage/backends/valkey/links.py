@@ -28,7 +28,7 @@ from perdure.core.errors import (
     StorageFull,
     Unavailable,
 )
-from perdure.storage.backends.valkey.address import Server
+from perdure.storage.backends.valkey.address import ValkeyServer
 from perdure.storage.backends.valkey.scripts import Script
 
 T = TypeVar("T")
@@ -41,10 +41,10 @@ _CONNECT = 5.0
 _SLOWEST = 1_000_000
 
 
-class Link:
+class ValkeyLink:
     """A connection. Nobody else has it while it is used."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ValkeyServer) -> None:
         options: dict[str, Any] = {
             "host": server.host,
             "port": server.port,
@@ -105,22 +105,22 @@ class Link:
         await self._conn.disconnect(nowait=True)
 
 
-class Links:
-    """Up to `Server.pool` connections, made when needed. Used from one event loop."""
+class ValkeyPool:
+    """Up to `ValkeyServer.pool` connections, made when needed. Used from one event loop."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ValkeyServer) -> None:
         self.server = server
-        self._idle: list[Link] = []
+        self._idle: list[ValkeyLink] = []
         self._free = asyncio.Semaphore(server.pool)
         self._closed = False
 
     @contextlib.asynccontextmanager
-    async def one(self) -> AsyncIterator[Link]:
+    async def one(self) -> AsyncIterator[ValkeyLink]:
         """A connection that nobody else has meanwhile."""
         async with self._free:
             if self._closed:
                 raise Closed("This store is closed.", hint="Open it again.")
-            link = self._idle.pop() if self._idle else Link(self.server)
+            link = self._idle.pop() if self._idle else ValkeyLink(self.server)
             if not link.is_open:
                 await link.close()
                 await link.connect()
@@ -137,7 +137,9 @@ class Links:
                 else:
                     await link.close()
 
-    async def read(self, work: Callable[[Link], Awaitable[T]], deadline: float | None = None) -> T:
+    async def read(
+        self, work: Callable[[ValkeyLink], Awaitable[T]], deadline: float | None = None
+    ) -> T:
         """What `work` returns, which changes nothing and may run again.
 
         Raises `DeadlineExceeded`, or after `PATIENCE` without a server `Unavailable`.
@@ -152,7 +154,7 @@ class Links:
                     hint="Allow more time, or ask for less.",
                 ) from exc
 
-    async def patiently(self, work: Callable[[Link], Awaitable[T]]) -> T:
+    async def patiently(self, work: Callable[[ValkeyLink], Awaitable[T]]) -> T:
         """What `work` returns, again and again while the server is away or not ready."""
         pauses = Pauses()
         while True:
@@ -164,7 +166,7 @@ class Links:
                     raise
             await pauses.next()
 
-    async def once_ready(self, work: Callable[[Link], Awaitable[T]]) -> T:
+    async def once_ready(self, work: Callable[[ValkeyLink], Awaitable[T]]) -> T:
         """What `work` returns: a server that is loading is waited for, one that is away is not."""
         pauses = Pauses()
         while True:
@@ -232,7 +234,7 @@ def is_busy(exc: BaseException) -> bool:
 
 
 @contextmanager
-def translated(server: Server) -> Iterator[None]:
+def translated(server: ValkeyServer) -> Iterator[None]:
     """Turns whatever the client raises inside into an error that says what to do."""
     try:
         yield
@@ -240,7 +242,7 @@ def translated(server: Server) -> Iterator[None]:
         raise translate(exc, server) from exc
 
 
-def translate(exc: BaseException, server: Server) -> PerdureError:
+def translate(exc: BaseException, server: ValkeyServer) -> PerdureError:
     where, said = server.label, server.scrub(_said(exc))
     if isinstance(exc, _DENIED) or said.startswith("ACL failure"):
         return AccessDenied(

@@ -19,9 +19,9 @@ import struct
 from collections.abc import Iterator
 
 from perdure.core.clock import Clock
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.backends.valkey import scripts
-from perdure.storage.backends.valkey.links import Link
+from perdure.storage.backends.valkey.links import ValkeyLink
 from perdure.storage.query import Query
 from perdure.storage.rows import Put, Recode, Row
 
@@ -46,7 +46,7 @@ _CHECK = struct.Struct(">QQ")
 _AS_READ = struct.Struct(">QQqI")
 
 
-class Names:
+class ValkeyNames:
     """The keys of a store."""
 
     def __init__(self, prefix: str) -> None:
@@ -141,7 +141,7 @@ _PAGE_BYTES = 8 * 1024 * 1024
 _LOOKED_AT = 2_000
 
 
-async def find(link: Link, names: Names, query: Query, clock: Clock) -> list[Row]:
+async def find(link: ValkeyLink, names: ValkeyNames, query: Query, clock: Clock) -> list[Row]:
     """The rows of a query that is ordered by key and has no conditions."""
     descending = query.total_order()[0].descending
     low, high = _range(query, descending=descending)
@@ -172,7 +172,7 @@ async def find(link: Link, names: Names, query: Query, clock: Clock) -> list[Row
 
 def _range(query: Query, *, descending: bool) -> tuple[bytes, bytes]:
     """The lower and the upper end of a listing, as the server wants them."""
-    first, end = query.prefix, keys.after_prefix(query.prefix)
+    first, end = query.prefix, record_keys.after_prefix(query.prefix)
     low = b"[" + _encoded(first)
     high = b"+" if end is None else b"(" + _encoded(end)
     if query.after is not None:

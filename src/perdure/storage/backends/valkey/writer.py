@@ -21,8 +21,15 @@ from collections.abc import Sequence
 from valkey import exceptions as vk
 
 from perdure.core.errors import Closed, DeadlineExceeded, Unavailable
-from perdure.storage.backends.valkey.links import Link, Links, Pauses, is_busy, is_lost, translated
-from perdure.storage.backends.valkey.rows import Names
+from perdure.storage.backends.valkey.links import (
+    Pauses,
+    ValkeyLink,
+    ValkeyPool,
+    is_busy,
+    is_lost,
+    translated,
+)
+from perdure.storage.backends.valkey.rows import ValkeyNames
 from perdure.storage.backends.valkey.scripts import SWEEP_TICKETS, Script
 
 #: What a script answers: a word, and what belongs to it.
@@ -63,10 +70,10 @@ class _Job:
             raise asyncio.CancelledError
 
 
-class Writer:
+class ValkeyWriter:
     """Runs scripts that write. Used from one event loop."""
 
-    def __init__(self, links: Links, names: Names) -> None:
+    def __init__(self, links: ValkeyPool, names: ValkeyNames) -> None:
         self._links = links
         self._names = names
         self._id = uuid.uuid4().hex
@@ -183,7 +190,7 @@ class Writer:
         )
 
 
-async def sweep_tickets(link: Link, names: Names, moment: int) -> None:
+async def sweep_tickets(link: ValkeyLink, names: ValkeyNames, moment: int) -> None:
     """Remove slots in which nothing was written for a day."""
     await link.run(SWEEP_TICKETS, [names.tickets], [moment - _LONG_AGO])
 

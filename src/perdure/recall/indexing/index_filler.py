@@ -20,8 +20,8 @@ import msgspec
 
 from perdure.core.errors import Conflict, PerdureError
 from perdure.history.log_records import SessionRecord, TurnPiece
-from perdure.recall.indexing.embedding import Embeddings, Waiting
 from perdure.recall.indexing.groups import Groups
+from perdure.recall.indexing.passage_vectors import Embeddings, Waiting
 from perdure.recall.indexing.passages import (
     Thread,
     document,
@@ -34,8 +34,8 @@ from perdure.recall.places import INDEX, spot, turns
 from perdure.recall.references.layers import LayerRecord
 from perdure.search.engine import Range, Withdrawal, engine_of
 from perdure.storage.adapter import Capability
-from perdure.storage.keys import numbered
 from perdure.storage.options import STRONG, Options
+from perdure.storage.record_keys import numbered
 from perdure.storage.records import Key, system_record
 from perdure.storage.store import Progress, Store
 from perdure.storage.transaction import Transaction

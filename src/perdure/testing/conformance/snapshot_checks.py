@@ -1,7 +1,7 @@
-"""`Capability.SNAPSHOTS`: the whole store as it was at one moment, and its way into another.
+"""`Capability.SNAPSHOTS`: the whole store as of one moment, and loading it into another.
 
-A store under test may be in use, and loading replaces what is there. So a store is only loaded
-into if it holds nothing; in any other, these checks show that it refuses.
+Loading replaces what is there, and a store under test may be in use: only empty stores are loaded
+into; in any other, these checks show that it refuses.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from perdure.storage.adapter import Adapter, Capability, Snapshot
 from perdure.storage.backends.memory import MemoryAdapter
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import Compare, Op, Tagged
-from perdure.storage.rows import Column, Delivered, Entry, Fill, Layout, Row
+from perdure.storage.rows import Column, Delivered, Fill, Layout, Row, RowCopy
 from perdure.storage.snapshots import HeldCollection, HeldSnapshot
-from perdure.testing.conformance.bench import Bench, Table
+from perdure.testing.conformance.bench import Bench, KitTable
 from perdure.testing.conformance.trials import check, holds, refused, same
 
 #: Rows that take more than one page of any snapshot.
 MANY = 2_500
 
 
-async def _entries(snapshot: Snapshot, table: Table) -> dict[str, Entry]:
-    """The check's own rows, by name."""
+async def _entries(snapshot: Snapshot, table: KitTable) -> dict[str, RowCopy]:
     found = [entry async for page in snapshot.entries(table.layout.name) for entry in page]
     mine = [entry for entry in found if entry.row.key.startswith(table.bench.root)]
     return {table.name(entry.row): entry for entry in mine}
@@ -171,16 +170,13 @@ async def snapshots_load_into_another_backend(bench: Bench) -> None:
         count = await target.load(snapshot)
     holds(count >= 20, "not all rows were loaded")
     same(await target.prepare(table.layout), frozenset(), "the missing columns")
-    other = Table(bench, target, table.layout)
+    other = KitTable(bench, target, table.layout)
     for n in range(20):
         same(await other.get(f"{n}/x"), await table.get(f"{n}/x"), f"row {n}")
     found = await other.find(other.query(Compare("size", Op.GE, 18)))
     same(found, ["18/x", "19/x"], "the rows found by column")
     if tags:
         same(len(await other.find(other.query(Tagged("kit", "x")))), 20, "the number by tag")
-
-
-# Loading --------------------------------------------------------------------------------------
 
 
 def _row(
@@ -191,7 +187,6 @@ def _row(
 
 
 def _source_for(bench: Bench) -> HeldSnapshot:
-    """What might come from another backend."""
     tagged, expires, events = (
         each in bench.capabilities for each in (Capability.TAGS, Capability.TTL, Capability.OUTBOX)
     )
@@ -201,7 +196,7 @@ def _source_for(bench: Bench) -> HeldSnapshot:
     tags = (("kit", "x"), ("kit", "y")) if tagged else ()
     later = bench.clock() + 10**9 if expires else None
     entries = [
-        Entry(_row(bench, f"{n % 7}/{n:05d}", b"%d" % n, n + 1, later), (f"{n % 3}",), tags)
+        RowCopy(_row(bench, f"{n % 7}/{n:05d}", b"%d" % n, n + 1, later), (f"{n % 3}",), tags)
         for n in range(MANY)
     ]
     emitted = [
@@ -217,8 +212,8 @@ async def _is_empty(adapter: Adapter) -> bool:
     return Capability.OUTBOX not in adapter.capabilities or not (await adapter.events("", 1))[0]
 
 
-async def _loaded(bench: Bench, adapter: Adapter, source: Snapshot) -> Table:
-    """The loaded collection; the bench will delete its rows and events."""
+async def _loaded(bench: Bench, adapter: Adapter, source: Snapshot) -> KitTable:
+    """The bench deletes the loaded rows and events."""
     (layout,) = await source.layouts()
     table = await bench.prepare(layout, adapter)
     for name in await _entries(source, table):
@@ -258,7 +253,7 @@ async def loading_keeps_everything(bench: Bench) -> None:
         await _check_events(bench, table, source)
 
 
-async def _check_events(bench: Bench, table: Table, source: Snapshot) -> None:
+async def _check_events(bench: Bench, table: KitTable, source: Snapshot) -> None:
     await table.commit(table.put("one", schema=3), events=[bench.event(b"new", key="1")])
     wanted = await _events(source, bench)
     *found, new = (await bench.events(table.adapter, "", 6))[0]

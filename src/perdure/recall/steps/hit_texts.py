@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -31,7 +31,7 @@ from perdure.jobs import marks_of
 from perdure.recall import languages, words
 from perdure.recall.keys import owner_of
 from perdure.recall.languages import STOP_WORDS
-from perdure.recall.steps.cabinets import Cabinet
+from perdure.recall.steps.fetchers import Cabinet
 from perdure.recall.values import Candidate, Question
 from perdure.storage.store import Store
 
@@ -87,11 +87,13 @@ class Showing:
         reader: TurnReader,
         memories: Cabinet | None = None,
         references: Cabinet | None = None,
+        *,
+        marked: Marked | None = None,
     ) -> None:
         self._sessions = store.collection(SessionRecord)
         self._heads = store.collection(Head)
         self._scribe = scribe
-        self._sizes = Sizes(store, scribe)
+        self._sizes = Sizes(store, scribe, marked)
         self._reader = reader
         self._cabinets = {"memory": memories, "reference": references}
 
@@ -99,13 +101,13 @@ class Showing:
         found = await self._kept(question, candidates)
         words = looked_for(question.text)
         for view, some in await self._by_view(question, candidates):
-            there = await self._sizes.of(view, some)
+            there, rows = await self._sizes.of(view, some)
             wanted = [
                 (place, RoundAtLevel(made.place, level, made.variant))
                 for place, made in there.items()
                 for level in _levels(made)
             ]
-            texts = await self._scribe.texts(*view, [each for _, each in wanted])
+            texts = await self._scribe.texts(*view, [each for _, each in wanted], rows)
             said = dict[int, dict[Level, str]]()
             for (place, each), text in zip(wanted, texts, strict=True):
                 if text:
@@ -215,6 +217,11 @@ def _gist(shown: Shown) -> Shown:
 _NEAR = 20
 
 
+#: From which turns on a session's counts are in doubt, as this question has read it; None if it
+#: has not.
+Marked: TypeAlias = Callable[[str], Sequence[int] | None]
+
+
 class View(NamedTuple):
     """A line of turns, as somebody sees it."""
 
@@ -225,21 +232,27 @@ class View(NamedTuple):
 class Sizes:
     """Reads what rounds take."""
 
-    def __init__(self, store: Store, scribe: RenditionService) -> None:
+    def __init__(
+        self, store: Store, scribe: RenditionService, marked: Marked | None = None
+    ) -> None:
         self._counts = store.collection(TurnCount)
         self._rows = store.collection(Rendition)
         self._store = store
         self._scribe = scribe
+        self._marked = marked
 
-    async def of(self, view: View, candidates: Sequence[Candidate]) -> dict[int, RoundSizes]:
-        """By place. What was taken back, or is forgotten or damaged, is left out."""
+    async def of(
+        self, view: View, candidates: Sequence[Candidate]
+    ) -> tuple[dict[int, RoundSizes], dict[str, Rendition | None]]:
+        """By place, and the rows that were read. What was taken back, or is forgotten or damaged,
+        is left out.
+        """
         live = [each for each in candidates if not view.head.is_undone(each.turn)]
         sure = await self._sure(view, sorted({each.session for each in live}))
         near = [each for each in live if each.turn < sure[each.session]]
         counts = await self._counts.get_many([turn_key(c.session, c.turn) for c in near])
-        rows = await self._rows.get_many(
-            [rendition_key(each.session, each.turn, each.round) for each in near]
-        )
+        keys = [rendition_key(each.session, each.turn, each.round) for each in near]
+        rows = await self._rows.get_many(keys)
         found = dict[int, RoundSizes]()
         for each, count, row in zip(near, counts, rows, strict=True):
             made = _made(each, count, row)
@@ -247,15 +260,21 @@ class Sizes:
                 found[each.place] = made
         rest = [each for each in live if each.place not in found]
         asked = await asyncio.gather(*(self._asked(view, each) for each in rest))
-        return found | {c.place: made for c, made in zip(rest, asked, strict=True) if made}
+        found |= {c.place: made for c, made in zip(rest, asked, strict=True) if made}
+        # What was asked for may have been made just now.
+        made_now = {rendition_key(each.session, each.turn, each.round) for each in rest}
+        read = dict(zip(keys, rows, strict=True))
+        return found, {key: row for key, row in read.items() if key not in made_now}
 
     async def _sure(self, view: View, sessions: Sequence[str]) -> dict[str, int]:
         """In front of which turn the rows of each session can be trusted, for this view."""
         found = dict[str, int]()
         for session in sessions:
-            marks = await marks_of(self._store, TURNS, session)
+            firsts = None if self._marked is None else self._marked(session)
+            if firsts is None:
+                firsts = [mark.first for mark in await marks_of(self._store, TURNS, session)]
             shared = [s.turn - _NEAR + 1 for s in view.record.line if s.session == session]
-            found[session] = min([view.head.turn, *shared, *(mark.first for mark in marks)])
+            found[session] = min([view.head.turn, *shared, *firsts])
         return found
 
     async def _asked(self, view: View, candidate: Candidate) -> RoundSizes | None:

@@ -9,7 +9,7 @@ from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT
 from perdure.storage.query import All, AnyOf, Compare, Condition, Op, Scalar
 from perdure.storage.rows import Column, Fill, Index, Layout
-from perdure.testing.conformance.bench import Bench, Table, by
+from perdure.testing.conformance.bench import Bench, KitTable, by
 from perdure.testing.conformance.trials import check, check_each, holds, same
 
 #: Text that becomes something else where values are pasted into SQL, patterns or formats.
@@ -58,7 +58,7 @@ ROWS = {
 }
 
 
-async def _filled(bench: Bench) -> Table:
+async def _filled(bench: Bench) -> KitTable:
     table = await bench.table()
     await table.add(*(table.put(name, **sample._asdict()) for name, sample in ROWS.items()))
     return table
@@ -172,7 +172,7 @@ PAGINGS = {
 
 
 def _sorted(order: tuple[str, ...]) -> list[str]:
-    """The names of `ROWS` in an order, by the definition: one stable sort for each column."""
+    """By definition: one stable sort for each column."""
     names = sorted(ROWS, reverse=order[-1].startswith("-"))
     written = list(ROWS)
     for part in reversed(order):
@@ -245,7 +245,7 @@ _BARE = Layout("perdure_kit_grown")
 _GROWN = Layout("perdure_kit_grown", (Column("kind", "text"),), (Index(("kind",)),))
 
 
-async def _unfilled(table: Table) -> set[str]:
+async def _unfilled(table: KitTable) -> set[str]:
     found: set[str] = set()
     position = ""
     while page := await table.adapter.unfilled(table.layout.name, position, 2):
@@ -256,7 +256,7 @@ async def _unfilled(table: Table) -> set[str]:
     return found
 
 
-async def _fill(table: Table, **kinds: str) -> None:
+async def _fill(table: KitTable, **kinds: str) -> None:
     fills = []
     for name, kind in kinds.items():
         row = await table.get(name)
@@ -274,7 +274,7 @@ async def added_columns_are_filled(bench: Bench) -> None:
     await table.add(table.put("a"), table.put("b"))
     same(await table.adapter.prepare(_GROWN), {"kind"}, "what is missing")
     same(await table.adapter.prepare(_GROWN), {"kind"}, "what is missing after an interruption")
-    table = Table(bench, table.adapter, _GROWN)
+    table = KitTable(bench, table.adapter, _GROWN)
     await _fill(table, a="x", b="y")
     await table.adapter.activate(_GROWN)
     same(await table.find(table.query(_c("kind", "=", "y"))), ["b"], "what was found")
@@ -291,7 +291,7 @@ async def forgotten_columns_are_filled_again(bench: Bench) -> None:
     table = await bench.prepare(_GROWN)
     await table.add(table.put("a", kind="x"))
     same(await table.adapter.prepare(_BARE), frozenset(), "what is missing without the column")
-    bare = Table(bench, table.adapter, _BARE)
+    bare = KitTable(bench, table.adapter, _BARE)
     await bare.add(bare.put("b"), bare.put("a"))
     if not await table.adapter.prepare(_GROWN):
         keys = {table.key("a"), table.key("b")}
@@ -308,7 +308,7 @@ async def what_others_leave_out_is_named(bench: Bench) -> None:
     """
     old = await bench.prepare(_BARE)
     await old.add(*(old.put(name) for name in "abcde"))
-    new = Table(bench, await bench.open(), _GROWN)
+    new = KitTable(bench, await bench.open(), _GROWN)
     await new.adapter.prepare(_GROWN)
     await _fill(new, **dict.fromkeys("abcde", "x"))
     await new.adapter.activate(_GROWN)
@@ -334,7 +334,7 @@ async def filling_spares_what_changed(bench: Bench) -> None:
     table = await bench.prepare(_BARE)
     await table.add(*(table.put(name) for name in "abcd"))
     await table.adapter.prepare(_GROWN)
-    table = Table(bench, table.adapter, _GROWN)
+    table = KitTable(bench, table.adapter, _GROWN)
     rows = [await table.get(name) for name in ("a", "b", "c", "d")]
     fills = [Fill(row.key, row.version, row.created, ("filled",)) for row in rows if row]
     await table.add(table.put("a", kind="written"), table.delete("c"))
@@ -352,7 +352,7 @@ async def columns_change_their_kind(bench: Bench) -> None:
     table = await bench.prepare(_GROWN)
     await table.add(table.put("a", kind="10"), table.put("b", kind="9"))
     same(await table.adapter.prepare(numbers), {"kind"}, "what is missing")
-    changed = Table(bench, table.adapter, numbers)
+    changed = KitTable(bench, table.adapter, numbers)
     rows = [await table.get(name) for name in ("a", "b")]
     fills = [Fill(r.key, 1, r.created, (n,)) for r, n in zip(rows, (10, 9), strict=True) if r]
     await table.adapter.fill(numbers.name, fills)

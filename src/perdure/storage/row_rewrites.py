@@ -78,7 +78,7 @@ class _Position(msgspec.Struct, frozen=True):
     rewritten: int = 0
 
 
-class Host(Protocol):
+class RewriteHost(Protocol):
     """What is needed of a store."""
 
     @property
@@ -95,7 +95,7 @@ Write = Callable[[Sequence[Recode]], Awaitable[tuple[int, list[Failure]]]]
 
 
 async def rewrite_collection(
-    host: Host,
+    host: RewriteHost,
     collection: str,
     *,
     purpose: str,
@@ -136,7 +136,7 @@ async def rewrite_collection(
 class _Bookmark:
     """Keeps how far a rewrite came."""
 
-    def __init__(self, host: Host, collection: str, purpose: str, *, kept: bool) -> None:
+    def __init__(self, host: RewriteHost, collection: str, purpose: str, *, kept: bool) -> None:
         self._positions = host.collection(_Position)
         self._collection = collection
         self._name = f"{collection}/{purpose}"
@@ -179,7 +179,7 @@ class _Work:
 
     def __init__(
         self,
-        host: Host,
+        host: RewriteHost,
         collection: str,
         wanted: Callable[[Row], bool],
         remade: Callable[[Row], Recode],
@@ -251,7 +251,7 @@ async def _remade(
     return recodes, failures
 
 
-async def plain_rows(host: Host, collection: str, keys: list[str]) -> list[Row | Failure]:
+async def plain_rows(host: RewriteHost, collection: str, keys: list[str]) -> list[Row | Failure]:
     """The rows of these keys as the chain hands them out; a damaged one does not hide the rest.
 
     What was deleted or has expired meanwhile is left out.

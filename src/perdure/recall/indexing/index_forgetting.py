@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from perdure.core.errors import Corrupted
 from perdure.history.forget_sessions import ForgetScope
 from perdure.history.log_records import SessionRecord, SharedTurns
-from perdure.recall.indexing.filling import RECIPE
 from perdure.recall.indexing.index import RecallIndex
+from perdure.recall.indexing.index_filler import RECIPE
 from perdure.recall.places import INDEX, Group, memories_of, turns
 from perdure.search.engine import Withdrawal, has_search
 from perdure.storage.options import STRONG

@@ -16,7 +16,7 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidInput, InvalidRecordType, InvalidValue
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.query import BUILT_IN, Scalar
 from perdure.storage.rows import Column, Index, Kind
 
@@ -171,7 +171,7 @@ def column_of(cls: type, field: str, hint: Any) -> tuple[Kind, Callable[[Any], S
         if kind == "text":
             if not isinstance(value, str):
                 raise _misfit(value, field, "text")
-            return keys.check_indexed(value, field)
+            return record_keys.check_indexed(value, field)
         if kind == "real":
             return real(value, field)
         if isinstance(value, datetime):
@@ -245,5 +245,5 @@ def tag_pairs(tags: Iterable[tuple[str, str]] | dict[str, str]) -> tuple[tuple[s
                 f"{name!r}: {value!r} cannot be a tag.",
                 hint="A tag is a name without '=' and a value, both text.",
             )
-        keys.check_indexed(f"{name}={value}", "tags")
+        record_keys.check_indexed(f"{name}={value}", "tags")
     return pairs

@@ -23,11 +23,11 @@ from typing import Any
 import msgspec
 
 from perdure.core.errors import Conflict, MigrationFailed
-from perdure.storage import references
+from perdure.storage import record_references
 from perdure.storage.adapter import Capability
 from perdure.storage.options import DEFAULT, STRONG
 from perdure.storage.records import RecordType, all_types, type_of
-from perdure.storage.rewriting import Failure, Rewritten, rewrite_collection
+from perdure.storage.row_rewrites import Failure, Rewritten, rewrite_collection
 from perdure.storage.rows import Batch, Check, Count, Delete, Put, Recode, Row
 from perdure.storage.store import Progress, Store
 
@@ -202,7 +202,7 @@ class _Migration:
 class _References:
     """Keeps what the records of a collection refer to, while they are rewritten."""
 
-    def __init__(self, store: Store, collection: str, gather: references.Gather) -> None:
+    def __init__(self, store: Store, collection: str, gather: record_references.Gather) -> None:
         self._store = store
         self._collection = collection
         self._gather = gather
@@ -213,13 +213,13 @@ class _References:
     def of(cls, store: Store, declared: RecordType[Any]) -> _References | None:
         """None if these records cannot refer to anything, or the backend keeps no references."""
         type_: type[msgspec.Struct] = declared.cls
-        gather = references.gatherer(type_)
-        if gather is None or not store.capabilities >= references.NEEDED:
+        gather = record_references.gatherer(type_)
+        if gather is None or not store.capabilities >= record_references.NEEDED:
             return None
         return cls(store, declared.name, gather)
 
     async def make(self) -> None:
-        for declared in references.TYPES:
+        for declared in record_references.TYPES:
             await self._store.ready(declared)
 
     def note(self, key: str, record: Any) -> None:
@@ -244,8 +244,8 @@ class _References:
     async def _kept(self, recodes: Sequence[Recode]) -> dict[str, dict[str, int]]:
         """What the store says that records refer to now."""
         keys = [recode.row.key for recode in recodes]
-        places = [references.row_key(self._collection, key) for key in keys]
-        rows = await self._store.collection(references.Referring).get_many(places, STRONG)
+        places = [record_references.row_key(self._collection, key) for key in keys]
+        rows = await self._store.collection(record_references.Referring).get_many(places, STRONG)
         return {
             key: {} if row is None else dict(zip(row.hashes, row.sizes, strict=True))
             for key, row in zip(keys, rows, strict=True)
@@ -268,8 +268,10 @@ class _References:
                 dropped = {key for keys, _ in one_by_one for key in keys}
                 return dropped, [failure for _, failures in one_by_one for failure in failures]
             key = recodes[0].row.key
-            is_gone = exc.collection == references.CONDEMNED
-            return {key}, [Failure(key, references.clarified(exc).message)] if is_gone else []
+            is_gone = exc.collection == record_references.CONDEMNED
+            return {key}, [
+                Failure(key, record_references.clarified(exc).message)
+            ] if is_gone else []
         return set(), []
 
     def _batch(self, recodes: Sequence[Recode], wanted: Mapping[str, dict[str, int]]) -> Batch:
@@ -278,12 +280,16 @@ class _References:
         for recode in recodes:
             row, hashes = recode.row, wanted[recode.row.key]
             if hashes:
-                writes.append(references.row_of(self._collection, row.key, hashes, row.expires))
+                writes.append(
+                    record_references.row_of(self._collection, row.key, hashes, row.expires)
+                )
             else:
-                writes.append(references.no_row_of(self._collection, row.key))
+                writes.append(record_references.no_row_of(self._collection, row.key))
             # Whoever has changed the record since has kept its references, too.
             checks[Check(self._collection, row.key, row.version, row.created)] = None
-            checks |= dict.fromkeys(Check(references.CONDEMNED, hash_, 0) for hash_ in hashes)
+            checks |= dict.fromkeys(
+                Check(record_references.CONDEMNED, hash_, 0) for hash_ in hashes
+            )
         return Batch(tuple(writes), tuple(checks))
 
 

@@ -28,7 +28,7 @@ import msgspec
 
 from perdure.core.errors import Conflict
 from perdure.storage.adapter import Capability
-from perdure.storage.keys import MAX_KEY_BYTES
+from perdure.storage.record_keys import MAX_KEY_BYTES
 from perdure.storage.records import Key, RecordType, Tags, system_record, type_of
 from perdure.storage.rows import Delete, Put
 

@@ -15,7 +15,7 @@ import msgspec
 
 from perdure.core import clock
 from perdure.core.errors import InvalidInput, InvalidKey
-from perdure.storage import keys
+from perdure.storage import record_keys
 from perdure.storage.collection import Collection
 from perdure.storage.options import Options
 from perdure.storage.records import Compressed, Indexed, Key, system_record
@@ -25,7 +25,7 @@ from perdure.storage.transaction import Transaction
 
 
 @system_record("entries", indexes=[Index(("context", "at"))])
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class WindowEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One thing remembered."""
 
     id: Annotated[str, Key()]  # context/number
@@ -43,14 +43,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class Replacement(msgspec.Struct, frozen=True):
     """What a strategy decided: these neighbours become one entry with this text."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[WindowEntry]
     text: str
     kind: str = "summary"
 
 
 #: Looks at a context's standing entries, oldest first, and says what to fold. May be async.
 Strategy: TypeAlias = Callable[
-    [Sequence[Entry]], "Sequence[Replacement] | Awaitable[Sequence[Replacement]]"
+    [Sequence[WindowEntry]], "Sequence[Replacement] | Awaitable[Sequence[Replacement]]"
 ]
 
 
@@ -64,7 +64,7 @@ class TimeWindow(msgspec.Struct, frozen=True):
 def fold_oldest(keep: int, length: int = 400) -> Strategy:
     """A strategy without a model: all but the newest `keep` become one digest."""
 
-    def strategy(entries: Sequence[Entry]) -> Sequence[Replacement]:
+    def strategy(entries: Sequence[WindowEntry]) -> Sequence[Replacement]:
         old = entries[: max(0, len(entries) - keep)]
         if len(old) < 2:
             return []
@@ -80,31 +80,31 @@ class MemoryWindows:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._entries = store.collection(Entry)
+        self._entries = store.collection(WindowEntry)
 
     async def append(
         self, context: str, text: str, *, kind: str = "note", data: dict[str, Any] | None = None
-    ) -> Entry:
+    ) -> WindowEntry:
         """Remember something. Entries of one context are numbered in the order they were added."""
         folder = _folder(context)
 
-        async def body(transaction: Transaction) -> Entry:
-            entry = Entry(
-                id=folder + keys.numbered(await self._last_number(folder) + 1),
+        async def body(transaction: Transaction) -> WindowEntry:
+            entry = WindowEntry(
+                id=folder + record_keys.numbered(await self._last_number(folder) + 1),
                 context=context,
                 at=clock.to_datetime(self._store.now()),
                 text=text,
                 kind=kind,
                 data=data or {},
             )
-            await transaction.collection(Entry).put(entry, Options(expected=0))
+            await transaction.collection(WindowEntry).put(entry, Options(expected=0))
             return entry
 
         return await self._store.transact(body)
 
     async def get_window(
         self, context: str, window: TimeWindow, *, folded: bool = False
-    ) -> list[Entry]:
+    ) -> list[WindowEntry]:
         """The entries of a span of time, oldest first: as they stand, or all the originals."""
         finder = (
             self._entries.query()
@@ -121,7 +121,7 @@ class MemoryWindows:
         folder = _folder(context)
 
         async def body(transaction: Transaction) -> int:
-            entries = transaction.collection(Entry)
+            entries = transaction.collection(WindowEntry)
             standing = (
                 await entries.query()
                 .where("context", "=", context)
@@ -136,14 +136,14 @@ class MemoryWindows:
             count = 0
             for replacement in replacements:
                 number += 1
-                await self._fold(entries, replacement, folder + keys.numbered(number), known)
+                await self._fold(entries, replacement, folder + record_keys.numbered(number), known)
                 count += len(replacement.entries)
             return count
 
         return await self._store.transact(body)
 
     async def _fold(
-        self, entries: Collection[Entry], replacement: Replacement, id: str, known: set[str]
+        self, entries: Collection[WindowEntry], replacement: Replacement, id: str, known: set[str]
     ) -> None:
         folded = replacement.entries
         if not folded or not known.issuperset(entry.id for entry in folded):
@@ -152,7 +152,7 @@ class MemoryWindows:
                 hint="Fold each entry once, and only entries that the strategy was given.",
             )
         known.difference_update(entry.id for entry in folded)
-        digest = Entry(
+        digest = WindowEntry(
             id=id,
             context=folded[-1].context,
             at=folded[-1].at,
@@ -171,7 +171,7 @@ class MemoryWindows:
 
 def _folder(context: str) -> str:
     """Where a context's entries lie. The tilde keeps them apart from those of ``context/…``."""
-    keys.check(context)
+    record_keys.check(context)
     if "~" in context.split("/"):
         raise InvalidKey(f"The context {context!r} has a part '~'.", hint="Rename it.")
     return f"{context}/~/"
