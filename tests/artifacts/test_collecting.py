@@ -29,7 +29,7 @@ from perdure.storage.record_migrations import migrate
 from perdure.storage.record_references import Condemned, Referring
 from perdure.storage.records import Key, record
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.artifacts.papers import Paper
 from tests.artifacts.places import final_files
 

@@ -12,7 +12,7 @@ from perdure.core.errors import Conflict
 from perdure.storage.options import Options
 from perdure.storage.record_references import Condemned, Referring, gatherer
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.artifacts.papers import Book, Cover, Page, Pair, Paper, Passing, Plain
 from tests.conftest import MakeStore
 

@@ -25,7 +25,7 @@ from perdure.storage.row_rewrites import Rewritten, rewrite_collection
 from perdure.storage.rows import Batch, Recode, Row
 from perdure.storage.store import Store
 from perdure.storage.verify import verify_store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.conftest import DURABLE, MakeStore
 
 # A type through three versions of a program.

@@ -18,7 +18,7 @@ from perdure.storage.options import DEFAULT
 from perdure.storage.records import Indexed, Key, record
 from perdure.storage.rows import Index
 from perdure.storage.store import Store
-from perdure.testing.clock import ManualClock
+from perdure.testing.manual_clock import ManualClock
 from tests.conftest import DURABLE, MakeStore
 from tests.servers import PostgresServer
 

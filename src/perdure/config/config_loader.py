@@ -32,7 +32,6 @@ from perdure.core.errors import InvalidConfig
 class JobsConfig(Section, frozen=True):
     """Background work."""
 
-    #: Jobs that run at the same time.
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     #: Seconds that running jobs get to end when the bank is closed.
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0

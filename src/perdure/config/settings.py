@@ -163,7 +163,6 @@ class AuditConfig(Section, frozen=True):
 
     #: Collections whose writes are recorded; ``*`` for all of your own.
     collections: tuple[str, ...] = ()
-    #: Collections whose reads are recorded, too.
     reads: tuple[str, ...] = ()
     #: Who acts, unless the program says so with `perdure.acting_as`; empty: the user of the system.
     actor: str = ""
@@ -236,7 +235,6 @@ class ProviderConfig(Section, frozen=True):
     headers: dict[str, str] = {}
     #: Where the server differs from its wire format's owner; see `gateway.providers.Habits`.
     habits: dict[str, bool | int | str] = {}
-    #: Calls at the same time, for each model.
     concurrency: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
@@ -305,7 +303,7 @@ class GatewayConfig(Section, frozen=True):
     connect_timeout: Seconds = 10.0
     #: Seconds for everything: queueing, retries, fallbacks.
     deadline: Seconds = 600.0
-    #: Further attempts at the same model, where that makes sense.
+    #: Further attempts at the same model.
     retries: Annotated[int, msgspec.Meta(ge=0, le=20)] = 2
     #: Answer the same request from the cache. Off: who asks twice may want another answer.
     cache: bool = False
@@ -342,11 +340,9 @@ class PruneRule(Section, frozen=True):
 class SecretsConfig(Section, frozen=True):
     """What is masked before it is written."""
 
-    #: Mask secrets at all.
     mask: bool = True
     #: What is no secret: the value itself, or an expression between slashes: ``/^test-/``.
     allow: tuple[str, ...] = ()
-    #: Rules that are not applied.
     off: tuple[str, ...] = ()
     #: Further rules: a name, and a regular expression whose first group, or all of it, is masked.
     rules: dict[str, str] = {}
@@ -373,7 +369,6 @@ class RenditionsConfig(Section, frozen=True):
 
     #: Let a model shorten them too, where one is configured for `compress`.
     model: bool = True
-    #: Calls at the same time.
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     #: How often a model is tried before what the algorithm made stays for good.
     attempts: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3

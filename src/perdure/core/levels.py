@@ -16,7 +16,6 @@ from perdure.core.errors import InvalidInput
 
 Level = Literal["R", "S", "C", "T"]
 
-#: From the most words to the fewest.
 LEVELS: tuple[Level, ...] = ("R", "S", "C", "T")
 RANK: dict[Level, int] = {level: rank for rank, level in enumerate(LEVELS)}
 

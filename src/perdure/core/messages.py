@@ -131,7 +131,6 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cache_write: int | None = None
     #: The share of `output` that was reasoning.
     reasoning: int | None = None
-    #: As the provider said it.
     native: dict[str, Any] = {}
 
 
@@ -151,7 +150,6 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     ended: int | None = None
     #: Put in by a harness in the user's name (reminders, environment): not a prompt.
     injected: bool = False
-    #: Cut off before its end.
     partial: bool = False
     #: The wire format that it came from; going back there, it keeps its shape.
     wire: str = ""
@@ -182,7 +180,6 @@ def assistant(text: str) -> Message:
 
 
 def event(kind: str, text: str = "", **native: Any) -> Message:
-    """An event message; `native` holds what is known about it."""
     parts = (Text(text),) if text else ()
     return Message("event", parts, name=kind, native={"event": native} if native else {})
 
@@ -203,7 +200,6 @@ def words_of(part: Part) -> str:
 
 
 def references(messages: Iterable[Message]) -> Iterator[str]:
-    """The hashes of all artifacts in the messages."""
     for message in messages:
         for part in message.parts:
             for inner in part.content if isinstance(part, ToolResult) else (part,):

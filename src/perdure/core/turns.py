@@ -75,7 +75,6 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def id(self) -> str:
-        """``T-183``."""
         return f"T-{self.number}"
 
     @property
@@ -107,7 +106,6 @@ class ConversationState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     round: int = 0
     #: The next message opens a turn, whatever it is.
     fresh: bool = True
-    #: The ids of tool calls without a result.
     waiting: tuple[str, ...] = ()
     #: The round has its reply; the reply's id; a tool has answered.
     replied: bool = False
@@ -154,7 +152,6 @@ class TurnSplitter:
         )
 
     def feed(self, message: Message) -> tuple[int, int]:
-        """Returns the turn and the round of the message."""
         if self._fresh or (is_prompt(message) and (self._replied or self._resulted)):
             self._fresh = False
             self.turn, self.round = self.turn + 1, 1
@@ -188,7 +185,6 @@ class TurnSplitter:
 
 
 def rounds(messages: Iterable[Message]) -> list[tuple[int, int, list[Message]]]:
-    """Turn, round and messages of a whole conversation."""
     cutter, found = TurnSplitter(), list[tuple[int, int, list[Message]]]()
     for message in messages:
         place = cutter.feed(message)

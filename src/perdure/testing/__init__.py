@@ -1,8 +1,13 @@
-"""For tests of programs that use Perdure, and of backends written for it."""
+"""For tests of programs that use Perdure, and of backends written for it.
+
+`run` and `trials_for` are the conformance kit for storage backends; `MemoryAdapter` is a store in
+memory that passes it. `ManualClock` is a clock that a test sets; `ScriptedModel` a model server
+that answers as a script says.
+"""
 
 from perdure.storage.backends.memory import MemoryAdapter
-from perdure.testing.clock import ManualClock
 from perdure.testing.conformance import ConformanceReport, perform, run, trials_for
+from perdure.testing.manual_clock import ManualClock
 from perdure.testing.model import (
     ReceivedRequest,
     Script,
@@ -10,7 +15,6 @@ from perdure.testing.model import (
     ScriptedFault,
     ScriptedModel,
 )
-from perdure.testing.project import fill_project, planted, project_history, project_turn
 
 __all__ = [
     "ConformanceReport",
@@ -21,11 +25,7 @@ __all__ = [
     "ScriptedAnswer",
     "ScriptedFault",
     "ScriptedModel",
-    "fill_project",
     "perform",
-    "planted",
-    "project_history",
-    "project_turn",
     "run",
     "trials_for",
 ]

@@ -35,8 +35,8 @@ from perdure.storage.rows import (
     Put,
     Row,
 )
-from perdure.testing.clock import ManualClock
 from perdure.testing.conformance.kit_index import KitIndex
+from perdure.testing.manual_clock import ManualClock
 
 COLUMNS = (Column("kind", "text"), Column("size", "integer"), Column("score", "real"))
 _INDEXES = (Index(("kind",)), Index(("size",)), Index(("score", "created")))
@@ -233,8 +233,6 @@ class Bench:
         self._keys[collection, key] = None
         return key
 
-    # The outbox -------------------------------------------------------------------------------
-
     def event(self, payload: bytes, key: str = "", topic: str = "perdure.kit") -> Event:
         self._emitted = True
         return Event(topic, self.root + key, payload)
@@ -259,8 +257,6 @@ class Bench:
                 if not events:
                     await asyncio.sleep(0.005)
         return found, position
-
-    # Other processes --------------------------------------------------------------------------
 
     async def spawn(self, task: str, tables: Sequence[KitTable], **details: Any) -> Process:
         job = {

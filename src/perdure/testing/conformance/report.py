@@ -18,7 +18,6 @@ class ConformanceLevel(msgspec.Struct, frozen=True, order=True):
     name: str
 
 
-#: The capabilities that each level adds.
 LEVELS: dict[ConformanceLevel, frozenset[Capability]] = {
     ConformanceLevel(1, "key-value"): frozenset(),
     ConformanceLevel(2, "versioned"): frozenset(
@@ -61,12 +60,10 @@ class Result(msgspec.Struct, frozen=True):
     """How one check ended."""
 
     name: str
-    #: The capability it belongs to, or "core".
     group: str
     guarantee: str
     outcome: CheckOutcome
     seconds: float
-    #: What was found instead, if it failed.
     detail: str = ""
 
     @property
@@ -77,7 +74,6 @@ class Result(msgspec.Struct, frozen=True):
 class CapabilityResult(msgspec.Struct, frozen=True):
     """One line of the table of capabilities."""
 
-    #: A capability, or "core".
     capability: str
     declared: bool
     standing: CapabilityStatus

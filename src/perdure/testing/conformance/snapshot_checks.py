@@ -179,9 +179,6 @@ async def snapshots_load_into_another_backend(bench: Bench) -> None:
         same(len(await other.find(other.query(Tagged("kit", "x")))), 20, "the number by tag")
 
 
-# Loading --------------------------------------------------------------------------------------
-
-
 def _row(
     bench: Bench, name: str, value: bytes, version: int = 1, expires: int | None = None
 ) -> Row:

@@ -84,9 +84,6 @@ def registered() -> list[Trial]:
     return sorted(_trials.values(), key=lambda trial: order.index(trial.group))
 
 
-# What checks say with ---------------------------------------------------------------------------
-
-
 def same(found: object, wanted: object, what: str = "the answer") -> None:
     """Raises `Unmet` unless both are equal and, if numbers, of one type.
 

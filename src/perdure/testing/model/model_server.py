@@ -104,8 +104,6 @@ class ScriptedModel:
         settings = {"wire": wire, "base_url": self.url, "embeddings": "/embeddings", **changes}
         return ProviderConfig(**settings)
 
-    # Connections ------------------------------------------------------------------------------
-
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -235,9 +233,6 @@ class ScriptedModel:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()
         return False
-
-
-# HTTP ------------------------------------------------------------------------------------------
 
 
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:

@@ -12,7 +12,6 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import Message, ToolCall, Usage
 from perdure.gateway.calls import Finish
 
-#: What a request asks for: an answer in one of the wire formats, or vectors.
 Kind: TypeAlias = Literal["chat", "responses", "messages", "embeddings"]
 How: TypeAlias = Literal["status", "hang", "reset", "truncated"]
 

@@ -88,8 +88,6 @@ def _model(answer: ScriptedAnswer, request: ReceivedRequest) -> str:
     return answer.model or request.model
 
 
-# Chat Completions ------------------------------------------------------------------------------
-
 _CHAT_FINISH = {"tools": "tool_calls", "filter": "content_filter", "other": "stop"}
 
 
@@ -165,8 +163,6 @@ def _chat_events(answer: ScriptedAnswer, request: ReceivedRequest) -> Iterator[E
     if (request.body.get("stream_options") or {}).get("include_usage") and usage.input is not None:
         yield "", {**frame, "choices": [], "usage": _chat_usage(usage)}
 
-
-# Responses -------------------------------------------------------------------------------------
 
 _INCOMPLETE = {"length": "max_output_tokens", "filter": "content_filter"}
 
@@ -299,8 +295,6 @@ def _argument_events(answer: ScriptedAnswer, place: Item, arguments: str) -> Ite
         yield "response.function_call_arguments.delta", {**place, "delta": piece}
     yield "response.function_call_arguments.done", {**place, "arguments": arguments}
 
-
-# Anthropic Messages ----------------------------------------------------------------------------
 
 _STOP = {"stop": "end_turn", "length": "max_tokens", "tools": "tool_use", "filter": "refusal"}
 

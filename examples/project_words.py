@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from random import Random
 from typing import NamedTuple, TypeVar
 
@@ -35,7 +35,6 @@ class Template(NamedTuple):
 
     form: str
     gaps: tuple[int, ...]
-    #: Characters when it is filled, about.
     size: int
 
 
@@ -65,7 +64,7 @@ class Teller:
 
     def __init__(self, key: str, own: Sequence[Sequence[str]], known: Words | None = None) -> None:
         # Of its methods, only `random` promises the same numbers in every version of Python.
-        self.random = Random(key).random  # noqa: S311 (it guards nothing)
+        self.random = Random(key).random
         self.words = known or words()
         self._lists = (*own, *self.words.lists)
 
@@ -108,7 +107,7 @@ class Teller:
 @cache
 def words() -> Words:
     """Read at the first call, which takes about 50 ms."""
-    text = files("perdure.testing").joinpath("project.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("project.toml").read_text(encoding="utf-8")
     raw = tomllib.loads(text)
     lists = {name: tuple(text.split()) for name, text in raw["words"].items()}
     # Pairs that are often needed, so that one pick does.
