@@ -20,12 +20,12 @@ from perdure.history.forget_sessions import Forgetting
 from perdure.history.log_records import Head, SessionRecord
 from perdure.history.turn_log import Written
 from perdure.recall import memory_layer
+from perdure.recall.hit_keys import everywhere
 from perdure.recall.indexing import index_check
 from perdure.recall.indexing.index_forgetting import IndexPlace
-from perdure.recall.keys import everywhere
 from perdure.recall.memories.memory_forgetting import MemoryTraces
 from perdure.recall.memories.memory_records import shown as shown_key
-from perdure.recall.memory_layer import Item, Limits, MemoryLayer, Window
+from perdure.recall.memory_layer import Item, LayerLimits, MemoryLayer, Window
 from perdure.recall.scoping.explain_filters import Names, loosened, missed
 from perdure.recall.scoping.lines import UndoneTurns
 from perdure.recall.scoping.sharing import Sharing
@@ -241,7 +241,7 @@ class Recall:
             return MemoryLayer()
         return memory_layer.memory_layer(
             items,
-            Limits.of(self.config, budget),
+            LayerLimits.of(self.config, budget),
             moment=question.moment,
             counter=self._counter(),
             shown=shown,

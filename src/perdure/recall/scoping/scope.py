@@ -64,7 +64,7 @@ class Directory(Protocol):
         """All of them, by name; perhaps with some that were forgotten, and have no documents."""
 
 
-class Groups:
+class GroupNumbers:
     """The groups of an index, by name, by number, by agent."""
 
     def __init__(self, numbers: Mapping[str, int]) -> None:
@@ -108,7 +108,7 @@ class Groups:
 class Scope(msgspec.Struct, frozen=True, dict=True):
     """The places that may answer a question. It is for this question: it is not kept."""
 
-    groups: Groups
+    groups: GroupNumbers
     #: Of turns: those of the session's own line are among them.
     turns: tuple[Range, ...] = ()
     line: tuple[Range, ...] = ()
@@ -179,7 +179,7 @@ class Scopes:
         self._families = Families(store)
         self._lines = Lines(store)
         self._shared_with_others = store.collection(Memory).query().where("is_shared", "=", True)
-        self._groups = Groups({})
+        self._groups = GroupNumbers({})
 
     async def of(self, question: Question) -> Scope:
         """What may be seen on behalf of whoever asks, as it is now, and may pass the filters."""
@@ -200,15 +200,17 @@ class Scopes:
         )
         return narrowed(scope, question.filters)
 
-    def _learned(self, numbers: Mapping[str, int]) -> Groups:
+    def _learned(self, numbers: Mapping[str, int]) -> GroupNumbers:
         known = self._groups
         if numbers != known.numbers:
             if not known.numbers.items() <= numbers.items():
                 self._families.forget()
-            self._groups = Groups(dict(numbers))  # whoever gave them to us may go on with theirs
+            self._groups = GroupNumbers(
+                dict(numbers)
+            )  # whoever gave them to us may go on with theirs
         return self._groups
 
-    async def _of_agent(self, question: Question, groups: Groups) -> tuple[Range, ...]:
+    async def _of_agent(self, question: Question, groups: GroupNumbers) -> tuple[Range, ...]:
         """The turns of the agent's other sessions."""
         record = question.record
         sessions = groups.sessions(record.agent)
@@ -222,7 +224,7 @@ class Scopes:
                 holes += turns_of(groups.numbers[undone.id], undone.spans)
         return without(found, joined(holes))
 
-    async def _shared(self, agent: str, groups: Groups) -> tuple[Range, ...]:
+    async def _shared(self, agent: str, groups: GroupNumbers) -> tuple[Range, ...]:
         """The turns of others' sessions that are shared with an agent."""
         names = [name for name in await self._sharing.sessions_for(agent) if name in groups.numbers]
         holes = list[Range]()
@@ -244,7 +246,7 @@ class Scopes:
             return [head for name in names for head in await self._heads((name,))]
         return [head for head in found if head is not None]
 
-    async def _of_memories(self, agent: str, groups: Groups) -> tuple[Range, ...]:
+    async def _of_memories(self, agent: str, groups: GroupNumbers) -> tuple[Range, ...]:
         """The agent's memories, and those that are shared with it."""
         own = memories_of(agent)
         found = list(groups.whole((own,)))

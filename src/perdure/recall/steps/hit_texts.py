@@ -29,7 +29,7 @@ from perdure.history.turn_reader import TurnReader
 from perdure.history.turn_search import folded
 from perdure.jobs import marks_of
 from perdure.recall import languages, words
-from perdure.recall.keys import owner_of
+from perdure.recall.hit_keys import owner_of
 from perdure.recall.languages import STOP_WORDS
 from perdure.recall.steps.fetchers import Cabinet
 from perdure.recall.values import Candidate, Question
