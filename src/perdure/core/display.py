@@ -53,5 +53,4 @@ def format_size(count: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 record``, ``2,000 records``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -180,7 +180,6 @@ def assistant(text: str) -> Message:
 
 
 def event(kind: str, text: str = "", **native: Any) -> Message:
-    """An event message; `native` holds what is known about it."""
     parts = (Text(text),) if text else ()
     return Message("event", parts, name=kind, native={"event": native} if native else {})
 
@@ -201,7 +200,6 @@ def words_of(part: Part) -> str:
 
 
 def references(messages: Iterable[Message]) -> Iterator[str]:
-    """The hashes of all artifacts in the messages."""
     for message in messages:
         for part in message.parts:
             for inner in part.content if isinstance(part, ToolResult) else (part,):

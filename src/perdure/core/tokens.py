@@ -4,7 +4,7 @@ The unit is o200k, the vocabulary of OpenAI's newer models, counted exactly by `
 providers without a public tokenizer (Anthropic), a factor per model is learned from their usage::
 
     calibration = observe(calibration, ours=count_messages(counter, sent), theirs=usage.input)
-    Calibrated(counter, calibration).count("…")
+    CalibratedCounter(counter, calibration).count("…")
 
 Counting is linear in the length: 20 MB/s of code and prose, 1 MB/s in the worst case known (runs of
 one dash), and holds the GIL. An event loop counts long content with `steps`.
@@ -188,7 +188,6 @@ def steps(counter: Counter, messages: Iterable[Message]) -> Iterator[int]:
 
 
 def _pieces(message: Message) -> Iterator[str | int]:
-    """Words to be counted, and tokens that need no counting."""
     if message.role == "event":
         return
     yield MESSAGE_OVERHEAD

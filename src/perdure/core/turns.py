@@ -75,7 +75,6 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def id(self) -> str:
-        """``T-183``."""
         return f"T-{self.number}"
 
     @property
@@ -153,7 +152,6 @@ class TurnSplitter:
         )
 
     def feed(self, message: Message) -> tuple[int, int]:
-        """Returns the turn and the round of the message."""
         if self._fresh or (is_prompt(message) and (self._replied or self._resulted)):
             self._fresh = False
             self.turn, self.round = self.turn + 1, 1
@@ -187,7 +185,6 @@ class TurnSplitter:
 
 
 def rounds(messages: Iterable[Message]) -> list[tuple[int, int, list[Message]]]:
-    """Turn, round and messages of a whole conversation."""
     cutter, found = TurnSplitter(), list[tuple[int, int, list[Message]]]()
     for message in messages:
         place = cutter.feed(message)

@@ -57,10 +57,8 @@ class BreakerView(msgspec.Struct, frozen=True):
 
 
 def counts(error: BaseException) -> bool | None:
-    """Whether the end of a call is the provider's failure; None if it says nothing about it.
-
-    False for a refused request: the provider is alive. None for a call that was cancelled or failed
-    on our side. A pause that it asked for is the gate's business.
+    """Whether a call ended by the provider's failure. False for a refused request: it is alive.
+    None for a call that was cancelled or failed on our side.
     """
     if isinstance(error, ProviderDown | BadAnswer | StreamBroken):
         return True
@@ -113,10 +111,9 @@ class Breaker:
             raise self._refusal(None)
 
     def attempt(self) -> BreakerPermit:
-        """Context manager of one call; how the block ends is how the call ended.
+        """How the block ends is how the call ended.
 
-        Raises `ProviderDown` if the circuit is open or being probed; `retry_after` is the seconds
-        until the next probe, if known.
+        Raises `ProviderDown` if the circuit is open or being probed, with `retry_after` if known.
         """
         self.check()
         if self._state == "open":

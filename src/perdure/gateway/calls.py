@@ -29,10 +29,8 @@ _PARTS = frozenset(get_args(Part))
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool that the model may call.
-
-    A tool that the provider runs itself is in `native`, under the wire format's name; other formats
-    leave it out.
+    """A tool that the model may call. One that the provider runs itself is in `native`, under the
+    wire format's name; other formats leave it out.
     """
 
     name: str

@@ -176,11 +176,9 @@ class HttpCall:
         )
 
     def complaint(self, error: dict[str, Any]) -> GatewayError:
-        """The error of an error object in a body with status 200."""
         return provider_errors.from_event(error, where=self.where, keyless=self.keyless)
 
     def nowhere(self, status: int) -> Rejected:
-        """The error of an address at which there seems to be no API."""
         return Rejected(
             f"{self.where} has no API there: {status} at {self._url}.",
             hint="Is base_url right? It usually ends with /v1.",

@@ -139,8 +139,7 @@ class GatewayRecords:
     """Forgets cached answers, outcomes and budgets (see `history.forgetting`).
 
     Cached answers are not kept by turn: forgetting any turn removes those of its session. Outcomes
-    lose their names and stay. Works in a process that calls no models; `flush` writes what is
-    pending.
+    lose their names and stay. Works without models; `flush` writes what is pending.
     """
 
     collections = frozenset({"perdure_answers", "perdure_outcomes", "perdure_budgets"})

@@ -304,10 +304,7 @@ async def _beginning(response: httpx2.Response, limit: int = _MAX_ERROR) -> byte
 
 
 def _names(raw: bytes) -> tuple[str, ...] | None:
-    """The names in a list of models, in the shapes of OpenAI, Anthropic, Ollama and Gemini.
-
-    None for anything else, and for an incomplete list: one cannot say who is missing.
-    """
+    """The shapes of OpenAI, Anthropic, Ollama and Gemini; None for others and incomplete lists."""
     try:
         body = msgspec.json.decode(raw, type=_Listed)
     except (msgspec.DecodeError, RecursionError):  # a ValidationError is a DecodeError

@@ -214,10 +214,7 @@ class ChatDecoder(StreamDecoder):
 
 
 def _merge(into: Item, field: str, value: Any) -> None:
-    """Add a piece to a field: strings and lists grow, objects field by field.
-
-    Numbered objects in a list grow by number, as OpenRouter's reasoning does.
-    """
+    """Strings and lists grow, objects field by field; numbered objects in a list by number."""
     before = into.get(field)
     if isinstance(before, str) and isinstance(value, str) and field not in _FIXED:
         into[field] = before + value

@@ -36,7 +36,6 @@ class KitIndex:
         self.made = False
 
     def document(self, place: int, *texts: str, note: bytes = b"") -> Document:
-        """Fields without a text are empty."""
         missing = len(self.index.fields) - len(texts)
         return Document(self.name, place, texts + ("",) * missing, note)
 

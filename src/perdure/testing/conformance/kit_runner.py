@@ -23,7 +23,6 @@ TIMEOUT = 60.0
 def trials_for(
     capabilities: Collection[Capability], groups: Collection[str] | None = None
 ) -> list[Trial]:
-    """The checks for these capabilities, or for some groups of them."""
     return [
         trial
         for trial in registered()
