@@ -328,7 +328,7 @@ async def test_closed_stores_are_closed(make_store: MakeStore) -> None:
             await attempt
 
 
-async def test_a_collection_that_is_not_there_is_asked_for_once(tmp_path: Path) -> None:
+async def test_a_collection_that_is_not_there_is_not_asked_for(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'bank.db'}"
     asked: list[str] = []
 
@@ -341,8 +341,8 @@ async def test_a_collection_that_is_not_there_is_asked_for_once(tmp_path: Path) 
         for _ in range(3):
             assert await store.collection(Author).get("ada") is None
             assert await store.collection(Author).query().values() == []
-        assert asked.count("authors") == 1
+        assert asked == []
         ada = Author("ada", "Ada")
         await other.collection(Author).put(ada)
         assert await store.collection(Author).get("ada") == ada
-        assert asked.count("authors") == 2
+        assert asked.count("authors") == 1
