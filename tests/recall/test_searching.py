@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from perdure.recall.places import INDEX, REFERENCES, Spot
-from perdure.recall.searching.searcher import MOST, SearchResult
+from perdure.recall.searching.searcher import SearchResult
+from perdure.recall.searching.weights import MOST
 from perdure.search.engine import Withdrawal
 from tests.recall.indexed import Letters
 from tests.recall.library import (

@@ -29,7 +29,7 @@ from perdure.recall.indexing.passages import (
     moments,
     place_of,
 )
-from perdure.recall.memories.memory_records import Memory
+from perdure.recall.memory_records import Memory
 from perdure.recall.places import INDEX, spot, turns
 from perdure.recall.references.layers import LayerRecord
 from perdure.search.engine import Range, Withdrawal, engine_of
@@ -231,8 +231,9 @@ class Filler:
             await self._store.transact(step.take)
             if not step.pieces:
                 return
-            embeddings.add(step.waiting)
-            await embeddings.make_room()
+            if step.waiting:
+                embeddings.add(step.waiting)
+                await embeddings.make_room()
             yield step
             if len(step.pieces) < _STEP:
                 return

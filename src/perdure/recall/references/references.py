@@ -26,8 +26,8 @@ from perdure.core.errors import InvalidInput
 from perdure.core.messages import sound
 from perdure.core.tokens import Counter
 from perdure.recall.memories.memories import Plain, Scrub
-from perdure.recall.memories.memory_records import LastNumber
 from perdure.recall.memories.memory_writer import Indexer
+from perdure.recall.memory_records import LastNumber
 from perdure.recall.places import REFERENCES
 from perdure.recall.references import files, layers
 from perdure.recall.references.files import Content, LayerFile, LayerProblem, Scanned

@@ -36,7 +36,7 @@ import msgspec
 from perdure.core.errors import Corrupted, InvalidInput
 from perdure.history.log_records import Head
 from perdure.recall import places
-from perdure.recall.memories.memory_records import Memory
+from perdure.recall.memory_records import Memory
 from perdure.recall.places import (
     REFERENCES,
     TURN_BITS,
@@ -46,10 +46,9 @@ from perdure.recall.places import (
     memories_of,
     without,
 )
-from perdure.recall.scoping.filters import narrowed
 from perdure.recall.scoping.lines import LAST_TURN, Families, Lines, turns_of, undone_of, whole_line
-from perdure.recall.scoping.sharing import Sharing
-from perdure.recall.values import Kind, Question
+from perdure.recall.sharing import Sharing
+from perdure.recall.values import Filters, Kind, Question
 from perdure.search.engine import Range
 from perdure.storage.options import STRONG
 from perdure.storage.store import Store
@@ -167,6 +166,35 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
             common(self.references, ranges),
             self.session,
         )
+
+
+def narrowed(scope: Scope, filters: Filters) -> Scope:
+    """The scope without what cannot pass, whatever it says.
+
+    With agents and sessions, what is of one of either passes. The name of the session that asks
+    stands for its whole line; that of another one for the turns in its own log. Reference layers
+    are nobody's, and memories no session's.
+    """
+    keep = msgspec.structs.replace
+    if filters.line:
+        scope = keep(scope, turns=scope.line, memories=(), references=())
+    if filters.kinds and "turn" not in filters.kinds:
+        scope = keep(scope, turns=(), line=())
+    if filters.kinds and "memory" not in filters.kinds:
+        scope = keep(scope, memories=())
+    if filters.kinds and "reference" not in filters.kinds:
+        scope = keep(scope, references=())
+    if filters.agents or filters.sessions:
+        scope = scope.only(_of_these(scope, filters))
+    return scope
+
+
+def _of_these(scope: Scope, filters: Filters) -> tuple[Range, ...]:
+    """The places of the agents and sessions that are asked for."""
+    groups = scope.groups
+    names = [*filters.sessions, *(memories_of(agent) for agent in filters.agents)]
+    own = scope.line if scope.session in filters.sessions else ()
+    return joined(groups.whole(names), own, *(groups.turns(agent) for agent in filters.agents))
 
 
 class Scopes:

@@ -7,14 +7,16 @@ The second reads the notes of those few, and ranks them by all that is known. No
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from perdure.recall.background_tasks import Underway
 from perdure.recall.places import INDEX, turns
-from perdure.recall.scoping.filters import narrowed
+from perdure.recall.scoping.scope import narrowed
 from perdure.recall.searching.cues import Cues, cues
+from perdure.recall.searching.weights import MOST
 from perdure.recall.values import Candidate, Note, Question
 from perdure.search.engine import TextFound, TextSearch, VectorSearch, engine_of
 from perdure.storage.options import DEFAULT
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     from perdure.storage.store import Store
 
 #: Candidates that are answered with: for each that is asked for, since some may be gone or stand in
-#: the window; at least; at most.
-_SPARE, _LEAST, MOST = 4, 20, 200
+#: the window; at least.
+_SPARE, _LEAST = 4, 20
 #: Documents that are taken from the dense leg.
 _NEAREST = 60
 
@@ -216,3 +218,14 @@ def _tally(found: SearchResult) -> Tally:
     if found.tally is None:
         found.tally = tallied(found.scope, found.cues, found.text)
     return found.tally
+
+
+async def load_once() -> None:
+    """Import what ranking needs, in a thread if it takes long: nobody else waits for it."""
+    if "perdure.recall.searching.ranking" not in sys.modules:
+        await asyncio.to_thread(_load_ranking)
+
+
+def _load_ranking() -> None:
+    import perdure.recall.searching.meanings
+    import perdure.recall.searching.ranking  # noqa: F401

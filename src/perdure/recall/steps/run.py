@@ -15,11 +15,21 @@ from perdure.core.errors import InvalidInput, PerdureError
 from perdure.recall import hit_keys
 from perdure.recall.memories.contradictions import in_reading_order
 from perdure.recall.steps import key_lookup, swarm
-from perdure.recall.steps.hit_texts import Shown, as_it_stands
+from perdure.recall.steps.hit_texts import as_it_stands
 from perdure.recall.steps.hops import Neighbour
 from perdure.recall.steps.key_lookup import Named
 from perdure.recall.steps.swarm import Case, Choice
-from perdure.recall.values import LATE, STAGES, Candidate, Hit, Question, Recalled, Stage, Step
+from perdure.recall.values import (
+    LATE,
+    STAGES,
+    Candidate,
+    Hit,
+    Question,
+    Recalled,
+    Shown,
+    Stage,
+    Step,
+)
 
 #: Kept of the deadline to put the answer together.
 _MARGIN = 0.015
