@@ -331,7 +331,7 @@ async def _indexes(store: Store) -> dict[str, int]:
         rows = [r[0] for r in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")]
         db.close()
     else:
-        found = await adapter._open_reader().fetch(
+        found = await adapter.reader.fetch(
             "SELECT indexname FROM pg_indexes WHERE schemaname = 'perdure'"
         )
         rows = [row[0] for row in found]

@@ -86,8 +86,8 @@ class Store:
         self._declared: dict[str, RecordType[Any]] = {}
         self._declaring: dict[str, asyncio.Lock] = {}
         self._writable: set[str] = set()
-        #: Collections that were not there, and `Adapter.layout_generation` before the look.
-        self._absent: dict[str, int | None] = {}
+        #: The collections that are there, and `Adapter.layout_generation` before the look.
+        self._there: tuple[int, frozenset[str]] | None = None
         self._filling = Filling(self, progress)
         #: Called after a commit that emitted events, so that delivery need not wait for a poll.
         self.on_events: Callable[[], None] = lambda: None
@@ -217,7 +217,7 @@ class Store:
             and (not make or declared.name in self._writable)
         ):
             return known
-        if known is None and not make and self._is_known_absent(declared.name):
+        if known is None and not make and not await self._may_be_there(declared.name):
             return None
         if known is not None and _full_name(known) != _full_name(declared):
             raise InvalidRecordType(
@@ -236,10 +236,15 @@ class Store:
         async with self._declaring.setdefault(declared.name, asyncio.Lock()):
             return await self._made_ready(declared, make=make)
 
-    def _is_known_absent(self, name: str) -> bool:
-        """Whether the collection was not there, and none was made since: nobody need ask again."""
-        generation = self._absent.get(name)
-        return generation is not None and generation == self.adapter.layout_generation()
+    async def _may_be_there(self, name: str) -> bool:
+        """False if there is no such collection. One look tells of all until one is made."""
+        generation = self.adapter.layout_generation()
+        if generation is None:
+            return True
+        there = self._there
+        if there is None or there[0] != generation:
+            there = self._there = generation, await self.adapter.collection_names()
+        return name in there[1]
 
     async def _made_ready(self, declared: RecordType[T], *, make: bool) -> RecordType[T] | None:
         name = declared.name
@@ -248,14 +253,12 @@ class Store:
         if is_ready and (not make or name in self._writable):
             return known
         # First of all, whether the collection is ahead of us: preparing it would change it.
-        generation = self.adapter.layout_generation()
         bound = declared if declared.is_own else await self.schemas.bound(declared)
         if not is_ready:
             missing = await self.adapter.prepare(declared.layout, make=make)
             if missing is None:
-                self._absent[name] = generation
                 return None
-            await self._filling.begin(bound, missing)
+            self._filling.begin(bound, missing)
         if make and not declared.is_own:
             bound = await self.schemas.bound(declared, make=True)
         self._declared[name] = bound

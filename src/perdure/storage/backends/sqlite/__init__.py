@@ -406,6 +406,9 @@ class SQLiteAdapter(Adapter):
     def layout_generation(self) -> int | None:
         return self.reader.schema_version()
 
+    async def collection_names(self) -> frozenset[str]:
+        return await self.reader.run("collections", catalog.names)
+
     async def identity(self) -> str | None:
         return connections.identity(self.path)
 
