@@ -173,9 +173,6 @@ def _begin_with_user(found: list[Encoded]) -> None:
         found.insert(0, Encoded(PromptPiece(()), [{"content": [block], "role": "user"}]))
 
 
-# Names --------------------------------------------------------------------------------------------
-
-
 def _renamed(fit: Sequence[Message], clash: frozenset[str], place: RoundId | None) -> list[Message]:
     names = {name: f"call_{uuid5(_IDS, sound(f'{place} {name}')).hex}" for name in clash}
 
@@ -189,11 +186,7 @@ def _renamed(fit: Sequence[Message], clash: frozenset[str], place: RoundId | Non
     return [replace(each, parts=tuple(map(part, each.parts))) for each in fit]
 
 
-# Form ---------------------------------------------------------------------------------------------
-
-
 def _in_blocks(item: Item) -> Item:
-    """The same, its content as a list: so it can take markers."""
     content = item["content"]
     if isinstance(content, str):
         return {**item, "content": [{"type": "text", "text": content}]}
@@ -265,7 +258,6 @@ def named_once(items: list[Item]) -> list[Item]:
 
 
 def _is_lost(item: Item) -> bool:
-    """Whether the provider would have to look it up where it is not kept."""
     kind = kind_of(item)
     if kind == "reasoning":
         return not item.get("encrypted_content") and not item.get("content")

@@ -167,8 +167,6 @@ class SessionTools:
             " behind it are written to the cache anew."
         )
 
-    # The board --------------------------------------------------------------------------------
-
     async def board(self) -> Sequence[BoardEntry]:
         _, head = await self._current_state()
         found = await self._services.store.collection(Board).get(head.id)
@@ -215,8 +213,6 @@ class SessionTools:
 
         await self._services.store.collection(Board).change(head.id, change)
         return gone
-
-    # Recall -----------------------------------------------------------------------------------
 
     async def search(self, query: str, limit: int) -> Findings:
         """Turns of this session's line; by reading them, if the index has nothing."""

@@ -165,7 +165,6 @@ def listing(text: str, *, pointer: str) -> str | None:
 
 
 def instead_of(text: str, *, pointer: str, words: str = "") -> str:
-    """Other words, or none, the exit codes, and how much was left out."""
     begin = words if not words or words.endswith("\n") else f"{words}\n"
     return f"{begin}{_left_out(text, 0, len(text), pointer)}{_exit_lines(text)}"
 

@@ -308,7 +308,6 @@ def owners(record: SessionRecord, first: int, last: int) -> Iterator[Owned]:
 
 
 def line_at(record: SessionRecord, turn: int, piece: int) -> tuple[SharedTurns, ...]:
-    """The line of a fork that leaves this session behind `turn`, whose last piece is `piece`."""
     shared = tuple(stretch for stretch in record.line if stretch.turn < turn)
     owner = next(owners(record, turn, turn))
     return (*shared, SharedTurns(owner.session, turn, min(piece, owner.piece)))

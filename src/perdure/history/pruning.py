@@ -320,7 +320,6 @@ def _own_pointer(result: ToolResult) -> str:
 
 
 def _names(result: ToolResult, call: ToolCall | None) -> Sequence[str]:
-    """What a rule may call the tool: the program it ran, its name, that without its server's."""
     name = call.name if call is not None else result.name
     short = re.split(r"__|[./:]", name)[-1]
     if name.startswith("mcp__") and "_" not in short:

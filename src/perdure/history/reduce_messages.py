@@ -86,9 +86,6 @@ class _Remembering:
         return found
 
 
-# Which parts --------------------------------------------------------------------------------------
-
-
 def _is_output(_: Message, part: Part) -> bool:
     return isinstance(part, ToolResult)
 
@@ -124,9 +121,6 @@ def _bare(view: tuple[Message, ...], place: str) -> tuple[Message, ...]:
         return replace(part, arguments="{}") if isinstance(part, ToolCall) else part
 
     return tuple(replace(each, parts=tuple(map(bare, each.parts))) for each in view)
-
-
-# How much -----------------------------------------------------------------------------------------
 
 
 def _filled(
@@ -178,9 +172,6 @@ def _applied(
         parts[slot.part] = cut(parts[slot.part], level)
         made[slot.message] = replace(message, parts=tuple(parts))
     return tuple(made)
-
-
-# Cutting ------------------------------------------------------------------------------------------
 
 
 class _Cutter:

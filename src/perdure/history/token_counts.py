@@ -90,7 +90,6 @@ class TokenCounts:
             self._wake()
 
     def missed(self, record: SessionRecord, first: int, last: int) -> None:
-        """Queue all turns from this one on that are not counted."""
         del last
         self._missed[record.id] = min(first, self._missed.get(record.id, ENDLESS))
         self._wake()
@@ -107,7 +106,6 @@ class TokenCounts:
         return hook
 
     async def count(self, session: str, first: int, last: int) -> None:
-        """Count what is not counted of these turns of a session's own log, now."""
         await self._counting.turns(session, first, last)
 
     async def _work(self, go_on: GoOn) -> bool:

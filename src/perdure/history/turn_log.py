@@ -236,10 +236,7 @@ class TurnLog:
                 return changed
         raise AssertionError("unreachable")
 
-    # What others left undone ------------------------------------------------------------------
-
     def look(self, record: SessionRecord) -> None:
-        """Check whether other processes left a mark about a session."""
         self._doubtful[record.id] = record
         self._recover_soon()
 
@@ -276,8 +273,6 @@ class TurnLog:
                     self.look(record)
                 else:
                     await self._jobs.adopt(mark)
-
-    # Watching ---------------------------------------------------------------------------------
 
     def watch(self, session: str) -> asyncio.Event:
         """An event that is set when this process writes to the session. Give it back to `leave`."""

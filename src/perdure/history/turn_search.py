@@ -203,7 +203,6 @@ def _said(
 
 
 def _line(text: str, at: int) -> str:
-    """What stands around a place, on one line. Folding may have moved it a little."""
     start = max(0, at - _BEFORE)
     if start:
         start = text.find(" ", start, at) + 1 or start

@@ -83,8 +83,6 @@ class IdleWork:
 
         return wake
 
-    # Who writes -------------------------------------------------------------------------------
-
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Around what must not be delayed. No mark is removed meanwhile."""
@@ -121,8 +119,6 @@ class IdleWork:
         """Rest for a multiple of the seconds worked, if writes are coming."""
         if not self.is_idle():
             await asyncio.sleep(min(worked * _REST, 1.0))
-
-    # Its life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._is_on = True

@@ -57,7 +57,6 @@ class TurnMessages(msgspec.Struct, frozen=True, gc=False):
         return sum(map(len, self.rounds.values()))
 
     def is_complete(self, round: int) -> bool:
-        """Whether nothing more is expected in a round: its calls are answered, or another began."""
         if round < max(self.rounds):
             return True
         mark = mark_of(1, self.rounds[round])

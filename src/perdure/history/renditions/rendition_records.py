@@ -90,7 +90,6 @@ class Rendition(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return int(self.id[-8:])
 
     def best(self, messages: int) -> int | None:
-        """The newest variant made from so many messages."""
         return _best(self.variants, messages)
 
     @property

@@ -165,7 +165,6 @@ class RenditionStore:
         return [found.get(each, "") for each in wanted]
 
     async def known(self, owned: Owned, doubtful: int) -> dict[int, list[RoundSizes]]:
-        """The turns whose renditions are complete, in front of the first doubtful one."""
         session, found = owned.session, dict[int, list[RoundSizes]]()
         last = min(owned.last, doubtful - 1)
         if owned.first > last:
@@ -257,8 +256,6 @@ class RenditionStore:
             except Corrupted as exc:
                 _log.warning("%s is made anew: %s", place, exc)
         return rendition_packing.unpack((await self._maker.variant(full, place)).packed, ground)
-
-    # Making -----------------------------------------------------------------------------------
 
     async def make(
         self,

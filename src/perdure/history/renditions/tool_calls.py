@@ -91,7 +91,6 @@ class Used(NamedTuple):
 
 
 def excerpt(text: str, place: str, *, trouble: bool = False) -> str:
-    """The ends of a text and, if it tells of a failure, its errors; and a stub."""
     if len(text) <= SHORT:
         return text
     cap = max(int(len(text) * SHARE), SHORT * 3 // 4)
@@ -163,7 +162,6 @@ def compact_use(used: Used, *, brief: bool = False) -> str:
 
 
 def came_of(result: ToolResult, printed: Printed) -> str:
-    """The result in a few words: its summary or its error, and the exit code."""
     output, failed, code, trouble = printed
     lines = output.count("\n") + 1 if output else 0
     tail = cleaned(output[-_WINDOW:])

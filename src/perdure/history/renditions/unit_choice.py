@@ -117,12 +117,10 @@ def value_of(text: str) -> float:
 
 
 def gist_of(text: str, room: int, counter: Counter) -> str:
-    """The sentences of a text that say most, or the beginning of the best one."""
     return _sentence(SpeakerText("", text), room, counter)
 
 
 def names_of(text: str, shown: str, room: int, counter: Counter) -> list[str]:
-    """Facts of a text that are not shown yet, as many as there is room for."""
     return _names([SpeakerText("", text)], shown.casefold(), room, counter)
 
 

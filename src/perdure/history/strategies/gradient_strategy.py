@@ -190,7 +190,6 @@ class GradientStrategy:
         return sum(behind) + sum(native)
 
     async def past(self, request: ContextRequest, place: RoundId) -> ShownHistory:
-        """What was shown for a round: `request` is that request, as it was."""
         found = await self._epochs.in_force(request.record.id, place)
         manifest, texts, number = EpochManifest(), dict[bytes, str](), 0
         undone = request.head.undone
@@ -229,8 +228,6 @@ class GradientStrategy:
         if request.keep and state is not before:
             self._sent = standing.rounds  # what changed behind the last request is dealt with
         return state, standing
-
-    # What stands ------------------------------------------------------------------------------
 
     async def _current(self, request: ContextRequest) -> _State:
         record, known = request.record, self._state
@@ -343,8 +340,6 @@ class GradientStrategy:
         if tokens > cap:
             raise BudgetTooSmall(budget, budget + tokens - cap)
         return Native(each.place, messages, tokens, each.tokens, thinking=thinking, reduced=True)
-
-    # Epochs -----------------------------------------------------------------------------------
 
     async def _reason(
         self, request: ContextRequest, state: _State, standing: WindowContent
